@@ -1,4 +1,4 @@
-"""Why a device idles, and how steady it is: samplers, steadiness, step phases, verdicts, logs."""
+"""The reasons why a device idles, and its steadiness: samplers, step phases, verdicts, logs."""
 
 from __future__ import annotations
 

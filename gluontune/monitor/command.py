@@ -7,28 +7,28 @@ import importlib
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.processes import handling
 from gluontune.monitor.cpu import OtherLoad
 from gluontune.monitor.sampler import Monitor
 
 
 @dataclass
 class CommandRun:
-    """A command that was monitored.
+    """A finished command and its monitor.
 
     Args:
         command: its words.
-        exit_code: what it returned; None where a signal ended it.
+        exit_code: None if a signal ended it.
         signal: the signal's name, such as ``SIGKILL``, or None.
-        seconds: how long it took.
-        monitor: the monitor, stopped.
-        others_pct: what other programs took of the usable cores meanwhile, percent.
+        seconds: its duration.
+        monitor: the stopped monitor.
+        others_pct: load of other programs on the usable cores meanwhile, percent.
     """
 
     command: list[str]
@@ -51,12 +51,12 @@ class CommandRun:
 
     def to_dict(self, max_points: int = 2000) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        own = {name: value for name, value in vars(self).items() if name != "monitor"}
-        return {**own, **summary(self.monitor, max_points)}
+        run = {name: value for name, value in vars(self).items() if name != "monitor"}
+        return {**run, **summary(self.monitor, max_points)}
 
 
 def summary(monitor: Monitor, max_points: int = 2000) -> dict[str, Any]:
-    """What a monitor saw, ready for JSON: steadiness, peaks and the (thinned) series."""
+    """A monitor's results, ready for JSON: steadiness, peaks and the (thinned) series."""
     return {
         "period_s": monitor.period_s, "usable_cores": monitor.cores, "devices": monitor.device_names,
         "gpu_note": monitor.gpu_note, "steadiness": monitor.steadiness(), "peak_rss_mib": monitor.peak_rss_mib,
@@ -74,15 +74,13 @@ def run_command(
     env: dict[str, str] | None = None,
     pynvml: Any = None,
 ) -> CommandRun:
-    """Run ``command`` and monitor it and all that it starts, until it ends.
-
-    Ctrl-C and SIGTERM are passed on to it, so that it can end in its own way.
+    """Run ``command`` and monitor it and its descendants until it ends. Ctrl-C and SIGTERM are passed on to it.
 
     Args:
         command: the program and its arguments.
         period_s, gpus, on_sample, pynvml: see :class:`Monitor`.
-        stdout: where its standard output goes; None leaves it alone.
-        env: its environment; None is ours.
+        stdout: the target of its standard output; None: ours.
+        env: its environment; None: ours.
 
     Raises:
         UsageError: no such program, or an empty command.
@@ -96,7 +94,7 @@ def run_command(
     words = [str(word) for word in command]
     if not words:
         raise UsageError("monitor: give a command after --, such as: gluontune monitor -- python train.py")
-    # made before the command starts, so that a wrong period or GPU is found first
+    # refuses a wrong period or GPU before the command starts
     Monitor(os.getpid(), period_s, gpus, pynvml=pynvml)
     start, others = time.monotonic(), OtherLoad()
     with _signals_passed_on() as passed_to:
@@ -106,7 +104,7 @@ def run_command(
         try:
             _wait_unreaped(process.pid)
         finally:
-            # The last look comes before the command is reaped: then its whole CPU time can still be read.
+            # The last sample precedes the reaping of the command, while its whole CPU time is readable.
             monitor.stop()
             taken = others.read()
             code = process.wait()
@@ -128,7 +126,7 @@ def _start(words: list[str], stdout: Any, env: dict[str, str] | None) -> subproc
 
 
 def _wait_unreaped(pid: int) -> None:
-    """Wait for the end of a child and leave it to be reaped (where the system can)."""
+    """Wait for the end of a child without reaping it, if the system can."""
     if hasattr(os, "waitid"):
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -136,9 +134,9 @@ def _wait_unreaped(pid: int) -> None:
 
 @contextlib.contextmanager
 def _signals_passed_on() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """While it lasts, SIGINT and SIGTERM go to the command instead of ending us.
+    """A context in which SIGINT and SIGTERM go to the listed processes instead of ending this one.
 
-    A terminal sends Ctrl-C to the command by itself, as to the whole foreground group: it is not sent twice.
+    A terminal sends Ctrl-C to the whole foreground group, the command included: it is not sent twice.
     """
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -148,25 +146,18 @@ def _signals_passed_on() -> Iterator[list[subprocess.Popen[bytes]]]:
                 with contextlib.suppress(OSError):
                     process.send_signal(number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield processes  # only the main thread may set handlers
-        return
-    kept = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(pass_on):
         yield processes
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def estimator_handler(monitor: Monitor) -> Any:
     """An event handler that monitors ``Estimator.fit``: give it in ``event_handlers``.
 
-    It starts the monitor with the training and stops it at its end, and marks each epoch ``"train"`` from
-    its beginning to its end; validation and checkpoints at the end of an epoch are not marked.
+    It runs the monitor for the length of the training and marks each epoch ``"train"``, without its validation and
+    checkpoints.
 
     Args:
-        monitor: a monitor that has not been started.
+        monitor: one that is not started.
 
     Returns:
         An object of mxnet's ``TrainBegin``, ``TrainEnd``, ``EpochBegin`` and ``EpochEnd``.

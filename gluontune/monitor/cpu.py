@@ -1,4 +1,4 @@
-"""What a tree of processes takes of the machine: cores, memory, and what the whole machine does beside it."""
+"""CPU use of a tree of processes: cores and memory, and the load of the whole machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gluontune.monitor.tree import ProcessTree, WaitClock
 from gluontune.runtime.cpu import Cpu
 
 _MIB = 1 << 20
-_WAITS_EVERY_S = 0.5  # each thread is asked: too dear for every sample, and the counters run on
-# Memory, disks, network, quota, the search for new processes: a sample that takes long stops a step of the training.
+_WAITS_EVERY_S = 0.5  # reads each thread: too expensive for every sample
+# Memory, disks, network, quota and the search for new processes: a long sample delays a training step.
 _SLOW_EVERY_S = 1.0
 
 
 def usable_cores() -> float:
-    """Cores that this process can keep busy: its affinity, cut by the cgroup's quota (which may be a fraction)."""
+    """Cores that this process can keep busy: its affinity, limited by the cgroup's quota, which may be a fraction."""
     system = Cpu()
     cores = float(len(system.affinity()) or 1)
     with contextlib.suppress(OSError, ValueError):
@@ -30,7 +30,7 @@ def usable_cores() -> float:
 
 
 class CpuSampler:
-    """Turns looks at a process tree and at the machine into rates.
+    """Rates of a process tree and of the machine.
 
     ==========================  ==========================================================================
     ``cpu_pct``                 percent of the usable cores that the tree used (0 … 100)
@@ -48,7 +48,7 @@ class CpuSampler:
     Args:
         pids: the roots of the tree; ``"machine"`` takes the whole machine for the tree.
         cores: usable cores; default :func:`usable_cores`.
-        system: psutil, or a stand-in for it.
+        system: psutil, or a fake of it.
     """
 
     def __init__(self, pids: Union[int, Iterable[int], str], cores: float | None = None, system: Any = psutil):
@@ -67,8 +67,8 @@ class CpuSampler:
         """One sample.
 
         Args:
-            passed_s: seconds since the sample before; None (or not above zero) gives no rates.
-            wall_s: wall-clock time, to tell newborn processes from adopted ones.
+            passed_s: seconds since the previous sample; None (or not above zero): no rates.
+            wall_s: wall-clock time, which distinguishes newborn processes from adopted ones.
         """
         passed = passed_s if passed_s and passed_s > 0 else None
         machine = self._machine(passed)
@@ -155,8 +155,8 @@ class CpuSampler:
 class OtherLoad:
     """The CPU load of all other processes, since this object was made; this process and its children do not count.
 
-    Counted on the cores that this process may use; time that a hypervisor gave to another machine counts too. Looking
-    asks every process of the tree once, so it belongs before and after what is timed.
+    Counted on the cores that this process may use, with time that a hypervisor gave to another machine. Each reading
+    visits every process of the tree once, so it belongs before and after the timed part.
 
     >>> others = OtherLoad()
     >>> 0 <= others.read() <= 100
@@ -170,15 +170,15 @@ class OtherLoad:
         self._busy_s, self._whole_s = self._machine()
 
     def read(self) -> float:
-        """Percent of the usable cores' time that others took since the last look; 0 where the system cannot say."""
-        own = self._tree.read().cpu_s or 0.0
+        """Percent of the usable cores' time that others took since the last reading; 0 if unknown."""
+        ours = self._tree.read().cpu_s or 0.0
         before = self._busy_s, self._whole_s
         self._busy_s, self._whole_s = self._machine()
         busy, whole = self._busy_s - before[0], self._whole_s - before[1]
-        return min(100.0, max(0.0, 100 * (busy - own) / whole)) if whole > 0 else 0.0
+        return min(100.0, max(0.0, 100 * (busy - ours) / whole)) if whole > 0 else 0.0
 
     def _machine(self) -> tuple[float, float]:
-        """CPU seconds that were used, and that there were, since the machine started."""
+        """CPU seconds used and available since the machine started."""
         busy = whole = 0.0
         with contextlib.suppress(OSError, psutil.Error):
             for core, times in enumerate(psutil.cpu_times(percpu=True)):
@@ -199,7 +199,7 @@ def _all(times: Any) -> float:
 
 
 def _quiet(query: Any) -> Any:
-    """The answer, or None: what the system does not tell is N/A and never an error of the training."""
+    """The answer, or None: a failed query is N/A and never an error of the training."""
     try:
         return query()
     except Exception:
@@ -207,7 +207,7 @@ def _quiet(query: Any) -> Any:
 
 
 def _quota_counters() -> tuple[int, int] | None:
-    """(periods, throttled periods) of this process's cgroup; None where no quota is counted."""
+    """(periods, throttled periods) of this process's cgroup; None without a quota."""
     for path in ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat"):
         try:
             with open(path, encoding="ascii") as stream:

@@ -14,11 +14,11 @@ _BAR = 16
 
 
 def rows(monitor: Monitor) -> list[tuple[str, str, str, str, str]]:
-    """Device, utilization now, mean, steadiness, and memory, as text; N/A where there is no figure.
+    """Device, utilization now, mean, steadiness, and memory, as text; N/A without a figure.
 
-    >>> with Monitor(period_s=0.02, gpus="none") as seen:
+    >>> with Monitor(period_s=0.02, gpus="none") as monitor:
     ...     pass
-    >>> rows(seen)[0][0]
+    >>> rows(monitor)[0][0]
     'CPU (this tree)'
     """
     latest = monitor.latest() or {}
@@ -46,7 +46,7 @@ def _row(name: str, now: float | None, figures: dict[str, Any], mib: float | Non
 
 
 def closing_lines(monitor: Monitor) -> list[str]:
-    """What to say at the end: a line for each device, and why there is none for the GPUs."""
+    """The final report: a line for each device, or the reason why GPUs have none."""
     lines = []
     for name, figures in monitor.steadiness()["by_device"].items():
         label = {"cpu": f"CPU ({monitor.cores:g} cores)"}.get(name, name if "simulated" in name else f"GPU {name}")
@@ -75,7 +75,7 @@ def _closing_line(label: str, figures: dict[str, Any]) -> str:
 
 
 def table(monitor: Monitor) -> Any:
-    """The rows as a ``rich`` table (it also shows in a notebook)."""
+    """The rows as a ``rich`` table, for terminals and notebooks."""
     from rich.table import Table
 
     view = Table(title=f"{(monitor.latest() or {}).get('t_s', 0.0):.1f} s", title_justify="left")
@@ -89,10 +89,8 @@ def table(monitor: Monitor) -> Any:
 def watch(monitor: Monitor, seconds: float | None = None, console: Any = None) -> None:
     """Show the table live until ``seconds`` have passed, the watched processes end, or Ctrl-C.
 
-    In a notebook the cell's output is renewed; elsewhere the terminal's lines are.
-
     Args:
-        monitor: a monitor that has been started.
+        monitor: a started monitor.
         seconds: None means until Ctrl-C.
         console: a ``rich`` console; default the terminal's.
 
@@ -122,7 +120,7 @@ def watch(monitor: Monitor, seconds: float | None = None, console: Any = None) -
         elif console.is_terminal:
             live = shown.enter_context(Live(table(monitor), console=console, auto_refresh=False))
             update = functools.partial(live.update, refresh=True)
-        else:  # a batch job's log needs no moving picture
+        else:  # a batch job's log shows only the end
             update = bool
         with contextlib.suppress(KeyboardInterrupt):
             while _pause(monitor, end):
@@ -131,7 +129,7 @@ def watch(monitor: Monitor, seconds: float | None = None, console: Any = None) -
 
 
 def _pause(monitor: Monitor, end: float | None) -> bool:
-    """Sleep until the next picture; False once there is to be none."""
+    """Sleep until the next picture. Returns False after the last one."""
     left = max(0.2, monitor.period_s)
     if end is not None:
         left = min(left, end - time.monotonic())

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class _Closing:
-    """Closes itself at the end of a ``with``."""
+    """A context manager that calls ``close``."""
 
     def __enter__(self: T) -> T:
         return self
@@ -33,13 +33,13 @@ class _Closing:
 
 
 class JsonLines(_Closing):
-    """Appends each sample as one line, and hands it to the system at once: a crash costs one line at most.
+    """Appends each sample as one line, flushed at once, so that a crash loses one line at most.
 
     Usable as ``Monitor(on_sample=...)``.
 
     Args:
-        path: the file; what it held is replaced.
-        facts: what the first line shall say beside the version (command, machine, …).
+        path: the file; earlier content is replaced.
+        facts: further fields of the first line (command, machine, …).
 
     Raises:
         GluontuneError: the file cannot be written.
@@ -65,7 +65,7 @@ class JsonLines(_Closing):
         self._write(sample)
 
     def mark(self, t_s: float, name: str | None) -> None:
-        """Note that a phase began."""
+        """Write the beginning of a phase."""
         self._write({"mark": name, "t_s": t_s})
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -75,19 +75,18 @@ class JsonLines(_Closing):
             raise explain_os_error(self.path, error) from error
 
     def close(self) -> None:
-        """Close the file."""
         self._stream.close()
 
 
 @dataclass
 class Log:
-    """What a log holds.
+    """The content of a log.
 
     Args:
         facts: of the first line.
         samples: in the order of their times.
         marks: ``{"t_s", "name"}`` of each phase's beginning.
-        damaged: numbers of lines that could not be read (a crash cuts the last one).
+        damaged: numbers of unreadable lines (a crash cuts the last one).
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -96,21 +95,18 @@ class Log:
     damaged: list[int] = field(default_factory=list)
 
     def series(self) -> dict[str, Any]:
-        """As :meth:`Monitor.series` gives it."""
+        """The samples in the form of :meth:`Monitor.series`."""
         return {**columns(self.samples), "marks": self.marks}
 
     def spans(self, name: str) -> list[tuple[float, float]]:
-        """``(start_s, end_s)`` of each stretch that is marked ``name``."""
+        """``(start_s, end_s)`` of each stretch marked ``name``."""
         last = self.samples[-1]["t_s"] if self.samples else 0.0
         ends = [*(mark["t_s"] for mark in self.marks[1:]), last]
         return [(m["t_s"], end) for m, end in zip(self.marks, ends) if m["name"] == name and end > m["t_s"]]
 
 
 def read_log(path: Pathlike) -> Log:
-    """Read what :class:`JsonLines` wrote; lines that are cut or damaged are left out and numbered.
-
-    Args:
-        path: the file.
+    """The log in a file that :class:`JsonLines` wrote; damaged lines are skipped and numbered.
 
     Raises:
         GluontuneError: the file cannot be read, is no log of gluontune's, or of a newer version.
@@ -163,7 +159,7 @@ def _header(record: dict[str, Any] | None, path: Pathlike) -> dict[str, Any]:
 
 
 def run_result(log: Log, recipe: Mapping[str, Any] | None = None) -> RunResult:
-    """A log as a :class:`RunResult`: utilization, steadiness (of what is marked "train", else of all), peaks.
+    """A log as a :class:`RunResult`: utilization, steadiness (of the rows marked "train", or of all), peaks.
 
     Args:
         log: of :func:`read_log`. recipe: of the run, as plain values.
@@ -188,7 +184,7 @@ def prometheus_text(sample: Mapping[str, Any], labels: Mapping[str, str] | None 
     """A sample in Prometheus's text format; N/A fields are left out.
 
     Args:
-        sample: of a :class:`Monitor`. labels: put on each line.
+        sample: of a :class:`Monitor`. labels: of each line.
 
     Source: Prometheus, *Exposition formats*, text-based format 0.0.4.
 
@@ -203,11 +199,11 @@ def prometheus_text(sample: Mapping[str, Any], labels: Mapping[str, str] | None 
         given = {**(labels or {}), **({} if key is None else {"device": str(key)})}
         line = f"gluontune_{name}{_labels(given)} {figure}\n"
         lines.setdefault(name, [f"# TYPE gluontune_{name} gauge\n"]).append(line)
-    return "".join(line for found in lines.values() for line in found)
+    return "".join(line for rows in lines.values() for line in rows)
 
 
 def _figures(sample: Mapping[str, Any]) -> Iterator[tuple[str, Any, float]]:
-    """What a sample knows: field, device (None for a field of its own), figure."""
+    """A sample's numbers: field, device (None for a field without devices), figure."""
     for name, value in sample.items():
         for key, figure in (value if isinstance(value, Mapping) else {None: value}).items():
             if isinstance(figure, (int, float)) and not isinstance(figure, bool):
@@ -234,7 +230,7 @@ class TensorBoard(_Closing):
     The step of a point is its time in milliseconds, and its wall time the run's start plus that.
 
     Args:
-        folder: where TensorBoard's event files go.
+        folder: of TensorBoard's event files.
         started_at: wall-clock time of the monitor's zero, ``Monitor.started_at``.
 
     Raises:
@@ -257,5 +253,5 @@ class TensorBoard(_Closing):
                 self._writer.add_scalar(tag, figure, round(when * 1e3), self._started_at + when)
 
     def close(self) -> None:
-        """Write what is left and close."""
+        """Write the pending points and close."""
         self._writer.close()

@@ -1,7 +1,7 @@
-"""NVIDIA GPUs by NVML. Whatever a GPU, a driver or a container does not tell is None (N/A), never 0.
+"""NVIDIA GPUs by NVML. A value that a GPU, a driver or a container withholds is None (N/A), never 0.
 
-NVML's utilization is the share of the last 1/6 to 1 second in which at least one kernel ran: 100 % says
-that the GPU was never idle, not that it was full.
+NVML's utilization is the share of the last 1/6 to 1 second in which at least one kernel ran: at 100 % the GPU was never
+idle, but not necessarily full.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gluontune.core.errors import UsageError
 from gluontune.runtime.nvml import ask, gpu_of, visible
 
 _MIB = 1 << 20
-_RETRY_S = 5.0  # a lost GPU is asked again this often
+_RETRY_S = 5.0  # interval of retries of a lost GPU
 
 #: Fields of a GPU's sample, with their units in the name.
 GPU_FIELDS = (
@@ -39,7 +39,7 @@ _THERMAL = 0x20 | 0x40
 
 
 def throttle_reasons(mask: int) -> list[str]:
-    """NVML's mask of why the clocks are held down, in words.
+    """The reasons in NVML's throttle mask, in words.
 
     >>> throttle_reasons(0x44)
     ['power cap', 'thermal (hardware)']
@@ -60,14 +60,13 @@ class NvmlSampler:
     """Samples GPUs (and MIG slices, as ``"0:1"`` for slice 1 of GPU 0).
 
     Args:
-        gpus: ``"auto"`` takes all that ``CUDA_VISIBLE_DEVICES`` shows, ``"all"`` all, a list of indices those;
-            ``"none"`` or an empty list takes none.
-        pynvml: the binding; default the installed nvidia-ml-py. Tests give a stand-in.
-        pcie: also PCIe traffic. NVML measures it for 20 ms a direction and GPU, so it is left out by default.
-        environ: where ``CUDA_VISIBLE_DEVICES`` is looked up.
+        gpus: ``"auto"``: those of ``CUDA_VISIBLE_DEVICES``; ``"all"``; a list of indices; ``"none"`` or an empty list.
+        pynvml: the binding; default the installed nvidia-ml-py. Tests pass a fake.
+        pcie: also PCIe traffic, which NVML measures for 20 ms a direction and GPU.
+        environ: the environment with ``CUDA_VISIBLE_DEVICES``.
 
     Attributes:
-        note: why there is nothing to sample, in NVML's words; empty where there is.
+        note: NVML's reason why nothing is sampled, or "".
         names: the name of each device by its key.
 
     Raises:
@@ -94,7 +93,7 @@ class NvmlSampler:
 
     @property
     def keys(self) -> list[str]:
-        """The devices that are sampled."""
+        """The sampled devices."""
         return list(self._handles)
 
     def _open(self, gpus: Union[str, list[int]], binding: Any, environ: Mapping[str, str]) -> None:
@@ -136,19 +135,19 @@ class NvmlSampler:
                 self.names[f"{key}:{number}"] = name or f"GPU {key}, MIG slice {number}"
 
     def _slices(self, handle: Any) -> list[Any]:
-        """The handles of a GPU's MIG slices; none where MIG is off or unknown."""
+        """The handles of a GPU's MIG slices; none if MIG is off or unknown."""
         mode = ask(self._nvml, "nvmlDeviceGetMigMode", handle)
         count = ask(self._nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) if mode and mode[0] else 0
         # places without a slice answer "not found"
         handles = (ask(self._nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(int(count or 0)))
-        return [found for found in handles if found is not None]
+        return [slice_ for slice_ in handles if slice_ is not None]
 
     def read(self, now_s: float, pids: Collection[int] = ()) -> dict[str, dict[str, float | None]]:
         """One sample: ``{device: {field: value}}`` with the fields of :data:`GPU_FIELDS`.
 
         Args:
-            now_s: the monitor's time; a lost GPU is tried again every five seconds.
-            pids: the processes whose GPU memory is the tree's.
+            now_s: the monitor's time; a lost GPU is retried every five seconds.
+            pids: the processes of the tree.
         """
         return {key: self._device(key, now_s, pids) for key in self._handles}
 
@@ -176,8 +175,8 @@ class NvmlSampler:
             return {"gpu_util_pct": _number(rates.gpu), "gpu_mem_util_pct": _number(rates.memory)}
 
         def tree(handle: Any) -> dict[str, float | None]:
-            own = [p for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid in pids]
-            sizes = [p.usedGpuMemory for p in own if p.usedGpuMemory is not None]
+            ours = [p for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid in pids]
+            sizes = [p.usedGpuMemory for p in ours if p.usedGpuMemory is not None]
             # a container may show other process ids than we know, WSL no sizes: that is N/A, not 0
             return {"gpu_tree_mem_mib": sum(sizes) / _MIB if sizes else None}
 
@@ -204,7 +203,7 @@ class NvmlSampler:
         return int((ask or self._nvml.nvmlDeviceGetCurrentClocksEventReasons)(handle))
 
     def _judge(self, key: str, query: str, error: Exception, now_s: float) -> bool:
-        """What a failed query means: never again, this once, or (True) that the device is lost."""
+        """Classify a failed query: never supported, failed once, or (returns True) the device is lost."""
         code = getattr(error, "value", None)
         names = ("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH")
         if code in self._codes(*names) or isinstance(error, (AttributeError, TypeError)):
@@ -219,7 +218,7 @@ class NvmlSampler:
         return {getattr(self._nvml, f"NVML_ERROR_{name}", object()) for name in names}
 
     def _revive(self, key: str, now_s: float) -> bool:
-        """Ask for a lost GPU's handle anew; NVML itself may have to be opened again."""
+        """Get a new handle of a lost GPU, and initialize NVML again."""
         index, _, number = key.partition(":")
         try:
             self._nvml.nvmlInit()
@@ -234,7 +233,7 @@ class NvmlSampler:
         return True
 
     def close(self) -> None:
-        """Give NVML back; reading afterwards gives N/A."""
+        """Shut NVML down; later readings are N/A."""
         if self._nvml is not None:
             try:
                 self._nvml.nvmlShutdown()

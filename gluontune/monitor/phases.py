@@ -1,9 +1,9 @@
-"""Where the time of a training step goes: its phases, and by source line where a program waits for the device.
+"""The time of a training step by phase, and the source lines where a program waits for the device.
 
-MXNet queues work and returns, so a clock around ``forward`` measures the queueing. On a sample of the steps
-:class:`StepPhases` therefore waits for the device at each border; the others only keep the time that the
-host spent. The sampled steps give the phases, the others the true step time, against which the sum is
-checked: what the sampled steps take longer is work that otherwise overlaps.
+MXNet queues work and returns, so a clock around ``forward`` measures the queueing. On sampled steps :class:`StepPhases`
+therefore waits for the device at each border; on the others it only measures the host's time. The sampled steps give
+the phases, the others the true step time, against which the sum is checked: the difference is work that usually
+overlaps.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gluontune.core.errors import UsageError
 _FIRST_EVERY = 5  # distance of the first few samples
 _TIMED_SHARE = 1 / 8  # of the other steps whose phases are timed on the host alone
 _NAMES = ("asnumpy", "wait_to_read", "asscalar", "item", "tolist")
-# Frames of the framework itself: the line that matters is the first one outside.
+# Frames of the framework: the reported line is the first one outside.
 _INSIDE = (os.sep + "mxnet" + os.sep, "<frozen", "contextlib.py")
 
 
-_UNTIMED = contextlib.nullcontext()  # stands for every phase of a step that is not timed
+_UNTIMED = contextlib.nullcontext()  # every phase of an untimed step
 
 
 class _Off:
-    """Stands for a step while nothing is measured."""
+    """A step while nothing is measured."""
 
     def __enter__(self) -> _Off:
         return self
@@ -47,7 +47,7 @@ _OFF = _Off()
 
 
 class _Phase:
-    """One phase of a step; made once for each name and entered again in each step."""
+    """One phase of a step; one object for each name, entered in each step."""
 
     __slots__ = ("_owner", "host_s", "name", "queued_s", "start_s", "total_s")
 
@@ -74,7 +74,7 @@ class _Phase:
 
 
 class _Step:
-    """The step's context manager; calling it with a name gives the phase's."""
+    """The step's context manager; called with a name, it returns the phase's."""
 
     __slots__ = ("_owner",)
 
@@ -96,19 +96,19 @@ class _Step:
 
 
 class StepPhases:
-    """Measures the phases of the one training loop.
+    """Measures the phases of a training loop.
 
-    The first ``skip`` steps are left out (they compile). Then about one step in ``every`` is sampled, at
-    random distances, so that no rhythm of the loader hides; and never so often that the waits cost more
-    than ``max_overhead`` of the time so far (the very first ``least`` samples excepted).
+    The first ``skip`` steps, which compile, are excluded. Then about one step in ``every`` is sampled, at random
+    distances, so that no rhythm of the loader hides, and only so often that the waits cost at most ``max_overhead`` of
+    the time so far (the first ``least`` samples excepted).
 
     Args:
-        sync: waits until the device has done all that is queued, such as ``mx.nd.waitall``.
+        sync: waits for all queued work, such as ``mx.nd.waitall``.
         every: mean distance of sampled steps.
-        skip: steps at the start that do not count.
-        least: samples that are taken whatever they cost.
+        skip: excluded steps at the start.
+        least: samples taken at any cost.
         max_overhead: share of the time that sampling may add.
-        clock: seconds that run.
+        clock: a source of seconds.
         seed: of the random distances.
 
     Raises:
@@ -151,29 +151,29 @@ class StepPhases:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all that was measured, but not that the first steps are over."""
+        """Drop all measurements; the first steps stay excluded."""
         for phase in self._phases.values():
             phase.total_s = phase.queued_s = phase.host_s = 0.0
         self._seen = getattr(self, "_seen", 0)
         self._next = max(self._seen, self._skip)
         self._samples, self._sampled_s, self._rest_s = 0, 0.0, 0.0
-        self._drained_s = 0.0  # waiting before a sampled step: work of the steps before it
+        self._drained_s = 0.0  # waits before sampled steps: work of earlier steps
         self._others, self._others_s = 0, 0.0
-        self._timed_others = 0  # those whose phases were timed on the host
+        self._timed_others = 0  # steps with phases timed on the host
 
     def enable(self, on: bool = True) -> None:
-        """Measure from the next step on, or (False) leave steps alone, as a loop without this would."""
+        """Measure from the next step on, or (False) leave the steps alone."""
         self._on = on
 
     def step(self) -> _Step | _Off:
         """``with phases.step() as step:`` around one whole step, ``with step("data"):`` around a phase.
 
-        A step that an exception leaves (the loader's StopIteration, say) does not count.
+        A step that an exception ends, such as the loader's StopIteration, is not counted.
         """
         return self._step if self._on else _OFF
 
     def wait(self) -> None:
-        """Wait for the device outside a step, as before a clock stops; the time belongs to the steps so far."""
+        """Wait for the device outside a step, as before a clock stops; the time counts for the steps so far."""
         start = self._clock()
         self._sync()
         if self._others and self._on:
@@ -185,9 +185,9 @@ class StepPhases:
     def _begin(self) -> None:
         self._sampled = self._seen >= self._next
         if self._sampled:
-            self.wait()  # also tells what the steps so far really took
+            self.wait()  # completes the time of the steps so far
         drawn = self._random.random() < _TIMED_SHARE
-        self._timed = self._sampled or drawn or not self._timed_others  # a short run has one, too
+        self._timed = self._sampled or drawn or not self._timed_others  # at least one in a short run
         self._open, self._open_total = {}, {}
         self._start_s = self._clock()
 
@@ -214,7 +214,7 @@ class StepPhases:
                     self._phases[name].host_s += seconds
 
     def _distance(self) -> int:
-        """Steps to leave between this sample and the next; the first few are close, for short runs."""
+        """Steps between this sample and the next; short at first, for short runs."""
         mean, usual = float(self._every), self._unsampled_s()
         if self._samples < self._least:
             mean = min(mean, _FIRST_EVERY)
@@ -225,20 +225,20 @@ class StepPhases:
         return max(0, round(mean * self._random.uniform(0.5, 1.5)) - 1)
 
     def _unsampled_s(self) -> float | None:
-        """Mean time of a step that is not sampled, its queued work included."""
+        """Mean time of an unsampled step, its queued work included."""
         return (self._others_s + self._drained_s) / self._others if self._others else None
 
     def report(self) -> dict[str, Any]:
-        """What was measured, ready for JSON.
+        """The measurements, ready for JSON.
 
         Returns:
             ``phases_ms``: mean milliseconds of each phase in the sampled steps, waits included; ``rest`` is
-            what lies between the phases. ``phases_pct``: the same in percent; sums to 100.
+            the time between the phases. ``phases_pct``: the same in percent; sums to 100.
             ``queue_ms``: the part of each phase before its wait, in which the host prepared the work.
-            ``host_ms``: what the host spent in each phase of the other steps (a sample of them, too).
+            ``host_ms``: the host's time in each phase of a sample of the other steps.
             ``step_time_ms``: ``sampled`` and ``unsampled`` means (None without such steps).
-            ``sum_check_pct``: by how much the sampled steps are longer than the others, percent.
-            ``steps_sampled``, ``steps_unsampled``: how many.
+            ``sum_check_pct``: the excess of the sampled steps over the others, percent.
+            ``steps_sampled``, ``steps_unsampled``: the counts.
         """
         n, usual = self._samples, self._unsampled_s()
         sampled = self._sampled_s / n if n else None
@@ -260,14 +260,14 @@ class StepPhases:
 
 
 class SyncTrace:
-    """Calls that made the host wait, by the line they stand on."""
+    """Calls that made the host wait, by source line."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, str], list[float]] = {}
         self._local = threading.local()
 
     def wrap(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The same method, timed; a wait inside another one counts once, as the outer."""
+        """The method, timed; nested waits count once, as the outer one."""
 
         @functools.wraps(method)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -296,11 +296,11 @@ class SyncTrace:
 
 @contextlib.contextmanager
 def trace_syncs(array_class: type, names: Sequence[str] = _NAMES) -> Iterator[SyncTrace]:
-    """While it lasts, each blocking call of an array class is counted with the line that made it.
+    """A context in which each blocking call of an array class is counted with its source line.
 
     Args:
-        array_class: ``mx.nd.NDArray``; its methods are put back at the end.
-        names: the methods that block.
+        array_class: ``mx.nd.NDArray``; its methods are restored at the end.
+        names: the blocking methods.
 
     >>> class Array:
     ...     def asnumpy(self):

@@ -1,4 +1,4 @@
-"""The Monitor: a thread that samples a process tree and the devices at a fixed period, and harms nothing."""
+"""The Monitor: a thread that samples a process tree and the devices at a fixed period, without harm to the training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHORTEST_S = 0.01
 
 
 class Clock:
-    """Seconds since it was made, that never run backwards, whatever the source does."""
+    """Monotonic seconds since its creation, whatever the source does."""
 
     def __init__(self, source: Callable[[], float] = time.monotonic):
         self._source = source
@@ -28,7 +28,7 @@ class Clock:
         self._passed = 0.0
 
     def now(self) -> float:
-        """Seconds. A jump back of the source counts as no time."""
+        """Seconds; a jump back of the source counts as zero."""
         value = self._source()
         self._passed += max(0.0, value - self._last)
         self._last = value
@@ -36,7 +36,7 @@ class Clock:
 
 
 def ticks(now: Callable[[], float], period_s: float) -> Iterator[float]:
-    """Seconds to wait until each next multiple of the period; multiples that have passed are left out.
+    """Seconds to wait until each next multiple of the period; missed multiples are skipped.
 
     >>> clock = iter([0.0, 0.26, 1.1])
     >>> delays = ticks(lambda: next(clock), 0.25)
@@ -60,24 +60,24 @@ class SampledDevice(Protocol):
 
 
 class Monitor:
-    """Samples what a process tree and the GPUs do, beside the training.
+    """Samples a process tree and the GPUs beside the training.
 
-    Sample ``k`` is taken ``k`` periods after the start, so times do not drift; one that cannot be taken in
-    time is left out. Whatever cannot be read is None. Nothing is ever raised into the training once it has
-    started; ``faults`` counts what went wrong in the thread, and ``last_fault`` says it.
+    Sample ``k`` is taken ``k`` periods after the start, so times do not drift; late samples are skipped. Unreadable
+    values are None. After the start nothing is ever raised into the training; ``faults`` counts the errors of the
+    thread, and ``last_fault`` is the last one.
 
     Args:
-        pid: the root of the process tree, or several; None is this process, ``"machine"`` all of the machine.
-        period_s: seconds from sample to sample, at least 0.01.
+        pid: the root of the process tree, or several; None: this process; ``"machine"``: the whole machine.
+        period_s: seconds between samples, at least 0.01.
         gpus: ``"auto"``, ``"all"``, ``"none"`` or a list of indices; see :class:`NvmlSampler`.
-        devices: further devices to sample into ``gpu_util_pct`` under their ``name``.
-        max_samples: the newest so many are kept (the peaks count all); their memory is taken at the start.
-        on_sample: is given each sample; its errors count as faults.
-        pynvml: NVML's binding, for tests. clock: seconds that run, for tests.
-        pcie: PCIe traffic too, see :class:`NvmlSampler`.
+        devices: further devices, sampled into ``gpu_util_pct`` under their ``name``.
+        max_samples: the number of newest samples held (peaks cover all), in memory allocated at the start.
+        on_sample: called with each sample; its errors count as faults.
+        pynvml: NVML's binding, for tests. clock: a source of seconds, for tests.
+        pcie: also PCIe traffic, see :class:`NvmlSampler`.
 
     Raises:
-        UsageError: a period that is zero, negative or no number; a GPU that is not there.
+        UsageError: a period that is not a positive number; an unknown GPU.
         GluontuneError: no such process.
 
     >>> with Monitor(period_s=0.02, gpus="none") as monitor:
@@ -132,7 +132,7 @@ class Monitor:
 
     @property
     def scope(self) -> str:
-        """What ``cpu_pct`` covers: ``tree`` or ``machine``."""
+        """The scope of ``cpu_pct``: ``tree`` or ``machine``."""
         return "tree" if self._cpu.tree is not None else "machine"
 
     @property
@@ -142,12 +142,12 @@ class Monitor:
 
     @property
     def gpu_note(self) -> str:
-        """Why no GPU, or not every GPU, is sampled; empty where all is well."""
+        """The reason why a GPU is not sampled, or ""."""
         return self._nvml.note
 
     @property
     def device_names(self) -> dict[str, str]:
-        """The name of each device that is sampled beside the CPU, by its key in the series."""
+        """The names of the sampled devices beside the CPU, by their keys in the series."""
         return {**self._nvml.names, **{device.name: device.name for device in self._devices}}
 
     @property
@@ -156,7 +156,7 @@ class Monitor:
         return self._cpu.alive
 
     def start(self) -> Monitor:
-        """Begin to sample; a second start is ignored, one after :meth:`stop` goes on."""
+        """Start sampling, or continue after :meth:`stop`; a second start is ignored."""
         if self._thread is None or not self._thread.is_alive():
             self._stop.clear()
             self.sample()
@@ -170,7 +170,7 @@ class Monitor:
         if thread is None:
             return
         self._stop.set()
-        thread.join(timeout=5.0)  # a hanging driver must not hold up the end of the training
+        thread.join(timeout=5.0)  # a hanging driver must not delay the end of the training
         if not thread.is_alive():
             self.sample()
 
@@ -181,21 +181,21 @@ class Monitor:
         self.stop()
 
     def mark(self, name: str | None) -> contextlib.ExitStack:
-        """Say what begins now (``"train"``, ``"validate"``, …); None ends it.
+        """Mark the beginning of a phase (``"train"``, ``"validate"``, …); None ends it.
 
-        As a context manager it ends the phase as well: ``with monitor.mark("train"): …``.
+        As a context manager it also ends the phase: ``with monitor.mark("train"): …``.
         """
         with self._lock:
             self._marks.append((self._clock.now(), name))
             oldest = self._ring.oldest_s if self._ring.count > self._ring.size else None
             while oldest is not None and len(self._marks) > 1 and self._marks[1][0] <= oldest:
-                del self._marks[0]  # it ended before the samples that are kept
+                del self._marks[0]  # it ended before the oldest sample
         ended = contextlib.ExitStack()
         ended.callback(self.mark, None)
         return ended
 
     def spans(self, name: str) -> list[tuple[float, float]]:
-        """``(start_s, end_s)`` of each stretch marked ``name``; one that still lasts ends now."""
+        """``(start_s, end_s)`` of each stretch marked ``name``; a running one ends now."""
         with self._lock:
             marks = [*self._marks, (self._clock.now(), None)]
         return [(a, b) for (a, what), (b, _) in zip(marks, marks[1:]) if what == name and b > a]
@@ -260,8 +260,8 @@ class Monitor:
         """The samples as columns, ready for JSON.
 
         Args:
-            max_points: at most so many points, each the mean of its neighbours; None gives all.
-            per_core: also ``cpu_cores_pct``, which is long on a machine with many cores.
+            max_points: the largest number of points, each the mean of its neighbours; None: all.
+            per_core: include ``cpu_cores_pct``, which is long on a machine with many cores.
 
         Returns:
             ``t_s``, ``cpu_pct``, ``rss_mib``, … as lists; ``gpu_util_pct``, ``gpu_mem_mib``, … as ``{device: list}``;
@@ -280,7 +280,7 @@ class Monitor:
         """Steadiness of the main device (the GPUs together, else the CPU) and of each, see :func:`steadiness`.
 
         Args:
-            name: only the time marked so; None takes all.
+            name: only the time with this mark; None: all.
 
         Returns:
             The figures of the main device, ``"device"`` and ``"by_device"``.

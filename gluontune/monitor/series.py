@@ -1,8 +1,8 @@
-"""Samples as columns: the newest, all of a log, thinned for a picture; and how steadily a device is used.
+"""Samples as columns: the newest, all of a log, thinned for a picture; and the steadiness of a device.
 
-Every figure is time-weighted: sample ``i`` stands for the interval from the sample before it (a utilization
-is always a mean over the time just past); the first one stands for the median interval. Time that lies
-outside the ``spans``, or whose sample is None (a lost GPU, a field that is N/A), does not count.
+Every figure is time-weighted: sample ``i`` covers the interval from the sample before it (a utilization is always a
+mean over the time just past); the first one covers the median interval. Time outside the ``spans``, or with a sample of
+None (a lost GPU, an N/A field), does not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gluontune.monitor.nvml import GPU_FIELDS
 
 Sample = dict[str, Any]
 BY_DEVICE = (*GPU_FIELDS, "cpu_cores_pct")
-Key = tuple[str, str]  # the field and the device, "" for a field of its own
+Key = tuple[str, str]  # the field and the device, "" for a field without devices
 #: Below this utilization, in percent, a device counts as idle.
 IDLE_BELOW_PCT = 10.0
 _LEVELS = (10, 50, 90)
@@ -30,7 +30,7 @@ _Piece = tuple[float, float, float, int]
 
 
 def columns(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Samples as columns of equal length, with None wherever a sample lacks a field."""
+    """Samples as columns of equal length, with None for a missing field."""
     names = dict.fromkeys(name for sample in samples for name in sample)
     table = _blank_table()
     for name in names:
@@ -67,7 +67,7 @@ def steadiness_of(series: dict[str, Any], spans: Iterable[tuple[float, float]] |
     """Steadiness of a whole series: the main device's figures, its name and those of each device.
 
     Args:
-        series: of :meth:`Monitor.series`. spans: seconds (from, to) that count; None: all.
+        series: of :meth:`Monitor.series`. spans: (start, end) in seconds of the time that counts; None: all.
 
     >>> found = steadiness_of({"t_s": [0.0, 1.0, 2.0], "cpu_pct": [50.0, 50.0, 50.0]})
     >>> found["mean_pct"], found["device"]
@@ -83,20 +83,20 @@ def steadiness_of(series: dict[str, Any], spans: Iterable[tuple[float, float]] |
 
 
 def _blank_table() -> dict[str, Any]:
-    """The columns that are always there."""
+    """The columns of every table."""
     return {"t_s": [], "cpu_pct": [], "rss_mib": [], "gpu_util_pct": {}, "gpu_mem_mib": {}}
 
 
 def _short(value: float | None) -> float | None:
-    """No more digits than a sampler can tell apart: series are long, and they are kept."""
+    """No more digits than a sampler can resolve, since series are long and saved."""
     return round(value, 4) if isinstance(value, float) else value
 
 
 class Ring:
-    """Samples in, columns out; the oldest makes room for the newest, so hours of watching cost what minutes do.
+    """A ring buffer of the newest samples, which returns columns; its memory is constant.
 
     Args:
-        size: samples that are kept.
+        size: the largest number of samples.
 
     >>> ring = Ring(2)
     >>> for t in (1.0, 2.0, 3.0):
@@ -108,16 +108,16 @@ class Ring:
     def __init__(self, size: int):
         self.size, self.count = size, 0
         self._columns: dict[Key, np.ndarray] = {}
-        self._whole: dict[Key, bool] = {}  # whether all that came were whole numbers
+        self._whole: dict[Key, bool] = {}  # whether all values were whole numbers
 
     def add(self, sample: dict[str, Any]) -> None:
-        """Keep a sample: a mapping of fields to a number or None, or to such by device."""
+        """Add a sample: a mapping of fields to a number or None, or to a mapping of these by device."""
         place = self.count % self.size
         for column in self._columns.values():
             column[place] = math.nan
         for key, value in _flat(sample):
             if key not in self._columns:
-                # Written at once, so that the system gives the memory now and not page by page.
+                # Written at once, so that the system allocates the memory now.
                 self._columns[key] = np.full(self.size, math.nan)
                 self._whole[key] = True
             if value is not None:
@@ -127,24 +127,24 @@ class Ring:
 
     @property
     def oldest_s(self) -> float | None:
-        """The time of the oldest sample that is kept."""
+        """The time of the oldest sample."""
         times = self._columns.get(("t_s", ""))
         return None if times is None else float(times[self.count % self.size if self.count > self.size else 0])
 
     def copy(self) -> Ring:
-        """The samples as they are now: quick, so that whoever adds hardly waits."""
+        """A quick snapshot, so that :meth:`add` hardly waits."""
         other = Ring(self.size)
         other.count, other._whole = self.count, dict(self._whole)
         other._columns = {key: column.copy() for key, column in self._columns.items()}
         return other
 
     def table(self) -> dict[str, Any]:
-        """The samples as columns of equal length, as :func:`columns` gives them."""
+        """The samples as columns of equal length, as of :func:`columns`."""
         if self.count <= self.size:
             order: Any = slice(0, self.count)
         else:
             order = np.roll(np.arange(self.size), -(self.count % self.size))
-        found = _blank_table()
+        columns = _blank_table()
         for (name, device), column in self._columns.items():
             whole = self._whole[name, device]
             values = [
@@ -152,10 +152,10 @@ class Ring:
                 for value in column[order].tolist()
             ]
             if name in BY_DEVICE:
-                found.setdefault(name, {})[device] = values
+                columns.setdefault(name, {})[device] = values
             else:
-                found[name] = values
-        return found
+                columns[name] = values
+        return columns
 
 
 def _flat(sample: dict[str, Any]) -> Iterator[tuple[Key, Any]]:
@@ -170,7 +170,7 @@ def _flat(sample: dict[str, Any]) -> Iterator[tuple[Key, Any]]:
 def steadiness(
     t_s: Sequence[float], value_pct: Values, *, spans: Iterable[tuple[float, float]] | None = None
 ) -> dict[str, Any]:
-    """How steady a utilization is.
+    """The steadiness of a utilization.
 
     With ``v`` the value and ``w`` the length of each piece of time, ``W = sum(w)``:
 
@@ -186,19 +186,19 @@ def steadiness(
     ``measured_s``          ``W``, seconds
     ======================  ================================================================================
 
-    The score says how *even* the load is and ``mean_pct`` how *high*: an even 30 % is steady but low.
+    The score measures how *even* the load is, ``mean_pct`` how *high*: an even 30 % is steady but low.
 
     Args:
         t_s: times of the samples in seconds, in ascending order.
-        value_pct: utilization in percent (0 … 100), None where there was none.
-        spans: ``(start_s, end_s)`` of the time that counts; None counts all of it. Spans closer to each
-            other than half a sampling interval are taken as one.
+        value_pct: utilization in percent (0 … 100), None if unknown.
+        spans: ``(start_s, end_s)`` of the time that counts; None: all. Spans closer than half a sampling interval
+            are joined.
 
     Returns:
-        The table's figures, ready for JSON; None where a figure is undefined (no samples, a mean of zero).
+        The table's figures, ready for JSON; None for an undefined figure (no samples, a mean of zero).
 
     Raises:
-        UsageError: the lengths differ, or a time lies before the one ahead of it.
+        UsageError: the lengths differ, or the times do not ascend.
 
     Source: the score is Jain's fairness index over time; Jain, Chiu, Hawe, *A Quantitative Measure of
     Fairness and Discrimination for Resource Allocation in Shared Computer Systems*, DEC-TR-301, 1984.
@@ -233,18 +233,18 @@ def steadiness(
 
 
 def together(by_device: Mapping[str, Values]) -> list[float | None]:
-    """The mean over several devices at each sample; a device without a value then is left out.
+    """The mean over several devices at each sample, without devices that have no value then.
 
     Args:
-        by_device: percent at each sample, None where there is none; all of one length.
+        by_device: percent at each sample, or None; all of one length.
 
     >>> together({"0": [100, 50, None], "1": [0, None, None]})
     [50.0, 50.0, None]
     """
     joined: list[float | None] = []
     for values in zip(*by_device.values()):
-        there = [v for v in values if v is not None]
-        joined.append(sum(there) / len(there) if there else None)
+        known = [v for v in values if v is not None]
+        joined.append(sum(known) / len(known) if known else None)
     return joined
 
 
@@ -272,7 +272,7 @@ def _pieces(t_s: Sequence[float], values: Values, spans: list[tuple[float, float
 
 
 def _merge(spans: list[tuple[float, float]], closer_than: float) -> list[tuple[float, float]]:
-    """Ascending spans without overlap; those that the samples cannot tell apart become one."""
+    """Ascending spans without overlap; those that the samples cannot separate become one."""
     merged: list[tuple[float, float]] = []
     for start, end in spans:
         if merged and start - merged[-1][1] <= closer_than:

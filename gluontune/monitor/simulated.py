@@ -1,7 +1,7 @@
-"""A simulated device: takes a given time for each batch and leaves the CPU free.
+"""A simulated device: occupied for a given time by each batch, with the CPU free.
 
-It stands in for a GPU where there is none, so that starvation, and its cure, can be seen and measured on a
-laptop. It computes nothing; it is called "simulated" wherever it shows.
+It replaces a missing GPU, so that starvation, and its cure, can be measured on a laptop. It computes nothing, and its
+name always holds the word "simulated".
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from gluontune.core.errors import UsageError
 
 
 class SimulatedDevice:
-    """An accelerator in name only: each batch that is submitted occupies it for ``ms_per_batch``.
+    """A simulated accelerator: each submitted batch occupies it for ``ms_per_batch``.
 
-    Like a GPU it works asynchronously and in order: :meth:`submit` returns at once, unless ``queue_depth``
-    batches are waiting already, and :meth:`sync` waits until all is done. Waiting is sleeping, so the cores
-    stay free for the loader. Its utilization is exact.
+    Like a GPU it works asynchronously and in order: :meth:`submit` returns at once, unless ``queue_depth`` batches are
+    waiting, and :meth:`sync` waits until all is done. Waiting is sleeping, so the cores are free for the loader. Its
+    utilization is exact.
 
     Args:
         ms_per_batch: milliseconds for each batch, above zero.
         queue_depth: batches that may be in flight before ``submit`` waits.
-        name: as it shows in a monitor's series; it always holds the word "simulated".
-        clock, sleep: seconds that run, and how to wait; for tests.
+        name: in a monitor's series; "simulated" is added if missing.
+        clock, sleep: a source of seconds, and the function that waits; for tests.
 
     Raises:
         UsageError: a time that is not above zero, a queue of less than one.
@@ -63,7 +63,7 @@ class SimulatedDevice:
         self._seen_at, self._seen_busy = self._free_at, 0.0
 
     def submit(self, batch: Any = None) -> None:
-        """Queue the work of one batch; ``batch`` is only there to make a loop read like a real one."""
+        """Queue the work of one batch; ``batch`` is ignored."""
         while True:
             with self._lock:
                 now = self._clock()
@@ -78,7 +78,7 @@ class SimulatedDevice:
             self._sleep(max(0.0, until - now))
 
     def sync(self) -> None:
-        """Wait until all that was submitted is done."""
+        """Wait until all submitted work is done."""
         while True:
             with self._lock:
                 left = self._free_at - self._clock()
@@ -93,7 +93,7 @@ class SimulatedDevice:
             return self._busy(self._clock())
 
     def _busy(self, now: float) -> float:
-        # the queue has no holes once it is submitted: what is left of it is the time until it is empty
+        # the queue has no holes, so its remaining work is the time until it is empty
         return self._submitted_s - max(0.0, self._free_at - now)
 
     def utilization_pct(self) -> float | None:

@@ -1,4 +1,4 @@
-"""A tree of processes: its CPU time, its memory, and who belongs to it."""
+"""A tree of processes: its CPU time, memory and members."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import psutil
 from gluontune.core.errors import GluontuneError
 
 _MIB = 1 << 20
-# Start times are counted from a boot time that the kernel gives in whole seconds.
+# Start times count from a boot time in whole seconds.
 _START_SLACK_S = 1.0
 _YOUNG_S = 3.0
-# What psutil raises for a process that is gone, forbidden, or half gone.
+# Errors of psutil for a process that is gone or forbidden.
 _GONE = (psutil.Error, OSError)
 
 
 class TreeReading(NamedTuple):
-    """One look at the tree: CPU seconds since the last look (None at the first), MiB, processes, its ids."""
+    """A reading of the tree: CPU seconds since the last one (None at first), MiB, processes, their ids."""
 
     cpu_s: Optional[float]
     rss_mib: Optional[float]
@@ -36,19 +36,18 @@ class _Times(NamedTuple):
 
 
 class ProcessTree:
-    """The processes ``pids`` and all that they start, in a form whose CPU time neither jumps nor falls.
+    """The processes ``pids`` and their descendants, with a CPU time that neither jumps nor falls.
 
-    A child that ends takes its CPU time out of the tree, and its parent gets the whole of it as "time of
-    children waited for". So the sum of both over the living tree is kept, whoever ends, and counts children
-    that lived between two looks, too. Where a child ends without being waited for (its time is lost to the
-    system), the growth of the survivors' own time is the floor. A process that joins late, having been
-    started elsewhere, brings nothing from before.
+    When a child ends, its CPU time leaves the tree, and its parent gets it as "time of children waited for". So the sum
+    of both over the living tree is constant, whoever ends, and counts children that lived between two readings, too. If
+    a child ends without being waited for (its time is lost), the growth of the survivors' time is the floor. A process
+    that joins late, started elsewhere, adds nothing from before.
 
     Args:
         pids: one process id or several.
-        find_every_s: while no new process is found, the searches for them become rarer, down to one in so many
-            seconds (at most 1), once the tree is some seconds old: short commands start theirs at once. Each thread
-            must be asked for its children, which for a training process of many threads is most of a look's cost.
+        find_every_s: while no new process appears, the searches become rarer, down to one in so many seconds (at most
+            1), once the tree is some seconds old: short commands start theirs at once. A search reads each thread,
+            which is most of a reading's cost for a training process with many threads.
 
     Raises:
         GluontuneError: none of the processes exists.
@@ -75,7 +74,7 @@ class ProcessTree:
         return any(_runs(process) for process in self._known.values())
 
     def read(self) -> TreeReading:
-        """Look at the tree; what cannot be read (a process that ends just now, another user's) is left out."""
+        """Read the tree; unreadable processes (just ended, or another user's) are skipped."""
         now = time.monotonic()
         if now - self._searched_at >= self._pause_s:
             known = len(self._known)
@@ -96,14 +95,14 @@ class ProcessTree:
             except psutil.NoSuchProcess:
                 self._known.pop(key, None)
             except _GONE:
-                times.setdefault(key, None)  # there, but not ours to read
+                times.setdefault(key, None)  # alive, but unreadable
         used = self._used(times)
         self._times, self._started = times, True
         pids = frozenset(pid for pid, _ in times)
         return TreeReading(used, rss / _MIB if sizes else None, len(times), pids)
 
     def _find(self) -> None:
-        """Add the children that were started since; those that lost their parent stay known."""
+        """Add the children started since; orphans stay in the tree."""
         for key, process in list(self._known.items()):
             if not _same(process):
                 del self._known[key]
@@ -127,8 +126,8 @@ class ProcessTree:
                 continue
             before = self._times.get(key)
             if before is None:
-                # New since the last look, it brings all that it has used; one that had started before
-                # (adopted, or unreadable until now) brings nothing.
+                # A process new since the last reading adds all its time; one that had started before (adopted, or
+                # unreadable until now) adds nothing.
                 newborn = key not in self._times and key[1] >= self._looked_at - _START_SLACK_S
                 before = _Times(0.0, 0.0) if newborn else now
             whole += now.own + now.waited - before.own - before.waited
@@ -142,15 +141,15 @@ class ProcessTree:
     _looked_at = 0.0
 
     def mark_time(self, wall: float) -> None:
-        """The wall-clock time of the last look, on the scale of process start times."""
+        """Set the wall-clock time of the last reading, on the scale of process start times."""
         self._looked_at = wall
 
 
 class WaitClock:
-    """How much of the time in which a tree's threads wanted a core they had to wait for one.
+    """The share of time that a tree's runnable threads waited for a core.
 
-    Linux counts for each thread the time that it ran and the time that it stood in a core's queue
-    (``/proc/PID/task/TID/schedstat``). A thread that waits for a lock, a disk or a device is in neither.
+    Linux counts for each thread the time that it ran and the time in a core's queue
+    (``/proc/PID/task/TID/schedstat``). A thread that waits for a lock, a disk or a device counts in neither.
     """
 
     def __init__(self) -> None:
@@ -175,8 +174,8 @@ class WaitClock:
 
 
 def _children(pid: int) -> list[int]:
-    """The children of one process: from the kernel's own list of each thread's, which spares a walk over
-    all processes of the machine; where it keeps none, from psutil."""
+    """The children of one process from the kernel's lists per thread, which spares a walk over all processes of the
+    machine, or else from psutil."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
         found: list[int] = []
@@ -195,7 +194,7 @@ def _key(process: psutil.Process) -> tuple[int, float]:
 
 
 def _same(process: psutil.Process) -> bool:
-    """Whether the number still means the process that it meant (a zombie does, until it is waited for)."""
+    """Whether the id still belongs to the same process (or to its zombie)."""
     with contextlib.suppress(*_GONE):
         return process.is_running()
     return False

@@ -1,9 +1,9 @@
-"""The verdict: what holds a training back, with the evidence and the rung to try next.
+"""The verdict: the bottleneck of a training, with the evidence and the rung to try next.
 
-The reasoning: the device's share of the step is the time of forward, backward and update (with waits, from
-the sampled steps) over the time of a usual step. Where that share is near one the device is the limit;
-what is missing to one is idle time, and the longest of the other phases is its cause. Hints from outside
-(heat, other programs on the cores, waits in the user's own lines) come first where they explain the loss.
+The device's share of the step is the time of forward, backward and update (with waits, from the sampled steps) over the
+time of a usual step. If that share is near one, the device is the limit; the rest is idle time, and the longest of the
+other phases is its cause. Causes from outside (heat, other programs on the cores, waits in the user's lines) come first
+if they explain the loss.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from gluontune.monitor.nvml import is_thermal
 
-#: Every kind of verdict, with what it means.
+#: Every kind of verdict, and its meaning.
 KINDS = {
     "input-bound": "the device waits for data",
     "copy-bound": "the device waits for batches to be copied to it",
@@ -29,24 +29,24 @@ KINDS = {
 
 _DEVICE_PHASES = ("forward", "backward", "update")
 _COMMUNICATION = ("allreduce", "communication")
-_IDLE_MATTERS = 15.0  # percent of the step that the device idles before anything but the device is named
+_IDLE_MATTERS = 15.0  # percent of the step: with less idle time the device is the limit
 _THROTTLED = 10.0  # percent of the samples
-_OTHERS_MATTER = 20.0  # percent of all cores that other programs take while all cores are busy
-_WAIT_MATTERS = 35.0  # percent of the time that the training's threads wait for a core, where that is known
-_QUEUEING = 0.6  # share of the device's phases, or of the step, that the host needs to queue them
-_QUEUEING_CPU = 0.35  # the same where the net runs on the cores that queue: the one takes from the other
-_BLOCKED_MATTERS = 25.0  # percent of the step that the host waits, and that forward and backward hold it up
+_OTHERS_MATTER = 20.0  # percent of all cores taken by other programs while all cores are busy
+_WAIT_MATTERS = 35.0  # percent of the time that the training's threads wait for a core
+_QUEUEING = 0.6  # share of the device's phases, or of the step, in which the host queues them
+_QUEUEING_CPU = 0.35  # the same if the net runs on the cores that queue
+_BLOCKED_MATTERS = 25.0  # percent of the step: waits of the host, and its delay in forward and backward
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What holds a training back.
+    """The bottleneck of a training.
 
     Args:
         kind: a key of :data:`KINDS`.
-        sentence: one sentence for the reader, figures included.
-        evidence: the figures that it rests on, units in their names.
-        next_rung: the rung of the ladder to try, or None where no rung is the cure.
+        sentence: one sentence for the reader, with figures.
+        evidence: the figures behind it, units in their names.
+        next_rung: the rung of the ladder to try, or None if no rung is the cure.
     """
 
     kind: str
@@ -68,8 +68,8 @@ class _Case:
     idle_pct: float
     queue_share: float | None
     host: Mapping[str, float]  # the host's own time on steps without waits, percent of such a step
-    # What the host needs for the device's phases when the queue is empty (in sampled steps), percent of a
-    # usual step. The time on other steps would not do: a full queue holds the host up as well.
+    # The host's time to queue the device's phases with an empty queue (in sampled steps), percent of a usual step. On
+    # other steps a full queue delays the host as well.
     queued_pct: float
     step_ms: float | None
     util: Mapping[str, Any]
@@ -89,20 +89,20 @@ def verdict(
     utilization: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Verdict:
-    """Say what holds a training back.
+    """The bottleneck of a training.
 
     Args:
-        phases_report: from :meth:`StepPhases.report`; ``phases_pct`` alone will do.
+        phases_report: from :meth:`StepPhases.report`; ``phases_pct`` suffices.
         utilization: from :meth:`Monitor.series`; may be empty.
-        facts: whatever is known of ``device`` (``cpu``, ``gpu``, ``simulated``), ``num_workers``, ``loader``,
+        facts: the known ones of ``device`` (``cpu``, ``gpu``, ``simulated``), ``num_workers``, ``loader``,
             ``hybridize``, ``dtype``, ``num_devices``, ``ranks``, ``usable_cores``, ``batch_size_per_device``,
             and ``syncs`` (from :meth:`SyncTrace.report`) with ``steps``, the steps that they cover.
 
     Returns:
-        The verdict; kind ``unknown`` where no step was measured.
+        The verdict; kind ``unknown`` if no step was measured.
 
-    >>> found = verdict({"phases_pct": {"data": 70.0, "forward": 10.0, "backward": 20.0}}, {}, {"num_workers": 0})
-    >>> found.kind, found.next_rung
+    >>> it = verdict({"phases_pct": {"data": 70.0, "forward": 10.0, "backward": 20.0}}, {}, {"num_workers": 0})
+    >>> it.kind, it.next_rung
     ('input-bound', 'multi-worker')
     """
     shares = phases_report.get("phases_pct") or {}
@@ -161,7 +161,7 @@ def _cpu_starved(case: _Case) -> Verdict | None:
             evidence,
             "environment",
         )
-    # Others may fill the cores that this training leaves free: only where its threads wait do they harm it.
+    # Others may fill free cores: they harm this training only if its threads wait.
     held_up = waited is None or waited >= _WAIT_MATTERS
     if tree is not None and whole is not None and whole >= 90.0 and whole - tree >= _OTHERS_MATTER and held_up:
         waits = "" if waited is None else f" and waits for a core {waited:.0f} % of the time"
@@ -191,8 +191,8 @@ def _sync_bound(case: _Case) -> Verdict | None:
     calls = sum(row["calls"] for row in rows) / steps if steps else 0.0
     blocked = sum(row["blocked_ms"] for row in rows) / steps if steps else 0.0
     blocked_pct = 100 * blocked / case.step_ms if case.step_ms else 0.0
-    # One wait a step costs only what could have overlapped: the host's own share of the step. Several
-    # waits a step cut the queue to pieces, which shows as a host that is held up in forward and backward.
+    # One wait a step costs only the overlap that it prevents: the host's share of the step. Several waits a step break
+    # the queue, which shows as a host that is delayed in forward and backward.
     held = case.host.get("metrics", 0.0) - case.phases.get("metrics", 0.0)
     lost = min(case.share("data", "copy", "metrics", "rest"), max(0.0, held)) + _queue_pct(case)
     cut = calls >= 2.0 and blocked_pct >= _BLOCKED_MATTERS and case.queued_pct >= _BLOCKED_MATTERS
@@ -218,7 +218,7 @@ def _queue_pct(case: _Case) -> float:
 
 
 def _outside_bound(case: _Case) -> Verdict | None:
-    """Input, copying or communication: what the device waits for, where it waits for long enough."""
+    """Input, copying or communication: the longest wait of the device, if it is long enough."""
     talk = case.share(*_COMMUNICATION) or (case.share("update") if case.ranks > 1 else 0.0)
     causes = {"data": case.share("data"), "copy": case.share("copy"), "communication": talk}
     name = max(causes, key=lambda cause: causes[cause])

@@ -1,6 +1,6 @@
-"""What if: the throughput to expect of other workers, another device, another batch; and the roofline.
+"""Predicted throughput with other workers, another device or batch; and the roofline.
 
-Each prediction is a plain record: keep it, run the thing, and :func:`compare` the two.
+:func:`compare` sets a prediction against its measurement.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ def expected_throughput(
     shares_cores: bool = False,
     limits: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Samples a second of a whole training step, from what loader and device do alone.
+    """Predicted samples a second of a whole training step, from the rates of loader and device alone.
 
-    Without workers loading and training take turns: ``1 / (1/w + 1/d)``. With ``n`` workers they overlap and
-    the slowest of the following decides. ``loader``: ``w * min(n, cores)``. ``device``: ``d``. ``cores``
-    (where the net trains on the same cores): ``cores`` over the core seconds that a sample costs, ``1/w``
-    for loading and ``cores/d`` for training. Each of ``limits`` is one more ceiling, as the horizontal lines
-    of an input pipeline's roofline: what the disk reads, what the decoder can do.
+    Without workers loading and training take turns: ``1 / (1/w + 1/d)``. With ``n`` workers they overlap and the
+    slowest of these ceilings decides. ``loader``: ``w * min(n, cores)``. ``device``: ``d``. ``cores`` (if the net
+    trains on the same cores): ``cores`` over a sample's core seconds, ``1/w`` for loading and ``cores/d`` for training.
+    Each of ``limits`` is one more ceiling of an input pipeline's roofline, such as the rate of the disk or the decoder.
 
     Args:
-        device_samples_per_sec: training alone, on a batch that lies ready.
-        worker_samples_per_sec: loading alone, by one worker on one core.
-        num_workers: workers that load; 0 loads in the training thread.
+        device_samples_per_sec: of training alone, on a ready batch.
+        worker_samples_per_sec: of loading alone, by one worker on one core.
+        num_workers: loading workers; 0 loads in the training thread.
         cores: usable cores.
         shares_cores: whether the net trains on the CPU.
         limits: further ceilings by name, samples a second.
@@ -42,7 +41,7 @@ def expected_throughput(
         ``{"samples_per_sec", "bound_by", "ceilings": {name: samples a second}}``, ready for JSON.
 
     Raises:
-        UsageError: a rate, ``cores`` or a limit that is not above zero; fewer than 0 workers.
+        UsageError: a rate, ``cores`` or a limit that is not positive; a negative ``num_workers``.
 
     Source: the roofline of an input pipeline after NVIDIA's deck "Making DL training times shorter" (2018).
 
@@ -58,7 +57,7 @@ def expected_throughput(
     device, worker = float(device_samples_per_sec), float(worker_samples_per_sec)
     ceilings = {name: float(value) for name, value in (limits or {}).items()}
     if num_workers == 0:
-        loader = min([worker, *ceilings.values()])  # each limit is one of the loader's
+        loader = min([worker, *ceilings.values()])  # each limit is a limit of the loader
         ceilings = {"device": device, "loader": worker, **ceilings}
         rate = 1 / (1 / loader + 1 / device)
         return {"samples_per_sec": rate, "bound_by": _name(ceilings), "ceilings": ceilings}
@@ -73,14 +72,14 @@ def _name(ceilings: Mapping[str, float]) -> str:
 
 
 def fit_step_time(batch_sizes: Sequence[int], step_time_ms: Sequence[float]) -> Callable[[int], float]:
-    """The step time of other batch sizes: ``fixed + per_sample * batch``, fitted to measured ones.
+    """A function that returns the step time of other batch sizes: ``fixed + per_sample * batch``, fitted to data.
 
-    The errors are weighed by the measured times, so that small batches count as much as large ones; neither
-    part is allowed below zero.
+    The errors are weighted by the measured times, so that small batches count as much as large ones; neither part is
+    negative.
 
     Args:
         batch_sizes: at least two different ones.
-        step_time_ms: milliseconds of a step at each.
+        step_time_ms: milliseconds of a step for each.
 
     Returns:
         A function from a batch size to milliseconds.
@@ -112,7 +111,7 @@ def fit_step_time(batch_sizes: Sequence[int], step_time_ms: Sequence[float]) -> 
 
 
 def compare(predicted: Mapping[str, Any], measured_samples_per_sec: float) -> dict[str, float]:
-    """A prediction beside what was measured; the error in percent of the measured.
+    """A prediction beside the measurement, with its error in percent of the measurement.
 
     Args:
         predicted: of :func:`expected_throughput`. measured_samples_per_sec: above 0.
@@ -134,10 +133,10 @@ def compare(predicted: Mapping[str, Any], measured_samples_per_sec: float) -> di
 
 
 def attainable_flops(flops: float, moved_bytes: float, peak_flops: float, peak_bytes: float) -> dict[str, Any]:
-    """The roofline: the FLOP/s that work of this kind can reach, and which roof it meets.
+    """The roofline: the attainable FLOP/s of some work, and its limit.
 
     Args:
-        flops: floating-point operations of the work. moved_bytes: bytes it must read and write.
+        flops: floating-point operations of the work. moved_bytes: bytes read and written.
         peak_flops: of the device, FLOP/s. peak_bytes: of its memory, bytes/s; see :func:`measured_peaks`.
 
     Returns:
@@ -162,11 +161,11 @@ def attainable_flops(flops: float, moved_bytes: float, peak_flops: float, peak_b
 
 
 def measured_peaks(size: int = 1024, repeats: int = 5) -> dict[str, float]:
-    """This machine's CPU, measured with numpy: the best of ``repeats`` float32 products and copies.
+    """Peak rates of this machine's CPU by numpy: the best of ``repeats`` float32 products and copies.
 
     Args:
         size: side of the square matrices; the copied array holds 16 of them.
-        repeats: how often each is tried.
+        repeats: repetitions of each.
 
     Returns:
         ``{"flops_per_sec", "bytes_per_sec"}``; a copy reads and writes each byte.

@@ -1,9 +1,9 @@
-"""AMX: Intel's matrix unit, which MXNet's oneDNN leaves off unless it is told and the kernel agrees.
+"""AMX: Intel's matrix unit, which MXNet's oneDNN uses only if the environment and the kernel allow it.
 
-oneDNN 2.4 (in the mxnet 1.9.1 wheel) has AMX kernels for bfloat16 convolutions, but takes them only where
-``DNNL_MAX_CPU_ISA=AVX512_CORE_AMX`` stands in the environment before the library is loaded. Linux gives a
-process the registers' space (8 KiB a thread) only after it has asked; without asking, the first tile
-instruction ends the process with SIGILL. oneDNN 2.4 does not ask, so :func:`prepare` does.
+oneDNN 2.4 (in the mxnet 1.9.1 wheel) has AMX kernels for bfloat16 convolutions, but uses them only if
+``DNNL_MAX_CPU_ISA=AVX512_CORE_AMX`` is set before the library is loaded. Linux gives a process the registers' space
+(8 KiB a thread) only on request; without it the first tile instruction ends the process with SIGILL. oneDNN 2.4 sends
+no request, so :func:`prepare` does.
 
 Source: Linux, Documentation/arch/x86/xstate.rst ("Using XSTATE features in user space applications").
 """
@@ -14,11 +14,13 @@ import ctypes
 import logging
 import os
 import platform
+import re
 import sys
 from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Callable
+
+from gluontune.runtime.cpu import Cpu
 
 logger = logging.getLogger("gluontune.runtime")
 
@@ -35,10 +37,10 @@ _XFEATURE_XTILEDATA = 18
 
 @dataclass(frozen=True)
 class AmxSupport:
-    """Whether this process may use AMX.
+    """The answer whether this process may use AMX.
 
-    ``level`` is ``granted``, ``refused`` (the processor has it, the kernel does not give it) or ``absent``;
-    ``message`` is one sentence for the reader.
+    ``level`` is ``granted``, ``refused`` (by the kernel, on a processor with AMX) or ``absent``; ``message`` is one
+    sentence for the reader.
     """
 
     level: str
@@ -46,9 +48,9 @@ class AmxSupport:
 
 
 def ask_kernel() -> bool:
-    """Ask Linux for AMX's tile data for this process and its threads; True if granted.
+    """Request AMX's tile data from Linux for this process and its threads; True if granted.
 
-    Asking again does no harm. The permission is inherited by ``fork`` and lost by ``exec``.
+    Repeated requests are harmless. The permission is inherited by ``fork`` and lost by ``exec``.
     """
     if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "AMD64"):
         return False
@@ -62,11 +64,11 @@ def ask_kernel() -> bool:
 
 
 def amx_support(flags: set[str] | None = None, ask: Callable[[], bool] = ask_kernel) -> AmxSupport:
-    """Say whether this process may use AMX for bfloat16; the kernel is asked where the processor has it.
+    """The answer whether this process may use AMX for bfloat16; asks the kernel if the processor has it.
 
     Args:
-        flags: CPU flags as Linux names them; None reads those of this machine.
-        ask: the question to the kernel.
+        flags: CPU flags in Linux's spelling; None: of this machine.
+        ask: the request to the kernel.
 
     >>> amx_support({"avx2", "avx512_bf16"}).level
     'absent'
@@ -85,14 +87,13 @@ def amx_support(flags: set[str] | None = None, ask: Callable[[], bool] = ask_ker
 
 
 def prepare(environ: MutableMapping[str, str] | None = None, support: Callable[[], AmxSupport] = amx_support) -> None:
-    """Before mxnet is loaded: ask for AMX if the environment wants it, and take the wish back if refused.
+    """Before mxnet is loaded: request AMX if the environment wants it, and limit oneDNN to AVX-512 if refused.
 
-    Nothing happens where no variable asks for AMX. Where it cannot be had, oneDNN is told to stay below it:
-    the process is as fast as it would have been, instead of ended by SIGILL.
+    Without such a variable nothing happens. After a refusal the process is slower instead of ended by SIGILL.
 
     Args:
-        environ: what to read and mend; default ``os.environ``.
-        support: says what is possible.
+        environ: the environment to read and mend; default ``os.environ``.
+        support: returns the kernel's answer.
 
     >>> wish = dict(AMX_ENV)
     >>> prepare(wish, lambda: AmxSupport("refused", "the kernel does not give it"))
@@ -111,23 +112,17 @@ def prepare(environ: MutableMapping[str, str] | None = None, support: Callable[[
 
 
 def processor() -> tuple[set[str], str]:
-    """This processor's flags and vendor, as Linux names them; empty where it does not say."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set(), ""
-    found = {}
-    for name in ("flags", "vendor_id"):
-        line = next((line for line in text.splitlines() if line.startswith(name)), "")
-        found[name] = line.partition(":")[2].strip()
-    return set(found["flags"].split()), found["vendor_id"]
+    """This processor's flags and vendor in Linux's spelling, or empty ones."""
+    text = Cpu().read("/proc/cpuinfo") or ""
+    flags, vendor = (re.search(rf"^{name}\s*:\s*(.*)$", text, re.M) for name in ("flags", "vendor_id"))
+    return set(flags[1].split()) if flags else set(), vendor[1].strip() if vendor else ""
 
 
 def hidden_amx(flags: Collection[str], maker: str) -> bool:
-    """Whether bfloat16 is avx512_bf16 of Intel's without AMX: no more products in a cycle than float32 has.
+    """Whether bfloat16 is Intel's avx512_bf16 without AMX, with no more products in a cycle than float32.
 
     Args:
-        maker: vendor or model, as Linux names them.
+        maker: vendor or model, in Linux's spelling.
 
     >>> hidden_amx({"avx512_bf16"}, "GenuineIntel"), hidden_amx({"avx512_bf16"}, "AuthenticAMD")
     (True, False)

@@ -1,12 +1,12 @@
 """MXNet's two kinds of array: ``mx.nd`` and, under ``npx.set_np()``, ``mx.np``.
 
-Operators of one kind refuse arrays of the other, with a message about "legacy" arrays. Which kind a network takes
-depends on the semantics that were active when it was built, and loaders make arrays in threads of their own, where
-``set_np`` does not reach (array semantics belong to a thread). So whoever feeds a network converts. Converting
-shares the memory and goes through autograd.
+Operators of one kind refuse arrays of the other, with a message about "legacy" arrays. The kind that a network takes
+depends on the semantics active when it was built, and loaders make arrays in other threads, which ``set_np`` does not
+reach (array semantics belong to a thread). So the code that feeds a network converts. A conversion shares the memory
+and is recorded by autograd.
 
-Where ``mx.np`` semantics are active: methods such as ``square()``, ``asscalar()`` or ``log()`` do not exist on
-``mx.np`` arrays (write ``float(a)``, or take :func:`as_nd_array` first), and a sum has the shape ``()``.
+Under ``mx.np`` semantics, methods such as ``square()``, ``asscalar()`` or ``log()`` do not exist on ``mx.np`` arrays
+(write ``float(a)``, or call :func:`as_nd_array` first), and a sum has the shape ``()``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def uses_np(net: Any = None) -> bool:
     """Whether ``net`` computes with ``mx.np`` arrays.
 
     Args:
-        net: a Gluon block. Its parameters' arrays decide; where it has none yet, or without a net, the semantics
-            that are active in this thread.
+        net: a Gluon block. Its parameters' arrays decide; without arrays, or without a net, the active semantics of
+            this thread.
 
     >>> mx = mxnet()
     >>> net = mx.gluon.nn.Dense(2, in_units=3)
@@ -44,7 +44,7 @@ def as_net_array(value: Any, net: Any = None) -> Any:
     """``value`` as the kind of array that ``net`` takes; nothing is copied.
 
     Args:
-        value: an ``mx.nd`` or ``mx.np`` array, or nested lists and tuples of them; anything else stays as it is.
+        value: an ``mx.nd`` or ``mx.np`` array, or nested lists and tuples of them; other values are unchanged.
         net: as for :func:`uses_np`.
 
     >>> mx = mxnet()
@@ -66,10 +66,10 @@ def as_nd_array(value: Any) -> Any:
 
 
 def put_values(array: Any, values: Any) -> None:
-    """Write ``values`` into an NDArray, whatever layout it is in. All that sets arrays of a net goes through here.
+    """Write ``values`` into an NDArray of any layout. All code that sets arrays of a net calls this.
 
     A ``Conv1D`` in prediction mode leaves its weight in one of oneDNN's layouts, into which MXNet 1.9.1 cannot copy
-    (``Check failed: to.IsDefaultData()``); an operator that writes there can.
+    (``Check failed: to.IsDefaultData()``); an operator can.
 
     >>> nd = mxnet().nd
     >>> array = nd.zeros((2,))
@@ -87,7 +87,7 @@ def put_values(array: Any, values: Any) -> None:
 
 
 def set_data(parameter: Any, values: Any) -> None:
-    """``parameter.set_data(values)``, whatever layout the parameter is in; see :func:`put_values`.
+    """``parameter.set_data(values)``, for a parameter in any layout; see :func:`put_values`.
 
     >>> layer = mxnet().gluon.nn.Dense(1, in_units=2)
     >>> layer.initialize()
@@ -95,13 +95,13 @@ def set_data(parameter: Any, values: Any) -> None:
     >>> layer.weight.data().asnumpy().tolist()
     [[1.0, 1.0]]
     """
-    if not parameter._data:  # the values are kept until its shape is known
+    if not parameter._data:  # deferred: it holds the values until its shape is known
         parameter.set_data(values)
         return
     parameter.shape = values.shape
     trainer = parameter._trainer
     if trainer and trainer._kv_initialized and trainer._update_on_kvstore and parameter not in trainer._params_to_init:
-        trainer._reset_kvstore()  # as Parameter.set_data: the store has a copy
+        trainer._reset_kvstore()  # as Parameter.set_data does: the store has a copy
     for array in parameter._data:
         put_values(array, values)
 

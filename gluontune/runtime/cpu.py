@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable, Union
 
-# What decides how fast MXNet's oneDNN can be here, in the kernel's spelling.
+# Features that decide the speed of MXNet's oneDNN, in the kernel's spelling.
 FLAGS = (
     "sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "bf16", "asimd",
 )  # fmt: skip
@@ -49,8 +49,8 @@ class Cpu:
     """The processor and this process's share of it.
 
     Args:
-        root: the folder that holds ``proc`` and ``sys``; tests give a made-up one.
-        affinity: returns the CPUs that the process may run on; default ``os.sched_getaffinity``.
+        root: the folder that holds ``proc`` and ``sys``; tests pass a fake.
+        affinity: returns the CPUs of the process; default ``os.sched_getaffinity``.
     """
 
     def __init__(self, root: Pathlike = "/", affinity: Callable[[], set[int]] | None = None):
@@ -58,7 +58,7 @@ class Cpu:
         self._affinity = affinity
 
     def read(self, path: str) -> str | None:
-        """The text of ``/proc/…`` or ``/sys/…``, or None where it cannot be read."""
+        """The text of ``/proc/…`` or ``/sys/…``, or None if unreadable."""
         try:
             return (self.root / path.lstrip("/")).read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -73,7 +73,7 @@ class Cpu:
         return list(range(os.cpu_count() or 1))
 
     def logical_cores(self) -> int:
-        """Logical CPUs that are switched on, whoever may use them."""
+        """Logical CPUs of the machine that are online."""
         online = self.read("/sys/devices/system/cpu/online")
         return len(parse_cpu_list(online)) if online else (os.cpu_count() or 1)
 
@@ -83,14 +83,14 @@ class Cpu:
         return tuple(parse_cpu_list(text)) if text and text.strip() else (cpu,)
 
     def physical_cores(self, cpus: list[int] | None = None) -> int:
-        """Cores behind ``cpus`` (default: all that are online); hyper-threads of one core count once."""
+        """Physical cores of ``cpus`` (default: all online); hyper-threads of one core count once."""
         if cpus is None:
             online = self.read("/sys/devices/system/cpu/online")
             cpus = parse_cpu_list(online) if online else list(range(self.logical_cores()))
         return len({min(self.siblings(cpu)) for cpu in cpus})
 
     def quota_cores(self) -> float | None:
-        """CPU time that the cgroups allow, in cores; None without a limit."""
+        """The cgroups' limit of CPU time, in cores, or None."""
         limits = []
         for folder in self._cgroup_folders("cpu"):
             text = self.read(f"{folder}/cpu.max")
@@ -104,17 +104,17 @@ class Cpu:
         return min(limits) if limits else None
 
     def usable_cores(self) -> int:
-        """Logical CPUs that this process can keep busy: affinity cut by the cgroup's quota, at least 1.
+        """Logical CPUs that this process can keep busy: affinity limited by the cgroup's quota, at least 1.
 
-        A quota that is no whole number is rounded down: one thread too many would be throttled and, as
-        threads wait for each other at the end of each operator, hold up all the others.
+        A fractional quota is rounded down: one thread too many would be throttled and, as threads wait for each other
+        at the end of each operator, delay all the others.
         """
         cores = len(self.affinity()) or 1
         quota = self.quota_cores()
         return cores if quota is None else max(1, min(cores, math.floor(quota + 1e-6)))
 
     def compute_cores(self) -> int:
-        """Like :meth:`usable_cores`, but counting physical cores: what arithmetic can gain from."""
+        """Like :meth:`usable_cores`, in physical cores, of which arithmetic gains."""
         return max(1, min(self.usable_cores(), self.physical_cores(self.affinity())))
 
     def memory_mib(self) -> int | None:
@@ -128,7 +128,7 @@ class Cpu:
         for folder in self._cgroup_folders("memory"):
             for name in ("memory.max", "memory.limit_in_bytes"):
                 text = (self.read(f"{folder}/{name}") or "").strip()
-                if text.isdigit():  # v2 says "max", v1 a number near 2**63, where there is no limit
+                if text.isdigit():  # without a limit v2 has "max", v1 a number near 2**63
                     limits.append(int(text) >> 20)
         known = [limit for limit in limits if limit is not None]
         return min(known) if known else None
@@ -140,13 +140,13 @@ class Cpu:
         return " ".join(found[1].split()) if found else None
 
     def flags(self) -> tuple[str, ...]:
-        """Those of the processor's features that decide how fast MXNet can be."""
+        """The processor's features among :data:`FLAGS`."""
         found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", self.read("/proc/cpuinfo") or "", re.M)
         have = set(found[1].split()) if found else set()
         return tuple(flag for flag in FLAGS if flag in have)
 
     def container(self) -> str | None:
-        """``docker``, ``podman``, ``kubernetes`` … where this looks like a container, else None."""
+        """``docker``, ``podman``, ``kubernetes`` … of a container, or None."""
         if (self.root / "run/.containerenv").exists():
             return "podman"
         cgroup = self.read("/proc/1/cgroup") or ""
@@ -158,7 +158,7 @@ class Cpu:
         return "singularity" if (self.root / ".singularity.d").exists() else None
 
     def _cgroup_folders(self, controller: str) -> Iterator[str]:
-        """This process's cgroup of ``controller`` and those above it: each may set a limit."""
+        """This process's cgroup of ``controller`` and its parents: each may set a limit."""
         for line in (self.read("/proc/self/cgroup") or "").splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
@@ -169,7 +169,7 @@ class Cpu:
             else:
                 continue
             parts = [part for part in path.split("/") if part and part != ".."]
-            # in a container the path may be the host's, while its own cgroup is mounted as the top
+            # in a container the path may be the host's, while the container's cgroup is mounted as the top
             for depth in range(len(parts), -1, -1):
                 yield "/".join([base, *parts[:depth]])
 
@@ -179,7 +179,7 @@ class Cpu:
 
 
 def usable_cores() -> int:
-    """Logical CPUs that this process can keep busy: affinity cut by the cgroup's quota, at least 1."""
+    """Logical CPUs that this process can keep busy: affinity limited by the cgroup's quota, at least 1."""
     return Cpu().usable_cores()
 
 

@@ -1,8 +1,8 @@
-"""The CUDA libraries of an ``mxnet-cu*`` wheel: which wheel carries each, and loading those of pip.
+"""The CUDA libraries of an ``mxnet-cu*`` wheel: the wheel of each, and loading those of pip.
 
-The MXNet wheels for CUDA bundle none of them. NVIDIA's ``nvidia-*-cu11`` wheels put them under
-``site-packages/nvidia/*/lib``, where the loader does not look: loaded once with ``RTLD_GLOBAL``, each
-before those that need it, they are found by their name when MXNet asks.
+The MXNet wheels for CUDA bundle none of them. NVIDIA's ``nvidia-*-cu11`` wheels install them under
+``site-packages/nvidia/*/lib``, which the loader does not search: loaded once with ``RTLD_GLOBAL``, dependencies first,
+they are known by name when MXNet asks for them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class CudaLibrary:
     folder: str
 
 
-# In the order of loading: each after those that it needs.
+# In the order of loading, dependencies first.
 CUDA_LIBRARIES: tuple[CudaLibrary, ...] = (
     CudaLibrary("libcudart.so", "nvidia-cuda-runtime-cu11", "cuda_runtime"),
     CudaLibrary("libcublasLt.so", "nvidia-cublas-cu11", "cublas"),
@@ -64,10 +64,10 @@ def is_cuda(name: str) -> bool:
 
 
 def find_pip_library(name: str, path: Iterable[str] | None = None) -> Path | None:
-    """Where one of NVIDIA's wheels put ``name`` (``libcudnn.so.8``), or None.
+    """The path of ``name`` (``libcudnn.so.8``) in one of NVIDIA's wheels, or None.
 
     Args:
-        name: file name with its version, as MXNet asks for it.
+        name: file name with its version, as in MXNet's needs.
         path: folders of packages; default ``sys.path``.
     """
     library = family(name)
@@ -81,7 +81,7 @@ def find_pip_library(name: str, path: Iterable[str] | None = None) -> Path | Non
 
 
 def _companion(prefix: str, of: str) -> str | None:
-    """``libcublasLt.so.11`` beside a ``libcublas.so.11`` that pip brought; its version may differ."""
+    """``libcublasLt.so.11`` beside a ``libcublas.so.11`` of pip; its version may differ."""
     place = find_pip_library(of)
     if place is None:
         return None
@@ -91,14 +91,26 @@ def _companion(prefix: str, of: str) -> str | None:
     return names[0] if names else None
 
 
-def preload(needed: Iterable[str]) -> list[str]:
-    """Load the CUDA libraries in ``needed`` so that a later load finds them; return those that are missing.
+def load_library(name: str, fallback: Path | None) -> bool:
+    """Load ``name``, or else the file ``fallback``, for all that is loaded later. Returns whether that succeeded."""
+    for target in (name, fallback):
+        if target is not None:
+            try:
+                ctypes.CDLL(os.fspath(target), mode=ctypes.RTLD_GLOBAL)
+                return True
+            except OSError:
+                continue
+    return False
 
-    The loader is asked first, as it would be without us: a system's CUDA, a container's or one in
-    ``LD_LIBRARY_PATH`` stays in use. Only what it does not find comes from pip's wheels.
+
+def preload(needed: Iterable[str], load: Callable[[str, Path | None], bool] = load_library) -> list[str]:
+    """Load the CUDA libraries in ``needed`` so that a later load succeeds; return the missing ones.
+
+    The loader is asked first: a system's CUDA, a container's or one in ``LD_LIBRARY_PATH`` stays in use. Only missing
+    ones are loaded from pip's wheels.
 
     Args:
-        needed: file names, such as ``libcudart.so.11.0``; others than CUDA's are passed over.
+        needed: file names, such as ``libcudart.so.11.0``; other libraries are ignored. load: loads one of them.
     """
     wanted = {library.prefix: name for name in needed if (library := family(name))}
     for prefix, other in _NEEDED_BY_OTHERS.items():
@@ -108,19 +120,8 @@ def preload(needed: Iterable[str]) -> list[str]:
     missing = []
     for library in CUDA_LIBRARIES:
         name = wanted.get(library.prefix)
-        if name and not _load(name, find_pip_library(name)):
+        if name and not load(name, find_pip_library(name)):
             missing.append(name)
-    if DRIVER_LIBRARY in needed and not _load(DRIVER_LIBRARY, None):
+    if DRIVER_LIBRARY in needed and not load(DRIVER_LIBRARY, None):
         missing.append(DRIVER_LIBRARY)
     return missing
-
-
-def _load(name: str, fallback: Path | None) -> bool:
-    for target in (name, fallback):
-        if target is not None:
-            try:
-                ctypes.CDLL(os.fspath(target), mode=ctypes.RTLD_GLOBAL)
-                return True
-            except OSError:
-                continue
-    return False

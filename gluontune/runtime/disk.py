@@ -1,4 +1,4 @@
-"""How fast a disk gives its files (in order, at random places, by queue depth), and how much room it has."""
+"""A disk's reading speed (in order, at random offsets, by queue depth) and free space."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DiskSpace:
 
 
 def disk_space(path: str | os.PathLike[str]) -> DiskSpace | None:
-    """Space of the file system that holds ``path``; None where it cannot be asked."""
+    """Space of the file system that holds ``path``; or None."""
     try:
         usage = shutil.disk_usage(path)
     except OSError:
@@ -35,12 +35,12 @@ def disk_space(path: str | os.PathLike[str]) -> DiskSpace | None:
 
 
 def measure_reading(place: Path, limit: int, seconds: float) -> tuple[float | None, str]:
-    """Read up to ``limit`` bytes of the files below ``place``, past the page cache where that is possible.
+    """Read up to ``limit`` bytes of the files below ``place``, past the page cache if possible.
 
-    Without files of at least 8 MiB in all, one is written there and read back.
+    If the files have less than 8 MiB in all, one is written there and read back.
 
     Returns:
-        (MiB/s or None, what was read or why nothing was).
+        (MiB/s or None, a description of what was read, or the error).
     """
     try:
         place.stat()
@@ -72,7 +72,7 @@ def _files(place: Path) -> Iterator[Path]:
 
 
 def _read_files(paths: Iterator[Path], limit: int, seconds: float) -> tuple[int, float, int]:
-    """(bytes, seconds, files); opening counts, finding the files does not."""
+    """(bytes, seconds, files); opening is timed, the search for files is not."""
     done, spent, count = 0, 0.0, 0
     began = time.perf_counter()
     for path in paths:
@@ -81,7 +81,7 @@ def _read_files(paths: Iterator[Path], limit: int, seconds: float) -> tuple[int,
         try:
             start = time.perf_counter()
             with open(path, "rb", buffering=0) as stream:
-                if hasattr(os, "posix_fadvise"):  # drop what is in memory, so that the disk is measured
+                if hasattr(os, "posix_fadvise"):  # drop the page cache, so that the disk is measured
                     os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 while done < limit and time.perf_counter() - began <= seconds:
                     block = stream.read(1 << 20)
@@ -101,13 +101,13 @@ DEPTHS = (1, 4, 16)
 
 
 def measure_disk(path: Union[str, Path], item_bytes: int = 1 << 17, seconds: float = 0.5) -> dict[str, Any]:
-    """Read ``path`` sequentially, and at random places ``item_bytes`` at a time from 1, 4 and 16 threads.
+    """Read ``path`` sequentially, and at random offsets ``item_bytes`` at a time from 1, 4 and 16 threads.
 
-    Reads bypass the page cache (``O_DIRECT``) where the file system allows it; ``cached`` says when it
-    does not, and the figures then are those of memory.
+    Reads bypass the page cache (``O_DIRECT``) if the file system allows it; otherwise ``cached`` is true, and the
+    figures are those of memory.
 
     Args:
-        path: a file of some size; a small one gives the figures of a small one.
+        path: a large file; a small one gives figures of the cache.
         item_bytes: bytes of a random read, such as the mean size of a record.
         seconds: for each of the four measurements.
 
@@ -154,9 +154,9 @@ def _open(path: Union[str, Path]) -> tuple[int, bool]:
 
 
 def _sequential(handle: int, size: int, seconds: float) -> float:
-    buffer = mmap.mmap(-1, BLOCK)  # page-aligned, as O_DIRECT asks
+    buffer = mmap.mmap(-1, BLOCK)  # page-aligned, as O_DIRECT requires
     begin, done, at = time.perf_counter(), 0, 0
-    while True:  # one read at least, however busy the machine is
+    while True:  # at least one read, even on a busy machine
         got = os.preadv(handle, [buffer], at)
         done += got
         at = at + BLOCK if got == BLOCK and at + BLOCK < size else 0

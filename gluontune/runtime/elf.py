@@ -1,14 +1,13 @@
-"""What a shared library needs, read from its ELF headers: nothing is loaded, nothing is run.
+"""The needs of a shared library, read from its ELF headers without loading it.
 
-Only the headers are read (a few KiB of a library of a gigabyte), so this is quick and also works for a
-library that cannot be loaded here. Layouts: the System V ABI's ELF-64 chapter; the fat binary's two
-headers as ``cuobjdump --list-elf`` prints them.
+Only the headers are read (a few KiB of a library of a gigabyte), which is quick and works for a library that cannot be
+loaded here. Layouts: the System V ABI's ELF-64 chapter; the fat binary's two headers as ``cuobjdump --list-elf`` prints
+them.
 
-Shared libraries that MXNet's wheel expects of the system, taken from other installed wheels where it has none.
-
-``libmxnet.so`` needs ``libgomp.so.1`` and, by its Fortran library, ``libquadmath.so.0``: a minimal Debian has neither.
-PyTorch's, SciPy's and numpy's wheels carry both, mostly under another name (auditwheel adds a hash to the file and to
-its ``DT_SONAME``). The loader goes by ``DT_SONAME``, so such a file is loaded from a copy in memory that has the name.
+System libraries that MXNet's wheel lacks are loaded from other installed wheels: ``libmxnet.so`` needs
+``libgomp.so.1`` and, for its Fortran library, ``libquadmath.so.0``, and a minimal Debian has neither. PyTorch's,
+SciPy's and numpy's wheels carry both, mostly under another name (auditwheel adds a hash to the file and to its
+``DT_SONAME``). The loader matches ``DT_SONAME``, so such a file is loaded from a copy in memory with the right name.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FATBIN_MAGIC, _PTX, _CUBIN = 0xBA55ED50, 1, 2
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The dynamic section: the libraries that are needed, and where they are looked for first."""
+    """The dynamic section: the needed libraries, and the folders searched first."""
 
     needed: tuple[str, ...]
     soname: str | None = None
@@ -87,10 +86,10 @@ def read_dynamic(path: str | os.PathLike[str]) -> Dynamic:
 
 
 def with_soname(path: str | os.PathLike[str], soname: str) -> bytes:
-    """The file's content with another ``DT_SONAME``, which must not be longer than its own.
+    """The file's content with another ``DT_SONAME``, no longer than the present one.
 
     Raises:
-        ValueError: not a 64-bit ELF file, or its name is shorter.
+        ValueError: not a 64-bit ELF file, or its name is too short.
         OSError: it cannot be read.
     """
     image = _image(path)
@@ -108,7 +107,7 @@ def with_soname(path: str | os.PathLike[str], soname: str) -> bytes:
 
 
 def _entries(image: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
-    """The dynamic section's tags and values, and where its strings begin in the file."""
+    """The dynamic section's tags and values, and the offset of its strings in the file."""
     table, size, count = *struct.unpack_from("<Q", image, 32), *struct.unpack_from("<HH", image, 54)
     loads, dynamic = [], None
     for at in range(table, table + size * count, size):
@@ -126,7 +125,7 @@ def _entries(image: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
             break
         entries.append((tag, value))
     address = dict(entries).get(_DT_STRTAB, 0)
-    # addresses are of the loaded image: translate the string table's back to its place in the file
+    # the string table's address in the loaded image becomes an offset in the file
     return entries, next((o + address - a for a, n, o in loads if a <= address < a + n), address)
 
 
@@ -141,9 +140,9 @@ _STRING_TAGS = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
 
 
 def external_needs(library: str | os.PathLike[str], folders: Iterable[Path] = ()) -> tuple[str, ...]:
-    """The libraries that ``library`` needs from outside its own folder and ``folders``, in the order of the search.
+    """The libraries that ``library`` needs from outside its folder and ``folders``, in the order of the search.
 
-    Libraries that lie there (a wheel's bundled ones) are followed: what they need is counted too.
+    The needs of bundled libraries, those in these folders, are included.
     """
     places = [Path(library).parent, *folders]
     waiting, seen, outside = [Path(library)], set(), []
@@ -158,7 +157,7 @@ def external_needs(library: str | os.PathLike[str], folders: Iterable[Path] = ()
 
 
 def gpu_code(library: str | os.PathLike[str]) -> GpuCode:
-    """For which GPUs ``library`` holds code, read from its ``.nv_fatbin`` section.
+    """The GPU code of ``library``, from its ``.nv_fatbin`` section.
 
     A GPU of compute capability 9.0 needs ``sm_9x`` machine code, or PTX of at most 90, which the driver
     compiles; machine code for 8.6 does not run on it.
@@ -182,7 +181,7 @@ def gpu_code(library: str | os.PathLike[str]) -> GpuCode:
 
 
 def holds(library: str | os.PathLike[str], words: Iterable[str]) -> list[str]:
-    """Those of ``words`` that occur anywhere in the file (names of types and functions, messages)."""
+    """The ``words`` that occur in the file (names of types and functions, messages)."""
     image = _image(library)
     try:
         return [word for word in words if image.find(word.encode()) >= 0]
@@ -191,7 +190,7 @@ def holds(library: str | os.PathLike[str], words: Iterable[str]) -> list[str]:
 
 
 def missing_symbols(library: str | os.PathLike[str], provider: str | os.PathLike[str], mark: str) -> list[str]:
-    """The symbols with ``mark`` in their name that ``library`` leaves to others and ``provider`` does not know."""
+    """The undefined symbols of ``library`` with ``mark`` in their name that ``provider`` lacks."""
     image, other = _image(library), _image(provider)
     try:
         table, names = _section(image, ".dynsym"), _section(image, ".dynstr")
@@ -226,7 +225,7 @@ def _section(image: mmap.mmap, wanted: str) -> tuple[int, int] | None:
 
 
 def _fat_entries(image: mmap.mmap, start: int, length: int) -> Iterator[tuple[int, int]]:
-    """(kind, architecture) of each entry; only the headers' pages are touched."""
+    """(kind, architecture) of each entry; reads only the headers' pages."""
     at, end = start, min(start + length, len(image))
     while at + 16 <= end:
         magic, _, header, body = struct.unpack_from("<IHHQ", image, at)
@@ -243,7 +242,7 @@ def _fat_entries(image: mmap.mmap, start: int, length: int) -> Iterator[tuple[in
         at += -(at - start) % 8
 
 
-#: Start of the file name: Debian's package, and a wheel that carries it (empty: none is known).
+#: Start of the file name: Debian's package, and a wheel that carries it, or "".
 SYSTEM_PACKAGES = {
     "libgomp.so": ("libgomp1", "scikit-learn"),
     "libquadmath.so": ("libquadmath0", "scipy"),
@@ -253,10 +252,10 @@ SYSTEM_PACKAGES = {
 
 
 def find_in_wheels(name: str, path: Iterable[str] | None = None) -> Path | None:
-    """Where an installed wheel has the library ``name`` (``libgomp.so.1``), under this name or with a hash; or None.
+    """The path of ``name`` (``libgomp.so.1``) in an installed wheel, under this name or with a hash, or None.
 
     Args:
-        name: file name with its version, as MXNet asks for it.
+        name: file name with its version, as in MXNet's needs.
         path: folders of packages; default ``sys.path``.
     """
     stem, _, version = name.partition(".so.")
@@ -269,12 +268,12 @@ def find_in_wheels(name: str, path: Iterable[str] | None = None) -> Path | None:
 
 
 def preload(needed: Iterable[str]) -> list[str]:
-    """Load those of ``needed`` that the system lacks and a wheel has, so that a later load finds them by name.
+    """Load libraries of ``needed`` that the system lacks and a wheel has, so that a later load by name succeeds.
 
-    The loader is asked first: a system's own library stays in use.
+    The loader is asked first: a system's library stays in use.
 
     Returns:
-        The files that were taken.
+        The loaded files.
     """
     taken = []
     for name in needed:
@@ -298,7 +297,7 @@ def _loads(target: str) -> bool:
 
 @contextlib.contextmanager
 def _under_its_name(source: Path, name: str) -> Iterator[str]:
-    """A path at which ``source`` can be loaded with ``DT_SONAME`` ``name``."""
+    """A path to load ``source`` from with the ``DT_SONAME`` ``name``."""
     if read_dynamic(source).soname == name:
         yield os.fspath(source)
         return

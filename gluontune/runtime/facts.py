@@ -23,10 +23,9 @@ CONTAINER = "nvcr.io/nvidia/mxnet:24.06-py3"
 
 
 def machine_facts(system: System | None = None) -> dict[str, Any]:
-    """What decides how fast a run can be here, ready for JSON. mxnet is not imported.
+    """The facts that decide the speed of a run here, ready for JSON. mxnet is not imported.
 
-    It is written into results that are published, so it holds no host name, user name or path. A fact
-    that cannot be had is None.
+    They are part of published results and hold no host name, user name or path. An unknown fact is None.
 
     Args:
         system: for tests; None: this machine.
@@ -74,7 +73,7 @@ def machine_facts(system: System | None = None) -> dict[str, Any]:
 
 
 def _kernel() -> str:
-    """`` 6.1`` of 6.1.0-13-amd64: the rest may name a host or a builder."""
+    """`` 6.1`` of 6.1.0-13-amd64: the rest may name a builder."""
     found = re.match(r"\d+\.\d+", platform.release())
     return f" {found[0]}" if found else ""
 
@@ -85,7 +84,7 @@ def _distribution(system: System) -> str | None:
 
 
 def capability(gpu: Gpu) -> str | None:
-    """``"8.6"``, or None where NVML does not tell.
+    """``"8.6"``, or None if unknown.
 
     >>> capability(Gpu(0, compute_capability=(8, 6)))
     '8.6'
@@ -94,7 +93,7 @@ def capability(gpu: Gpu) -> str | None:
 
 
 def gpu_count(system: System | None = None) -> int:
-    """GPUs that a process with this environment would see: NVML's, cut by ``CUDA_VISIBLE_DEVICES``.
+    """GPUs that a process with this environment would see: NVML's, limited by ``CUDA_VISIBLE_DEVICES``.
 
     Args:
         system: for tests; None: this machine.
@@ -120,8 +119,7 @@ def code_runs_on(code: GpuCode, compute_capability: tuple[int, int]) -> bool:
 def can_run_mxnet_on_gpu(system: System | None = None) -> tuple[bool, str]:
     """Whether the installed mxnet can compute on the GPUs of this machine, and why (not).
 
-    Nothing is run on a GPU and mxnet is not imported: the GPUs come from NVML, the machine code from
-    ``libmxnet.so`` itself.
+    The GPUs come from NVML, the machine code from ``libmxnet.so``; nothing runs on a GPU and mxnet is not imported.
 
     Args:
         system: for tests; None: this machine.
@@ -155,7 +153,7 @@ def can_run_mxnet_on_gpu(system: System | None = None) -> tuple[bool, str]:
 def unfit_gpus(system: System) -> list[Gpu]:
     """The visible GPUs for which ``libmxnet.so`` holds no code."""
     code = system.gpu_code
-    if code is None or not (code.sm or code.ptx):  # not a CUDA build, or code kept elsewhere
+    if code is None or not (code.sm or code.ptx):  # not a CUDA build, or its code is in another file
         return []
     known = [gpu for gpu in system.visible_gpus if gpu.compute_capability]
     return [gpu for gpu in known if not code_runs_on(code, gpu.compute_capability or (0, 0))]

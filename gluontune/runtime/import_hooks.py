@@ -1,14 +1,12 @@
-"""Other loaders for modules that somebody else imports.
+"""Import hooks for modules that other packages import.
 
-Modules that are run when something in them is first asked for, not when they are imported.
-
-MXNet imports scipy's statistics and sparse matrices for two rare calls: a third of what its import takes.
-
-MXNet's functions for its operators, kept from the first import for all that come after.
-
-At each import MXNet writes the Python source of some 4,000 functions, one for each operator in each of its modules, and
-compiles them: half of the time that the import takes. What differs from process to process is one number in each, the
-operator's handle. So the compiled code is kept in the user's cache, and gets the handle of this process.
+- :func:`lazily`: modules that run on first use. MXNet imports scipy's statistics and sparse matrices for two rare
+  calls: a third of the time of its import.
+- :func:`kept_operators`: MXNet's operator functions from a cache. At each import MXNet writes and compiles the Python
+  source of some 4,000 functions, one for each operator in each of its modules: half of the time of its import. They
+  differ between processes by one number each, the operator's handle. So the compiled code is stored in the user's
+  cache, and gets the handle of this process.
+- :class:`PatchingLoader`: modules that are changed after they have run.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ from gluontune.core.files import atomic_write
 
 @contextlib.contextmanager
 def loading_by(wrap: Callable[[Loader], Loader], *names: str) -> Iterator[None]:
-    """Modules of these ``names`` that are imported inside the block are loaded by ``wrap`` of their loader.
+    """Inside the block, the modules ``names`` are loaded by ``wrap`` of their loader.
 
-    A module that was imported before is left as it is, and so is one that is not installed.
+    Modules imported before, and modules that are not installed, are unaffected.
     """
-    finder = _Finder(wrap, names)
+    finder = Finder(wrap, names)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -46,26 +44,48 @@ def loading_by(wrap: Callable[[Loader], Loader], *names: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class _Finder(MetaPathFinder):
+class Finder(MetaPathFinder):
+    """Finds the modules ``names`` as the other finders do, and wraps their loaders."""
+
     def __init__(self, wrap: Callable[[Loader], Loader], names: Sequence[str]):
-        self._wrap, self._left = wrap, set(names)
+        self._wrap, self._names, self._busy = wrap, names, False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in self._left:
+        if fullname not in self._names or self._busy:
             return None
-        self._left.discard(fullname)  # the search below goes through all finders
-        spec = importlib.util.find_spec(fullname)
+        self._busy = True  # the search below asks all finders, this one too
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._busy = False
         if spec is not None and spec.loader is not None:
             spec.loader = self._wrap(spec.loader)
         return spec
 
 
-def lazily(*names: str) -> contextlib.AbstractContextManager[None]:
-    """What is imported inside the block, and is one of ``names``, is run later.
+class PatchingLoader(Loader):
+    """Runs a module, then ``patch(module)``."""
 
-    A module that was imported before is left as it is, and so is one that is not installed.
+    def __init__(self, loader: Loader, patch: Callable[[ModuleType], None]):
+        self._loader, self._patch = loader, patch
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._patch(module)
+
+    def __getattr__(self, name: str) -> Any:  # get_source and the like, for tracebacks
+        return getattr(self._loader, name)
+
+
+def lazily(*names: str) -> contextlib.AbstractContextManager[None]:
+    """Inside the block, imports of the modules ``names`` are deferred to their first use.
+
+    Modules imported before, and modules that are not installed, are unaffected.
 
     >>> with lazily("tabnanny"):
     ...     import tabnanny
@@ -83,17 +103,17 @@ class _LazyLoader(Loader):
         return _LazyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Not yet. What the import system looks at is there; importing a submodule asks for ``__path__``."""
+        """Deferred. The attributes for the import system exist; the import of a submodule reads ``__path__``."""
         values = vars(module)
         values["_later"] = (self._loader, values.pop("__path__", None))
         values["__loader__"] = module.__spec__.loader = self._loader  # type: ignore[union-attr]
 
 
 class _LazyModule(ModuleType):
-    """(``importlib.util.LazyLoader`` runs a module when it is imported a second time.)"""
+    """A deferred module (``importlib.util.LazyLoader`` would run it at its second import)"""
 
     def __getattr__(self, name: str) -> Any:
-        with _lock:  # held until the module has run: other threads wait for all of it
+        with _lock:  # held until the module has run: other threads wait
             values = vars(self)
             later = values.pop("_later", None)
             if later is not None:
@@ -117,19 +137,19 @@ _lock = threading.RLock()
 
 _FORMAT = 1
 _Key = tuple[str, str, str]  # module that makes the function, operator, function
-#: Code with 0 for the handle, where that stands among its constants, the doc string, and which defaults are "_Null".
+#: Code with 0 for the handle, the index of that constant, the doc string, and which defaults are "_Null".
 _Entry = tuple[CodeType, int, str, "tuple[bool, ...] | None"]
 
 
 @contextlib.contextmanager
 def kept_operators(library: Path | None) -> Iterator[None]:
-    """``import mxnet`` inside the block takes its functions from the cache, and leaves there what was missing.
+    """Inside the block, ``import mxnet`` takes its functions from the cache, and adds missing ones to it.
 
-    The functions are the same in name, signature, doc string and code. Where the cache cannot be read or written,
-    MXNet makes them as ever.
+    The functions are the same in name, signature, doc string and code. Without a readable and writable cache MXNet
+    makes them as usual.
 
     Args:
-        library: the ``libmxnet.so`` that will be loaded; None: unknown, and nothing is kept.
+        library: the ``libmxnet.so`` to be loaded, or None: no cache.
     """
     place = None if library is None else _place(library)
     if place is None:
@@ -137,7 +157,7 @@ def kept_operators(library: Path | None) -> Iterator[None]:
         return
     operators = _Operators(_read(place))
     try:
-        with loading_by(lambda loader: _PatchingLoader(loader, operators), "mxnet.base"):
+        with loading_by(lambda loader: PatchingLoader(loader, operators.patch), "mxnet.base"):
             yield
     finally:
         operators.is_open = False
@@ -146,7 +166,7 @@ def kept_operators(library: Path | None) -> Iterator[None]:
 
 
 def _place(library: Path) -> Path | None:
-    """The file for this library and this Python: another build has other operators, another Python other code."""
+    """The cache file for this library and this Python, on which operators and code depend."""
     with contextlib.suppress(OSError):
         status = library.stat()
         what = (_FORMAT, str(library.resolve()), status.st_size, status.st_mtime_ns, sys.version)
@@ -155,13 +175,12 @@ def _place(library: Path) -> Path | None:
 
 
 def _read(place: Path) -> dict[_Key, _Entry]:
-    """What is kept; nothing where the file is not whole, or another user could have written it."""
+    """The cached entries; none if the file is damaged or another user could have written it."""
     with contextlib.suppress(OSError, ValueError, TypeError, EOFError):
         if is_ours(place.parent) and is_ours(place):
             data = place.read_bytes()
             if hashlib.sha256(data[32:]).digest() == data[:32]:
-                found: dict[_Key, _Entry] = marshal.loads(data[32:])
-                return found
+                return marshal.loads(data[32:])  # type: ignore[no-any-return]
     return {}
 
 
@@ -176,21 +195,21 @@ def _write(place: Path, entries: dict[_Key, _Entry]) -> None:
 
 
 class _Operators:
-    """The functions that are kept, by what they are made for."""
+    """The cached functions, by module, operator and name."""
 
     def __init__(self, entries: dict[_Key, _Entry]):
         self.entries = entries
         self.new = 0
-        self.is_open = True  # operators of a library that is loaded later are not MXNet's own
+        self.is_open = True  # operators of libraries loaded later are not MXNet's
 
     def maker(self, make: Any) -> Callable[[Any, str, str], Any]:
-        """``make``, of ``mxnet.ndarray.register`` or ``mxnet.symbol.register``, for what is not kept."""
+        """``make``, of ``mxnet.ndarray.register`` or ``mxnet.symbol.register``, with the cache before it."""
         if not self.is_open:
             return make  # type: ignore[no-any-return]
         null = make.__globals__["_Null"]
         home = make.__module__
 
-        def kept(handle: Any, name: str, func_name: str) -> Any:
+        def cached(handle: Any, name: str, func_name: str) -> Any:
             entry = self.entries.get((home, name, func_name))
             if entry is None:
                 function = make(handle, name, func_name)
@@ -207,11 +226,29 @@ class _Operators:
             function.__module__ = home.rpartition(".")[0]
             return function
 
-        return kept
+        return cached
+
+    def patch(self, base: ModuleType) -> None:
+        """Let the two loops over all operators in ``mxnet.base`` use the cache."""
+        for name in ("_init_op_module", "_init_np_op_module"):
+            loop = getattr(base, name, None)
+            if loop is not None:
+                setattr(base, name, self._patched(loop))
+
+    def _patched(self, loop: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(loop)
+        def patched(*args: Any, **kwargs: Any) -> None:
+            if "make_op_func" in kwargs:
+                kwargs["make_op_func"] = self.maker(kwargs["make_op_func"])
+            else:
+                args = (*args[:-1], self.maker(args[-1]))
+            loop(*args, **kwargs)
+
+        return patched
 
 
 def _entry_of(function: Any, handle: int, null: Any) -> _Entry | None:
-    """How a function is kept; None where it is not of the usual kind."""
+    """A function's cache entry, or None for an unusual one."""
     code, defaults = function.__code__, function.__defaults__
     places = [k for k, value in enumerate(code.co_consts) if type(value) is int and value == handle]
     usual = defaults is None or all(value is None or value is null for value in defaults)
@@ -223,31 +260,3 @@ def _entry_of(function: Any, handle: int, null: Any) -> _Entry | None:
         constants[0] = None  # the doc string once more, with other indents
     nulls = None if defaults is None else tuple(value is null for value in defaults)
     return code.replace(co_consts=tuple(constants)), places[0], function.__doc__, nulls
-
-
-class _PatchingLoader(Loader):
-    """Runs ``mxnet.base`` as ever, and then has its two loops over all operators use what is kept."""
-
-    def __init__(self, loader: Loader, operators: _Operators):
-        self._loader, self._operators = loader, operators
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        for name in ("_init_op_module", "_init_np_op_module"):
-            loop = getattr(module, name, None)
-            if loop is not None:
-                setattr(module, name, self._patched(loop))
-
-    def _patched(self, loop: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(loop)
-        def patched(*args: Any, **kwargs: Any) -> None:
-            if "make_op_func" in kwargs:
-                kwargs["make_op_func"] = self._operators.maker(kwargs["make_op_func"])
-            else:
-                args = (*args[:-1], self._operators.maker(args[-1]))
-            loop(*args, **kwargs)
-
-        return patched

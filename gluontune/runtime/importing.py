@@ -1,30 +1,25 @@
-"""Making mxnet importable: numpy's removed aliases, distutils, CUDA libraries that pip brought.
+"""Making mxnet importable: numpy's removed aliases, distutils, CUDA libraries of pip, gluoncv beside PyTorch 2.
 
-gluoncv beside PyTorch 2: without this its import fails wherever torch 2 is installed.
-
-gluoncv 0.10 asks for ``torch<2`` and raises RuntimeError for a newer one, though its MXNet half needs none. Its
-check is answered here with "no torch", which gluoncv knows how to do without; torch is then not even imported.
+gluoncv 0.10 asks for ``torch<2`` and raises RuntimeError for a newer one, though its MXNet half needs none. Its check
+is answered with "no torch" here, which gluoncv accepts; torch is then not imported.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.machinery
 import importlib.util
 import os
 import re
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import amx, cuda, elf, packages
-from gluontune.runtime.import_hooks import kept_operators, lazily
+from gluontune.runtime.import_hooks import Finder, PatchingLoader, kept_operators, lazily
 
-# numpy 1.24 removed them; MXNet 1.9.1 reads them at import and while it runs.
+# numpy 1.24 removed them; MXNet 1.9.1 uses them.
 NUMPY_ALIASES = {
     "bool": bool, "int": int, "float": float, "complex": complex, "object": object, "str": str,
 }  # fmt: skip
@@ -39,14 +34,12 @@ _loaded: ModuleType | None = None
 def mxnet() -> ModuleType:
     """Import mxnet so that it works here, and return it. A plain ``import mxnet`` works from then on.
 
-    Puts back the aliases that numpy 1.24 removed, lets setuptools stand in for the distutils that Python
-    3.12 dropped, lets gluoncv be imported beside PyTorch 2, and loads the CUDA libraries of pip's ``nvidia-*``
-    wheels for a GPU build of MXNet. It is idempotent, may be called from any thread, and costs nothing after
-    the first call.
+    Restores the aliases that numpy 1.24 removed, uses setuptools for the distutils that Python 3.12 dropped, makes
+    gluoncv importable beside PyTorch 2, and loads the CUDA libraries of pip's ``nvidia-*`` wheels for a GPU build of
+    MXNet. It is idempotent, thread-safe, and free after the first call.
 
     Raises:
-        GluontuneError: mxnet cannot be imported; the message names the library or wheel that is missing
-            and the command that mends it.
+        GluontuneError: mxnet cannot be imported; names the missing library or wheel and the command that mends it.
 
     >>> mx = mxnet()
     >>> float(mx.nd.ones((2, 3)).sum().asscalar())
@@ -62,10 +55,10 @@ def mxnet() -> ModuleType:
 
 
 def mxnet_library() -> Path | None:
-    """The ``libmxnet.so`` that ``import mxnet`` would load, found without importing it; None if none.
+    """The ``libmxnet.so`` that ``import mxnet`` would load, or None; mxnet is not imported.
 
-    The search is mxnet's own (``mxnet.libinfo.find_lib_path``): ``MXNET_LIBRARY_PATH``, then
-    ``LD_LIBRARY_PATH``, then the package's folder.
+    The search is mxnet's (``mxnet.libinfo.find_lib_path``): ``MXNET_LIBRARY_PATH``, then ``LD_LIBRARY_PATH``, then the
+    package's folder.
     """
     chosen = os.environ.get("MXNET_LIBRARY_PATH")
     if chosen and os.path.isabs(chosen) and os.path.isfile(chosen):
@@ -123,7 +116,7 @@ def _needs(library: Path) -> tuple[str, ...]:
     try:
         return elf.external_needs(library)
     except (OSError, ValueError):
-        return ()  # a library of another platform: importing it says what is wrong
+        return ()  # a library of another platform: the import raises
 
 
 def _repair_numpy() -> None:
@@ -153,7 +146,7 @@ def _repair_distutils() -> None:
     if sys.version_info < (3, 12) or importlib.util.find_spec("distutils") is not None:
         return
     try:
-        importlib.import_module("setuptools")  # puts its own distutils in place
+        importlib.import_module("setuptools")  # installs its distutils
         importlib.import_module("distutils.version")
     except ImportError as error:
         raise GluontuneError(
@@ -176,7 +169,7 @@ def _missing_cuda(missing: list[str]) -> GluontuneError:
 
 
 def library_fix(name: str) -> str:
-    """The command or act that brings the shared library ``name``.
+    """The command or act that installs the shared library ``name``.
 
     >>> library_fix("libcudnn.so.8")
     "pip install 'nvidia-cudnn-cu11<9'"
@@ -217,45 +210,23 @@ def explain_import_error(error: BaseException) -> GluontuneError:
     )
 
 
-_NAME = "gluoncv.check"
+_GLUONCV_CHECK = "gluoncv.check"
+_finder = Finder(lambda loader: PatchingLoader(loader, _without_torch), (_GLUONCV_CHECK,))
 
 
 def spare_from_torch() -> None:
-    """Let ``import gluoncv`` pass over torch, from now on in this process. It is idempotent.
+    """Make ``import gluoncv`` ignore torch, from now on in this process. It is idempotent.
 
     >>> spare_from_torch()
-    >>> sum(isinstance(finder, _Finder) for finder in sys.meta_path)
+    >>> sys.meta_path.count(_finder)
     1
     """
-    if _NAME not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if _GLUONCV_CHECK not in sys.modules and _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
-class _Finder:
-    """Finds ``gluoncv.check`` where the others find it, and changes one function after it is loaded."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if name != _NAME:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
-        return spec
-
-
-class _Loader:
-    def __init__(self, loader: Any):
-        self._loader = loader
-
-    def create_module(self, spec: Any) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        module._require_pytorch_version = _no_torch  # type: ignore[attr-defined]
-
-    def __getattr__(self, name: str) -> Any:  # get_source and the like, for tracebacks
-        return getattr(self._loader, name)
+def _without_torch(check: ModuleType) -> None:
+    check._require_pytorch_version = _no_torch  # type: ignore[attr-defined]
 
 
 def _no_torch(*_versions: str) -> None:

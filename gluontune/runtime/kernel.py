@@ -1,4 +1,4 @@
-"""A Jupyter kernel of this Python with our settings, so that a notebook runs as a tuned job does."""
+"""A Jupyter kernel of this Python with gluontune's settings, so that a notebook runs like a tuned job."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from gluontune.runtime.system import System
 
 
 def kernel_env(system: System | None = None) -> dict[str, str]:
-    """The variables of the kernel: the launch settings, and where pip's CUDA libraries are.
-
-    ``gt.runtime.mxnet()`` finds those by itself; with ``LD_LIBRARY_PATH`` a notebook's plain
-    ``import mxnet`` does too.
+    """The variables of the kernel: the launch settings, and the folders of pip's CUDA libraries, with which a
+    notebook's plain ``import mxnet`` loads them, too.
     """
     system = system or System()
     env = launch_settings(system=system).env
     names = [name for name in system.mxnet_needs if cuda.is_cuda(name)]
     folders = dict.fromkeys(str(place.parent) for name in names if (place := cuda.find_pip_library(name)))
     added = list(env)
-    if folders:  # Jupyter fills in what its own environment has
+    if folders:  # Jupyter substitutes the value of its environment
         env["LD_LIBRARY_PATH"] = ":".join([*folders, "${LD_LIBRARY_PATH}"])
     return {**env, MARKER: ",".join(added)}
 
@@ -39,7 +37,7 @@ def install_kernel(
 
     Args:
         name: of the kernel; papermill's ``-k`` takes it.
-        prefix: below it, ``share/jupyter/kernels/NAME`` is written; default this environment.
+        prefix: the parent of ``share/jupyter/kernels/NAME``; default this environment.
         system: for tests; None: this machine.
 
     Returns:
@@ -73,7 +71,7 @@ def install_kernel(
 
 
 def kernel_folders(system: System) -> list[Path]:
-    """Where Jupyter looks for kernels: ``JUPYTER_PATH``, the user's, this environment's, the system's."""
+    """Jupyter's folders of kernels: ``JUPYTER_PATH``, the user's, this environment's, the system's."""
     environ: Mapping[str, str] = system.environ
     user = environ.get("JUPYTER_DATA_DIR")
     if not user and environ.get("HOME"):

@@ -1,9 +1,8 @@
-"""Settings that a training process must have in its environment before mxnet is imported.
+"""Settings that a training process needs in its environment before mxnet is imported.
 
-Each row says what it does and why. Only what was measured to help MXNet 1.9.1 is in the preset; tried on
-two cores and left out, because they brought nothing or cost something: ``OMP_WAIT_POLICY=active``,
-``MXNET_CPU_WORKER_NTHREADS``, ``MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN``, ``MALLOC_ARENA_MAX``, huge pages
-(``GLIBC_TUNABLES=glibc.malloc.hugetlb``).
+Each row has its effect and reason. The preset holds only what measurably helps MXNet 1.9.1; measured on two cores
+without gain, or at a cost: ``OMP_WAIT_POLICY=active``, ``MXNET_CPU_WORKER_NTHREADS``,
+``MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN``, ``MALLOC_ARENA_MAX``, huge pages (``GLIBC_TUNABLES=glibc.malloc.hugetlb``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gluontune.runtime.system import System
 
 ALLOCATORS = ("auto", "glibc", "tcmalloc", "jemalloc", "none")
 
-# Names of the variables that gluontune itself has set, so that "as-installed" can take them away again.
+# Names of the variables set by gluontune, which "as-installed" removes.
 MARKER = "GLUONTUNE_APPLIED"
 
 _LIBRARIES = {
@@ -30,18 +29,15 @@ _LIBRARIES = {
 _PACKAGES = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2"}
 
 _GLIBC = (
-    (
-        "MALLOC_TRIM_THRESHOLD_",
-        "100000000000",
-        "memory that is freed stays with the process: the next step takes it again without page faults",
-    ),
+    ("MALLOC_TRIM_THRESHOLD_", "100000000000",
+     "memory that is freed stays with the process: the next step takes it again without page faults"),
     ("MALLOC_MMAP_MAX_", "0", "large buffers come from the heap instead of a fresh mapping each time"),
     ("MALLOC_TOP_PAD_", "268435456", "the heap grows by 256 MiB at a time, so that it seldom has to"),
-)
+)  # fmt: skip
 
 
 class Setting(NamedTuple):
-    """One variable of the environment and why it is set."""
+    """One variable of the environment and its reason."""
 
     name: str
     value: str
@@ -54,7 +50,7 @@ class LaunchSettings:
 
     Args:
         rows: the variables, with the reason for each.
-        cpus: for each local rank the CPUs that it should be bound to; a single process is not bound.
+        cpus: the CPUs of each local rank; a single process is not bound.
     """
 
     rows: tuple[Setting, ...]
@@ -62,7 +58,7 @@ class LaunchSettings:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables alone."""
+        """The variables by name."""
         return {row.name: row.value for row in self.rows}
 
     @property
@@ -74,13 +70,13 @@ class LaunchSettings:
 def launch_settings(
     processes: int = 1, *, cores: int | None = None, allocator: str = "auto", system: System | None = None
 ) -> LaunchSettings:
-    """Work out the settings for ``processes`` training processes that run here at the same time.
+    """The settings for ``processes`` simultaneous training processes on this machine.
 
     Args:
         processes: processes that share this machine.
         cores: cores for all of them together; default: the physical cores that affinity and cgroup allow.
-        allocator: ``auto`` and ``glibc`` tune glibc's malloc (``auto`` leaves a preloaded allocator
-            alone), ``tcmalloc`` and ``jemalloc`` preload that library, ``none`` changes nothing.
+        allocator: ``auto`` and ``glibc`` tune glibc's malloc (``auto`` only without a preloaded allocator),
+            ``tcmalloc`` and ``jemalloc`` preload that library, ``none`` changes nothing.
         system: the machine; default this one.
 
     Raises:
@@ -110,15 +106,14 @@ def launch_settings(
 
 
 def _waiting_rows(system: System) -> list[Setting]:
-    """How long libgomp's threads wait awake for each other at the end of an operator.
+    """The time that libgomp's threads spin for each other at the end of an operator.
 
-    Its default, 300,000 turns (milliseconds), is longer than another program's turn on the core: as soon
-    as anything else runs here (a loader's thread is enough), the threads burn their time waiting. Two
-    cores, ResNet-20, batch 64, imperative, with other programs at work: 11-22 images a second (n=4), with
-    10,000 turns 36-75 (n=5). Undisturbed (n=2): 503-552 and 484-544, hybridized 608-609 and 631-645; with
-    ``OMP_WAIT_POLICY=passive`` 493-499 and 547-588.
+    Its default, 300,000 turns (milliseconds), is longer than another program's turn on the core: as soon as anything
+    else runs here, even a loader's thread, the threads waste their time spinning. Two cores, ResNet-20, batch 64,
+    imperative, beside other programs: 11-22 images a second (n=4), with 10,000 turns 36-75 (n=5). Undisturbed (n=2):
+    503-552 and 484-544, hybridized 608-609 and 631-645; with ``OMP_WAIT_POLICY=passive`` 493-499 and 547-588.
     """
-    if "OMP_WAIT_POLICY" in system.environ:  # the user has decided; GOMP_SPINCOUNT would overrule it
+    if "OMP_WAIT_POLICY" in system.environ:  # the user's choice, which GOMP_SPINCOUNT would override
         return []
     why = "a thread waits awake for 0.1 ms only: it does not take cores from loaders and other programs"
     return [Setting("GOMP_SPINCOUNT", "10000", why)]
@@ -174,12 +169,12 @@ def cpus_for_rank(rank: int, processes: int, *, system: System | None = None) ->
 
 
 def bind_to_cpus(cpus: tuple[int, ...]) -> None:
-    """Bind this process to ``cpus``, before mxnet starts its threads; nothing where the system cannot.
+    """Bind this process to ``cpus``, before mxnet starts its threads, if the system can.
 
     Args:
-        cpus: numbers of logical processors, as :func:`cpus_for_rank` gives them; none changes nothing.
+        cpus: numbers of logical processors, of :func:`cpus_for_rank`; none: no change.
 
-    >>> bind_to_cpus(cpus_for_rank(0, 1))  # one process alone: all that it may use
+    >>> bind_to_cpus(cpus_for_rank(0, 1))  # one process: all its CPUs
     """
     if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
@@ -196,9 +191,9 @@ def child_env(
     """The whole environment of a training process.
 
     Args:
-        runtime: ``as-installed``: the caller's environment as it was before gluontune changed it (in
-            our Jupyter kernel too); ``tuned``: with :func:`launch_settings`.
-        env: variables that win over both.
+        runtime: ``as-installed``: the caller's environment without gluontune's changes (also in its Jupyter kernel);
+            ``tuned``: with :func:`launch_settings`.
+        env: variables that override both.
         processes: processes that share this machine, for ``tuned``.
         environ: the caller's environment; default ``os.environ``.
         system: for tests; None: this machine.
@@ -223,13 +218,13 @@ def child_env(
 
 
 def pristine(environ: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` without the variables that gluontune itself added to it."""
+    """``environ`` without the variables that gluontune added to it."""
     ours = {MARKER, *environ.get(MARKER, "").split(",")}
     return {name: value for name, value in environ.items() if name not in ours}
 
 
 def applied(child: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of ``child`` that its caller's own environment lacks or sets otherwise.
+    """The variables of ``child`` that the caller's environment lacks or sets otherwise.
 
     >>> applied({"OMP_NUM_THREADS": "2", "PATH": "/bin"}, environ={"PATH": "/bin"})
     {'OMP_NUM_THREADS': '2'}

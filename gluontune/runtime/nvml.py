@@ -1,6 +1,6 @@
-"""What NVML says about the GPUs, once: names, memory, compute capability. Live figures are ``monitor``'s.
+"""The GPUs by NVML: names, memory, compute capability. Live figures are in ``monitor``.
 
-A query that this GPU or this container does not answer gives None (N/A), never 0 and never an error.
+A query without an answer on this GPU or in this container returns None (N/A), never 0 and never an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. None stands for what NVML did not tell."""
+    """One GPU. None: unknown to NVML."""
 
     index: int
     name: str | None = None
@@ -33,14 +33,14 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuReport:
-    """The GPUs, or why they cannot be asked.
+    """The GPUs, or the reason why they are unknown.
 
     Args:
         status: ``ok``, ``no-driver`` (NVML's library or the kernel module is not there), ``no-binding``
             (the package nvidia-ml-py is not installed), ``denied`` or ``error``.
         gpus: one entry a GPU, in NVML's order.
         driver: the driver's version, such as ``550.54.15``, or None.
-        reason: NVML's own words where the status is not ``ok``.
+        reason: NVML's message if the status is not ``ok``.
     """
 
     status: str
@@ -50,10 +50,10 @@ class GpuReport:
 
 
 def query(pynvml: Any = None) -> GpuReport:
-    """Ask NVML about every GPU.
+    """The report of NVML on every GPU.
 
     Args:
-        pynvml: the binding; default the installed ``pynvml`` of nvidia-ml-py. Tests give their own.
+        pynvml: the binding; default the installed ``pynvml`` of nvidia-ml-py. Tests pass a fake.
     """
     if pynvml is None:
         try:
@@ -84,7 +84,7 @@ def _status(pynvml: Any, error: Exception) -> str:
 
 
 def ask(pynvml: Any, question: str, *arguments: Any) -> Any:
-    """The answer as text or value; None where NVML has none (unsupported, denied, a lost GPU, an old library)."""
+    """The answer as text or value, or None (unsupported, denied, a lost GPU, an old library)."""
     try:
         answer = getattr(pynvml, question)(*arguments)
     except Exception:
@@ -93,7 +93,7 @@ def ask(pynvml: Any, question: str, *arguments: Any) -> Any:
 
 
 def gpu_of(pynvml: Any, index: int) -> Gpu:
-    """What NVML tells of the GPU with this index."""
+    """The GPU with this index."""
     handle = ask(pynvml, "nvmlDeviceGetHandleByIndex", index)
     if handle is None:
         return Gpu(index)
@@ -112,8 +112,8 @@ def gpu_of(pynvml: Any, index: int) -> Gpu:
 def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     """The GPUs that CUDA shows to a process with this environment (``CUDA_VISIBLE_DEVICES``).
 
-    As in CUDA's own rule, the list ends at the first entry that names no GPU. Indices are taken in
-    NVML's order, which is CUDA's own with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
+    As in CUDA, the list ends at the first entry that names no GPU. Indices follow NVML's order, which is CUDA's with
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
 
     >>> two = (Gpu(0, uuid="GPU-aa"), Gpu(1, uuid="GPU-bb"))
     >>> [gpu.index for gpu in visible(two, {"CUDA_VISIBLE_DEVICES": "1,0"})]

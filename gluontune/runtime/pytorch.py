@@ -1,4 +1,4 @@
-"""The one place that imports PyTorch, when something asks for it."""
+"""The one place that imports PyTorch, on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSTALL = "pip install torch --extra-index-url https://download.pytorch.org/whl/
 
 
 def installed() -> bool:
-    """Whether PyTorch is there; it is not imported.
+    """Whether PyTorch is installed; it is not imported.
 
     >>> isinstance(installed(), bool)
     True
@@ -22,7 +22,7 @@ def installed() -> bool:
 
 
 def torch() -> ModuleType:
-    """PyTorch, imported when it is first needed.
+    """PyTorch, imported on first use.
 
     Raises:
         GluontuneError: it is not installed, cannot be imported, or is older than 2.1.

@@ -1,7 +1,7 @@
-"""One door to the machine: everything that the doctor and the settings ask goes through a ``System``.
+"""The machine behind one interface: all queries of the doctor and the launch settings go through a ``System``.
 
-Tests hand in another one, so that a GPU that is too new or a container with half a core can be had
-anywhere. Nothing here imports mxnet, and each answer is asked for once.
+Tests pass a fake, such as a GPU that is too new or a container with half a core. Nothing here imports mxnet, and each
+answer is cached.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gluontune.runtime import amx, cpu, disk, elf, importing, nvml, packages
 
 
 class System(cpu.Cpu):
-    """The machine and this Python, as they are.
+    """The machine and this Python.
 
     Args:
         root: the folder that holds ``proc``, ``sys``, ``etc`` and ``dev``.
-        environ: environment variables; default this process's.
+        environ: environment variables; default: of this process.
     """
 
     def __init__(self, root: cpu.Pathlike = "/", environ: Mapping[str, str] | None = None):
@@ -44,7 +44,7 @@ class System(cpu.Cpu):
 
     @functools.cached_property
     def site_folders(self) -> list[Path]:
-        """Where packages lie."""
+        """The folders of packages."""
         folders = [Path(p) for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
         return [folder for folder in folders if folder.is_dir()]
 
@@ -55,11 +55,11 @@ class System(cpu.Cpu):
 
     @functools.cached_property
     def mxnet_wheels(self) -> dict[str, str]:
-        """The installed distributions that bring an ``mxnet`` package."""
+        """The installed distributions with an ``mxnet`` package."""
         return packages.mxnet_wheels(self.packages)
 
     def module_exists(self, name: str) -> bool:
-        """Whether ``import name`` would find something; nothing is imported."""
+        """Whether ``import name`` would succeed; nothing is imported."""
         return packages.module_exists(name)
 
     # -- platform
@@ -90,39 +90,39 @@ class System(cpu.Cpu):
 
     @functools.cached_property
     def gpu_code(self) -> elf.GpuCode | None:
-        """The GPU code in ``libmxnet.so``; None without the library."""
+        """The GPU code in ``libmxnet.so``; or None."""
         return elf.gpu_code(self.mxnet_library) if self.mxnet_library else None
 
     @functools.cached_property
     def horovod_library(self) -> Path | None:
-        """Horovod's extension for MXNet, which is compiled against one mxnet; None without it."""
+        """Horovod's extension for MXNet, which is compiled against one mxnet; or None."""
         folders = [folder / "horovod" / "mxnet" for folder in self.site_folders]
         return next((p for folder in folders for p in sorted(folder.glob("mpi_lib*.so"))), None)
 
     @functools.cached_property
     def horovod_engines(self) -> list[str]:
-        """Which of Gloo, MPI and NCCL Horovod was built with."""
+        """Horovod's engines among Gloo, MPI and NCCL."""
         names = {"13GlooAllreduceE": "Gloo", "12MPIAllreduceE": "MPI", "13NCCLAllreduceE": "NCCL"}
         return [names[found] for found in elf.holds(self.horovod_library, names)] if self.horovod_library else []
 
     @functools.cached_property
     def horovod_lacks(self) -> list[str]:
-        """What Horovod needs of mxnet and this mxnet does not have: it was built for another one."""
+        """Symbols of mxnet that Horovod needs and this mxnet lacks: Horovod was built for another one."""
         if self.horovod_library is None or self.mxnet_library is None:
             return []
         return elf.missing_symbols(self.horovod_library, self.mxnet_library, "mxnet")
 
     def unloadable(self, needs: tuple[str, ...]) -> dict[str, str]:
-        """Those of ``needs`` that cannot be loaded, with the loader's words; tried in a child process."""
+        """The ``needs`` that a child process cannot load, with the loader's messages."""
         return _try_loading(needs, self.environ)
 
     def unloadable_needs(self, library: Path, bundled: Iterable[Path]) -> list[str]:
-        """What ``library`` needs that is neither in the folders ``bundled`` nor found by the loader."""
+        """The needs of ``library`` that neither the folders ``bundled`` nor the loader have."""
         return list(self.unloadable(elf.external_needs(library, bundled)))
 
     @functools.cached_property
     def jpeg_decoder(self) -> tuple[str, str]:
-        """What decodes JPEG files and where that comes from; why it is not the compiled codec (empty where it is)."""
+        """The JPEG decoder and its origin; the reason why it is not the compiled codec, or ""."""
         return ", ".join(filter(None, (native.decoder_name(), native.origin()))), native.why_not()
 
     # -- GPUs
@@ -133,13 +133,13 @@ class System(cpu.Cpu):
 
     @property
     def visible_gpus(self) -> tuple[nvml.Gpu, ...]:
-        """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves."""
+        """The GPUs visible by ``CUDA_VISIBLE_DEVICES``."""
         return nvml.visible(self.gpu_report.gpus, self.environ)
 
     # -- limits and disks
 
     def open_files(self) -> tuple[int, int] | None:
-        """(soft, hard) limit of open files; -1 is unlimited; None where the system has no such limit."""
+        """(soft, hard) limit of open files; -1 is unlimited; None without such a limit."""
         try:
             import resource
         except ImportError:
@@ -149,35 +149,35 @@ class System(cpu.Cpu):
         return (-1 if soft == unlimited else soft, -1 if hard == unlimited else hard)
 
     def disk(self, path: cpu.Pathlike) -> disk.DiskSpace | None:
-        """Space of the file system that holds ``path``; None where it cannot be asked."""
+        """Space of the file system that holds ``path``; or None."""
         return disk.disk_space(path)
 
     def read_mib_per_sec(self, place: Path, limit: int, seconds: float) -> tuple[float | None, str]:
-        """How fast files below ``place`` can be read, MiB/s, and what was read."""
+        """The reading speed of files below ``place``, MiB/s, and a description of them."""
         return disk.measure_reading(place, limit, seconds)
 
     def grants_amx(self) -> bool:
-        """Whether the kernel gives AMX to this process, which is asked for here."""
+        """Whether the kernel grants AMX to this process, on request."""
         return amx.ask_kernel()
 
     def amx_support(self) -> amx.AmxSupport:
-        """Whether AMX is there and may be used."""
+        """The answer whether AMX may be used."""
         return amx.amx_support(set(self.flags()), ask=self.grants_amx)
 
     def load_average(self) -> float | None:
-        """Processes that wanted to run, mean over the last minute."""
+        """The load average of the last minute."""
         try:
             return float((self.read("/proc/loadavg") or "").split()[0])
         except (IndexError, ValueError):
             return None
 
     def loaded_libraries(self) -> list[str]:
-        """Files of the shared libraries that this very process has loaded."""
+        """Files of the shared libraries of this process."""
         lines = (self.read("/proc/self/maps") or "").splitlines()
         return sorted({line.split(maxsplit=5)[5] for line in lines if ".so" in line and "/" in line})
 
     def find_library(self, *names: str) -> str | None:
-        """The first of the shared libraries ``names`` that the loader finds here, as it has to be named."""
+        """The first of the shared libraries ``names`` that the loader can load, or None."""
         for name in names:
             if not _try_loading((name,), self.environ):
                 return name

@@ -212,9 +212,8 @@ def test_loading_order_is_fit_for_what_needs_what(tmp_path, monkeypatch):
         (place / name).write_bytes(b"")
     order = []
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(cuda, "_load", lambda name, fallback: order.append(name) or fallback is not None)
     needed = ("libcudnn.so.8", "libcusolver.so.11", "libcublas.so.11", "libcuda.so.1", "libgomp.so.1")
-    assert cuda.preload(needed) == ["libcuda.so.1"]
+    assert cuda.preload(needed, lambda name, fallback: order.append(name) or fallback is not None) == ["libcuda.so.1"]
     assert order == [
         "libcublasLt.so.11",
         "libcublas.so.11",
@@ -278,7 +277,7 @@ def test_distutils_on_python_3_12(monkeypatch):
 
 
 def test_mxnet_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(importing, "_package_folder", lambda: None)
+    monkeypatch.setitem(sys.modules, "mxnet", None)
     with pytest.raises(GluontuneError, match=r"mxnet is not installed .*mxnet==1\.9\.1"):
         importing._import_mxnet()
 

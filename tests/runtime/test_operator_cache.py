@@ -119,7 +119,7 @@ def test_another_build_has_another_file(tmp_path):
     with kept_operators(None):
         assert sys.meta_path == before
     with kept_operators(library), pytest.raises(ZeroDivisionError):
-        operators = sys.meta_path[0]._wrap(None)._operators
+        operators = sys.meta_path[0]._wrap(None)._patch.__self__
         assert len(sys.meta_path) == len(before) + 1 and operators.is_open
         _ = 1 / 0
     assert sys.meta_path == before and not first.exists() and not operators.is_open

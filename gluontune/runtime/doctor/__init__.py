@@ -38,16 +38,16 @@ ESSENTIAL = (
 
 
 def prevents() -> str:
-    """What keeps every training process from starting here, and what mends it; empty where nothing does."""
+    """The reason why no training process can start here, with its fix, or ""."""
     wrong = [f for f in run_checks(only=ESSENTIAL) if f.severity == "error"]
     return "; ".join(f"{f.message}. To mend it: {f.fix}" if f.fix else f.message for f in wrong)
 
 
 def must_work() -> None:
-    """Ask the doctor before much is begun.
+    """Run the essential checks before long work.
 
     Raises:
-        GluontuneError: no training process could start here; says why, and what mends it.
+        GluontuneError: no training process can start here; names the reason and the fix.
     """
     if reason := prevents():
         raise GluontuneError(f"nothing can be trained here: {reason}")

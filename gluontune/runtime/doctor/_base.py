@@ -1,4 +1,4 @@
-"""The frame of the doctor: what a check is, what it finds, and the registry of all checks."""
+"""The frame of the doctor: checks, findings, and the registry of all checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEVERITIES = ("ok", "info", "warning", "error")
 
 
 class Verdict(NamedTuple):
-    """What a check's function returns: how bad, what, by what evidence, and what mends it."""
+    """The result of a check's function."""
 
     severity: str
     message: str
@@ -34,8 +34,8 @@ class Finding:
         id: of the check.
         severity: ``ok``, ``info`` (good to know), ``warning`` (slower or riskier), ``error`` (cannot work).
         message: one sentence.
-        evidence: what was seen: values, versions, file names.
-        fix: the command or act that mends it; empty where there is nothing to mend.
+        evidence: the observed values, versions and file names.
+        fix: the command or act that mends it, or "".
     """
 
     id: str
@@ -50,14 +50,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Options:
-    """What the checks should have in mind.
+    """Settings of the checks.
 
     Args:
         data: folder or file of the training data; default gluontune's cache folder.
         batch_size: images a batch, for the shared-memory check.
         image_size: side of the images in pixels, for the same.
         num_workers: loader processes; default the usable cores.
-        prefetch: batches made ahead; default Gluon's own, twice the workers.
+        prefetch: batches made ahead; default as in Gluon, twice the workers.
     """
 
     data: Path | None = None
@@ -78,8 +78,8 @@ class Check:
 
     Args:
         id: short, hyphenated; ``--only`` takes it.
-        title: what is looked at, for the table and the documentation.
-        function: looks at the system and says what it sees. It never imports mxnet.
+        title: the subject, for the table and the documentation.
+        function: examines the system. It never imports mxnet.
     """
 
     id: str
@@ -101,7 +101,7 @@ def check(id: str, title: str) -> Callable[[Callable[[System, Options], Verdict]
 
 
 def run_check(entry: Check, system: System, options: Options) -> Finding:
-    """Run one check. One that breaks is itself a finding: the other checks still count."""
+    """Run one check. A check that raises is a finding, too: the other checks still run."""
     try:
         verdict = entry.function(system, options)
         if verdict.severity not in SEVERITIES:
@@ -131,10 +131,10 @@ def iter_checks(
 
 
 def run_checks(system: System | None = None, options: Options | None = None, only: Iterable[str] = ()) -> list[Finding]:
-    """Run all checks, or those named in ``only``, and return what they found.
+    """Run all checks, or those named in ``only``, and return their findings.
 
     Args:
-        system: the machine; default this one. Tests give another.
+        system: the machine; default this one. Tests pass a fake.
         options: the data's folder and the loader's figures.
         only: identifiers of checks.
 

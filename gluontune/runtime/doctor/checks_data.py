@@ -1,4 +1,4 @@
-"""What runs out in an epoch (memory, shared memory, open files), the data's folder, and notebooks' tools and kernel."""
+"""Resources of an epoch (memory, shared memory, open files), the data's folder, and notebooks' tools and kernel."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _SECONDS = 3.0
 
 
 def _existing(path: Path) -> Path:
-    """``path``, or the nearest folder above it that exists."""
+    """``path``, or its nearest existing parent."""
     path = path.expanduser().absolute()
     while not path.exists() and path != path.parent:
         path = path.parent

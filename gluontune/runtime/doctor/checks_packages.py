@@ -69,7 +69,7 @@ def opencv(system: System, options: Options) -> Verdict:
 
 
 def _missing_for_opencv(system: System) -> list[str]:
-    """Libraries that the ``cv2`` extension needs and the loader does not find (libGL.so.1, mostly)."""
+    """Libraries missing for the ``cv2`` extension, mostly libGL.so.1."""
     for folder in system.site_folders:
         for extension in sorted((folder / "cv2").glob("cv2*.so")):
             return sorted(system.unloadable_needs(extension, folder.glob("opencv_*.libs")))

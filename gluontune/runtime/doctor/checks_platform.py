@@ -174,7 +174,7 @@ def mxnet_files(system: System, options: Options) -> Verdict:
 
 
 def _recorded_size(library: Path) -> int | None:
-    """The size of ``mxnet/libmxnet.so`` in the RECORD of the wheel; None if there is none, or two."""
+    """The size of ``mxnet/libmxnet.so`` in the RECORD of the wheel; or None unless exactly one has it."""
     sizes = []
     for record in library.parent.parent.glob("mxnet*.dist-info/RECORD"):
         with open(record, newline="", encoding="utf-8") as stream:
