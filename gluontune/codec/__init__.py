@@ -1,7 +1,7 @@
-"""Encoded images: headers, decoding, resizing and encoding, in one place for records, data sets and loaders.
+"""Encoded images: headers, decoding, resizing and encoding, for records, data sets and loaders.
 
-JPEG files go through libjpeg-turbo by a small compiled library where there is a C compiler (``native``), all
-else through OpenCV. Works without mxnet; the headers are read without cv2 and numpy.
+JPEG files are decoded by libjpeg-turbo through a small compiled library if possible (``native``), all others by
+OpenCV. Works without mxnet; the headers are read without cv2 and numpy.
 
 >>> from gluontune import codec
 >>> codec.kind_of(b"GIF89a")

@@ -1,10 +1,10 @@
 """Compiling ``csrc``: into a wheel (``hatch_build.py``), on first use (``native``), for ``tools.sanitize``.
 
-What is compiled on first use opens the libjpeg-turbo that Pillow's wheel carries; a wheel's codec is compiled with its
-headers (``tools.linked_codec``). Only the standard library is imported here: a build has nothing else.
+The codec compiled on first use opens the libjpeg-turbo in Pillow's wheel; a wheel's codec is compiled with its headers
+(``tools.linked_codec``). Only the standard library is imported here: a build has nothing else.
 
-Where the system has no compiler, or one without the C library's headers, zig's does it: a wheel of the package index,
-``ziglang``, which ``make setup`` installs there. It makes the same codec: to the bit, and as fast.
+Without a working system compiler zig's is used, from the wheel ``ziglang``, which ``make setup`` installs then. Its
+codec is the same to the bit, and as fast.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SOURCES = sorted(Path(__file__).with_name("csrc").glob("*.[ch]"))
-OPENING = ("-ldl", "-lm")  # for the codec that opens libjpeg-turbo itself
-ZIG = Path(sysconfig.get_path("platlib"), "ziglang", "zig")  # not by its name: another folder may have one
-# A multiplication and an addition in one step would round otherwise.
+OPENING = ("-ldl", "-lm")  # for the codec that opens libjpeg-turbo at run time
+ZIG = Path(sysconfig.get_path("platlib"), "ziglang", "zig")  # not by name: another folder may have one
+# A fused multiplication and addition would round differently.
 _FLAGS = ("-shared", "-fPIC", "-ffp-contract=off")
 SECONDS = 600
 
@@ -34,7 +34,7 @@ def compilers() -> list[list[str]]:
         return [words_of("CC")]
     found = [[path] for path in filter(None, map(shutil.which, ("cc", "gcc", "clang")))][:1]
     if ZIG.is_file():
-        # Unless told, it compiles for this very processor and C library, and a home may be of several machines.
+        # By default it compiles for this processor and C library, and machines may share a home.
         target = ["-target", f"{platform.machine()}-linux-gnu.2.17"] if sys.platform == "linux" else []
         found.append([str(ZIG), "cc", *target, "-mcpu=baseline", "-fno-sanitize=undefined", "-s"])
     return found
@@ -48,11 +48,11 @@ def compile_codec(
     Args:
         out: the file to write.
         flags: of the compiler.
-        link: what is linked to it.
+        link: the linked libraries.
         sources: a folder of C files in place of the package's own.
 
     Returns:
-        What the compiler complained of; empty where ``out`` is made.
+        The compiler's errors, or "" on success.
     """
     files = sorted(map(str, (sources or SOURCES[0].parent).glob("*.c")))
     said = ""

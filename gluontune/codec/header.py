@@ -1,8 +1,8 @@
-"""What an encoded image says of itself: kind, size, channels, orientation, and whether it is complete.
+"""The header of an encoded image: kind, size, channels, orientation, and whether the file is complete.
 
-Plain parsing, no decoder: fast enough to look at every file that is read, packed or verified. OpenCV fills what
-a truncated file lacks with grey and says nothing, so everybody looks here first. ``native/header.c`` walks a
-JPEG file in the same way.
+Plain parsing without a decoder: fast enough for every file that is read, packed or verified. OpenCV silently fills the
+missing part of a truncated file with grey, so all callers check here first. ``csrc/header.c`` parses JPEG headers in
+the same way.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _BARE_MARKERS = frozenset((0x01, *range(0xD0, 0xD9)))
 
 
 class ImageError(ValueError):
-    """Why an image cannot be used, in a few words."""
+    """The reason why an image cannot be used, in a few words."""
 
 
 class ImageInfo(NamedTuple):
-    """What is known without decoding.
+    """The facts known without decoding.
 
     Args:
         kind: jpg, png, npy (raw pixels), or another format's name.
-        width, height: pixels as stored, before ``orientation``; 0 where unknown.
-        channels: of the stored image. bits: per channel; 0 where unknown.
+        width, height: pixels as stored, before ``orientation``; 0 if unknown.
+        channels: of the stored image. bits: per channel; 0 if unknown.
         orientation: EXIF's 1 (upright) to 8.
-        plain: every JPEG or PNG decoder gives the same upright 8-bit grey or RGB pixels.
+        plain: every JPEG or PNG decoder returns the same upright 8-bit grey or RGB pixels.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class JpegHeader(NamedTuple):
         height, width: pixels. components: 1 grey, 3 colour, 4 CMYK. bits: per component.
         orientation: EXIF's 1 (upright) to 8.
         scan: byte at which the image data begin.
-        coefficients: of all scans together, where there are several; 0 for a single one.
+        coefficients: of all scans together; 0 for a single scan.
         progressive: its scans refine one another.
     """
 
@@ -88,13 +88,13 @@ def kind_of(data: Any) -> str | None:
 
 
 def inspect(data: bytes) -> ImageInfo:
-    """Look at an image file's bytes.
+    """The facts in an image file's header.
 
     Args:
         data: the whole file.
 
     Raises:
-        ImageError: empty, cut off, damaged where that shows without decoding, or no image.
+        ImageError: empty, cut off, visibly damaged, or no image.
 
     >>> inspect(b"GIF89a" + bytes(20)).kind
     'gif'
@@ -114,14 +114,14 @@ def inspect(data: bytes) -> ImageInfo:
 
 
 def check_size(data: Any, kind: str | None, header: JpegHeader | None = None) -> None:
-    """Look at what an image claims to be, before a decoder believes it; see :mod:`gluontune.codec.sizes`.
+    """Check an image's claimed size before it is decoded; see :mod:`gluontune.codec.sizes`.
 
     Args:
-        data: the whole file, as bytes or a memoryview of bytes. header: of a JPEG file, where it is known.
+        data: the whole file, as bytes or a memoryview of bytes. header: of a JPEG file, if known.
 
     Raises:
-        ImageError: too many pixels, or more than so few bytes can hold; or no kind of image whose header is known
-            here, so that nobody could say how large it is (JPEG 2000, OpenEXR, Radiance and the like).
+        ImageError: too many pixels, or more than so few bytes can hold; or a kind without a known header, and so
+            without a known size (JPEG 2000, OpenEXR, Radiance and the like).
 
     >>> check_size(b"GIF89a" + bytes([255] * 4), "gif")
     Traceback (most recent call last):
@@ -145,7 +145,7 @@ def check_size(data: Any, kind: str | None, header: JpegHeader | None = None) ->
 
 
 def fault(data: Any) -> str | None:
-    """Why these bytes (or the first and last of them) are not a whole image, or None; a quick look.
+    """The reason why these bytes (or the first and last of them) are not a whole image, or None, by a quick check.
 
     JPEG and PNG files are checked for their end; other formats are left to the decoder.
 
@@ -164,10 +164,10 @@ def fault(data: Any) -> str | None:
 
 
 def jpeg_is_whole(view: memoryview, scan: int = 2) -> bool:
-    """Whether the end marker stands behind byte ``scan``, the start of the image data.
+    """Whether the end marker is behind byte ``scan``, the start of the image data.
 
-    Inside the image data 0xff is always followed by 0x00 or a restart marker, so this finds its true end. A file
-    may carry bytes behind its end; only then is a search worth its time.
+    Inside the image data 0xff is always followed by 0x00 or a restart marker, so this finds its true end. A file may
+    have bytes behind its end; only then is a search needed.
     """
     return view[-2:] == JPEG_END or bytes(view[scan:]).rfind(JPEG_END) >= 0
 
@@ -190,7 +190,7 @@ _last_jpeg: tuple[bytes, ImageInfo | None, JpegHeader | None] = (b"-", None, Non
 
 
 def _inspect_jpeg(data: bytes) -> ImageInfo:
-    """The images of a set often have the same header, so the last one is remembered."""
+    """The images of a set often have the same header, so the last one is cached."""
     global _last_jpeg
     start, info, header = _last_jpeg
     if info is None or header is None or not data.startswith(start):
@@ -206,7 +206,7 @@ def _inspect_jpeg(data: bytes) -> ImageInfo:
 
 
 def jpeg_header(data: Any) -> JpegHeader:
-    """Walk a JPEG file's header, up to its first scan.
+    """The frame in a JPEG file's header, which is parsed up to the first scan.
 
     Args:
         data: the file, or its beginning, as bytes or a memoryview of bytes.
@@ -264,8 +264,8 @@ def jpeg_header(data: Any) -> JpegHeader:
 
 
 def _check_tables(data: Any, frame: int, scan: int, tables: list[int]) -> None:
-    """A file brings the tables that its first scan names. Without them a decoder takes those of the file before, or
-    standard ones, which nobody can know to be the right ones."""
+    """Refuse a file without the tables that its first scan names: a decoder would take those of the previous file, or
+    standard ones, which may be wrong."""
     quants, codes = set(), set()
     for at in tables:
         place, end = at + 4, at + 2 + (data[at + 2] << 8 | data[at + 3])
@@ -282,7 +282,7 @@ def _check_tables(data: Any, frame: int, scan: int, tables: list[int]) -> None:
         if quant_of.get(data[k], 0) not in quants:
             raise ImageError("a JPEG file without its quantization tables")
         ac, dc = 16 + (data[k + 1] & 15), data[k + 1] >> 4
-        if data[frame + 1] == 0xC2:  # a scan of a progressive file has either; a refining one, of first ones none
+        if data[frame + 1] == 0xC2:  # a progressive scan needs either; a refining one of DC none
             wanted = {ac} if first else set() if step >> 4 else {dc}
         else:
             wanted = {dc, ac}
@@ -291,7 +291,7 @@ def _check_tables(data: Any, frame: int, scan: int, tables: list[int]) -> None:
 
 
 def _coefficients(data: Any, frame: int, pixels: int) -> int:
-    """How many a JPEG file has, from the sampling factors of its components."""
+    """A JPEG file's number of coefficients, from the sampling factors of its components."""
     factors = [data[k] for k in range(frame + 11, min(len(data), frame + 11 + 3 * data[frame + 9]), 3)]
     areas = [(f >> 4) * (f & 15) for f in factors]
     most = max((f >> 4 for f in factors), default=1) * max((f & 15 for f in factors), default=1)
@@ -299,7 +299,7 @@ def _coefficients(data: Any, frame: int, pixels: int) -> int:
 
 
 def _exif_orientation(tiff: Any) -> int:
-    """Orientation (tag 0x0112) of the first directory; anything odd counts as upright."""
+    """Orientation (tag 0x0112) of the first directory; an odd one counts as upright."""
     order = {b"II": "<", b"MM": ">"}.get(bytes(tiff[:2]))
     if order is None or len(tiff) < 14:
         return 1
@@ -317,7 +317,7 @@ def _exif_orientation(tiff: Any) -> int:
 
 
 def _inspect_png(data: bytes) -> ImageInfo:
-    """Every chunk of a PNG carries its own CRC, so damage shows for certain."""
+    """Every chunk of a PNG has a CRC, which proves damage."""
     at, size = 8, len(data)
     header, orientation, transparent = b"", 1, False
     while True:

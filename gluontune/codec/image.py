@@ -1,6 +1,6 @@
-"""Pixels of encoded images through OpenCV: decoding with every oddity put right, and resizing without aliasing.
+"""Pixels of encoded images through OpenCV: decoding with corrections, and resizing without aliasing.
 
-Raw pixels as a record's payload: a standard ``.npy`` of (H, W, C) uint8, read without copying.
+Raw pixels in a record's payload are a standard ``.npy`` of (H, W, C) uint8, read without copying.
 """
 
 from __future__ import annotations
@@ -10,24 +10,15 @@ import contextlib
 import functools
 import io
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gluontune.codec.header import NPY, PNG, ImageError, ImageInfo, check_size, jpeg_header, kind_of
 
-if TYPE_CHECKING:
-    import numpy as np
-
 
 def pixels_to_raw(pixels: np.ndarray) -> bytes:
-    """Pixels, (H, W, C) uint8 in RGB order, as a raw record's payload: a standard ``.npy`` file.
-
-    Args:
-        pixels: a numpy array.
-    """
-    import numpy as np
-
+    """Pixels, (H, W, C) uint8 in RGB order, as a raw record's payload: a standard ``.npy`` file."""
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.ascontiguousarray(pixels), version=(1, 0), allow_pickle=False)
     return stream.getvalue()
@@ -37,14 +28,12 @@ def raw_to_pixels(payload: Any) -> np.ndarray:
     """A raw record's payload as (H, W, C) uint8, without copying.
 
     Raises:
-        ImageError: it is no ``.npy`` of such an array, or incomplete.
+        ImageError: not a ``.npy`` of such an array, or incomplete.
 
     >>> import numpy as np
     >>> raw_to_pixels(pixels_to_raw(np.ones((2, 3, 1), np.uint8))).shape
     (2, 3, 1)
     """
-    import numpy as np
-
     if bytes(payload[:8]) != NPY + b"\1\0" or len(payload) < 10:
         raise ImageError("no raw pixels (not a .npy file, version 1)")
     start = 10 + struct.unpack_from("<H", payload, 8)[0]
@@ -57,7 +46,7 @@ def raw_to_pixels(payload: Any) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4096)
 def _raw_shape(header: bytes) -> tuple[int, int, int]:
-    """Few sizes, many images: each header is read once."""
+    """The shape in a header, cached: a set has few sizes."""
     try:
         fields = ast.literal_eval(header.decode("latin-1").strip())
         shape = tuple(fields["shape"])
@@ -71,7 +60,7 @@ def _raw_shape(header: bytes) -> tuple[int, int, int]:
 
 
 class ImageFacts(NamedTuple):
-    """What the header of an image says: pixels and channels (1 grey, 3 colour)."""
+    """The size in an image's header, and channels (1 grey, 3 colour)."""
 
     height: int
     width: int
@@ -79,9 +68,9 @@ class ImageFacts(NamedTuple):
 
 
 def facts(data: Any) -> ImageFacts | None:
-    """Size and channels of an image; None where its header is broken.
+    """Size and channels of an image; None for a broken header.
 
-    A JPEG file that its EXIF orientation turns on its side is reported as decoders show it.
+    A JPEG file turned by its EXIF orientation is reported as decoders show it.
 
     >>> import cv2
     >>> facts(cv2.imencode(".jpg", np.zeros((5, 7, 3), np.uint8))[1].tobytes())
@@ -103,11 +92,11 @@ def facts(data: Any) -> ImageFacts | None:
 
 
 def decode(data: Any, channels: int = 0) -> np.ndarray | None:
-    """Pixels as uint8 (H, W, C), RGB or grey; None where the decoder gives up, or would take too much memory.
+    """Pixels as uint8 (H, W, C), RGB or grey; None if it cannot be decoded, or only with too much memory.
 
     Args:
         data: the encoded image.
-        channels: 3, 1, or 0 for what the image has.
+        channels: 3, 1, or 0: as in the image.
     """
     import cv2
 
@@ -129,7 +118,7 @@ def decode(data: Any, channels: int = 0) -> np.ndarray | None:
 
 
 def _raw(data: Any, channels: int) -> np.ndarray | None:
-    """Raw pixels with ``channels`` channels (0: as they are), or None."""
+    """Raw pixels with ``channels`` channels (0: unchanged), or None."""
     import cv2
 
     with contextlib.suppress(ImageError):
@@ -147,9 +136,9 @@ def decode_image(data: bytes, info: ImageInfo, at_least: int | None = None) -> n
 
     Args:
         data: the whole image file.
-        info: what :func:`inspect` said about it.
-        at_least: the shorter side that is needed, pixels; a JPEG twice as large or more is decoded at a half,
-            quarter or eighth of its size, which libjpeg does by leaving out frequencies.
+        info: of :func:`inspect`.
+        at_least: the needed shorter side, pixels; a JPEG twice as large or more is decoded at a half, quarter or eighth
+            of its size, for which libjpeg leaves out frequencies.
 
     Raises:
         ImageError: it cannot be decoded.
@@ -191,7 +180,7 @@ def resize_image(image: np.ndarray, wanted: tuple[int, int], scale: float) -> np
 
 
 def _flatten(image: np.ndarray) -> np.ndarray:
-    """Any channels and depth to uint8 grey or BGR; transparency is laid over white."""
+    """Any channels and depth to uint8 grey or BGR; transparency is blended over white."""
     if image.dtype == np.uint16:
         image = ((image.astype(np.uint32) * 255 + 32895) >> 16).astype(np.uint8)
     if image.dtype != np.uint8:

@@ -1,16 +1,13 @@
-"""The compiled JPEG decoder: the wheel's, built on first use, or done without.
+"""The compiled JPEG decoder: a wheel's, or compiled on first use, or none.
 
 ``csrc`` decodes only the wanted region of a JPEG file and resizes it into the batch, in one call without the
-interpreter's lock. Baseline files (nearly all) it decodes itself where the processor has AVX2 and BMI2, in two thirds
-of libjpeg-turbo's time and to the same bit; other files, and other processors, go through libjpeg-turbo. Files that it
-makes smaller it encodes there, too, byte for byte as libjpeg-turbo does.
+interpreter's lock. It decodes baseline files (nearly all) by its own code if the processor has AVX2 and BMI2, in two
+thirds of libjpeg-turbo's time and to the same bit; other files, and other processors, use libjpeg-turbo. Files that it
+makes smaller it also encodes, byte for byte as libjpeg-turbo does.
 
-A wheel brings it compiled, with libjpeg-turbo in it. In a source tree, and where the wheel was made without it, it is
-compiled on first use: that needs a C compiler once (``cc``, or zig's from the package index) and a libjpeg-turbo with
-region decoding (1.5 or newer; Pillow's wheel carries one). Without either, OpenCV does the work.
-``GLUONTUNE_NATIVE=0`` turns it off.
-
-A JPEG file made smaller without leaving its colour space, by the compiled codec.
+A wheel has it compiled, with libjpeg-turbo in it. In a source tree, and in a wheel without it, it is compiled on first
+use: that needs a C compiler once (``cc``, or zig's from the package index) and a libjpeg-turbo with region decoding
+(1.5 or newer; Pillow's wheel has one). Without either, OpenCV decodes. ``GLUONTUNE_NATIVE=0`` switches it off.
 """
 
 from __future__ import annotations
@@ -33,16 +30,16 @@ from gluontune.codec.building import SOURCES, compile_codec, compilers
 from gluontune.codec.header import ImageError
 from gluontune.codec.sizes import max_pixels
 
-IN_WHEEL = "_compiled.so"  # beside this file, where a wheel brings it
+IN_WHEEL = "_compiled.so"  # beside this file, in a wheel
 OK, BROKEN, TRUNCATED, UNSUPPORTED = range(4)
 
 _lock = threading.Lock()
-_loaded: list[Any] = []  # the library or None, once it was looked for
+_loaded: list[Any] = []  # the library or None, after the search
 _origin = ""
 
 
 def load() -> Any:
-    """The compiled library (a ``ctypes.CDLL``), or None. Looked for once in a process."""
+    """The compiled library (a ``ctypes.CDLL``), or None. Searched once in a process."""
     with _lock:
         if not _loaded:
             _loaded.append(_find() if os.environ.get("GLUONTUNE_NATIVE", "1") != "0" else None)
@@ -50,7 +47,7 @@ def load() -> Any:
 
 
 def decoder_name() -> str:
-    """What decodes JPEG files in this process.
+    """The decoder of JPEG files in this process.
 
     >>> decoder_name() in ("our own and libjpeg-turbo, by regions", "libjpeg-turbo, by regions", "OpenCV")
     True
@@ -62,10 +59,10 @@ def decoder_name() -> str:
 
 
 def why_not() -> str:
-    """Why there is no compiled codec; empty where there is one.
+    """The reason why the compiled codec is missing, or "".
 
-    ``switched off``, ``no libjpeg-turbo``, ``no C compiler`` or ``not compiled`` (the compiler failed, or no folder
-    is ours alone).
+    ``switched off``, ``no libjpeg-turbo``, ``no C compiler`` or ``not compiled`` (a failed compiler, or no private
+    folder).
     """
     if load() is not None:
         return ""
@@ -77,7 +74,7 @@ def why_not() -> str:
 
 
 def origin() -> str:
-    """Where the compiled codec comes from, and which libjpeg-turbo it uses; empty where there is none.
+    """The origin of the compiled codec and its libjpeg-turbo, or "".
 
     >>> bool(origin()) == (load() is not None)
     True
@@ -114,7 +111,7 @@ def _in_wheel() -> Path | None:
 def open_library(path: Path) -> Any:
     """The library at ``path`` with its functions declared, or None.
 
-    Its own libjpeg comes before any other: libmxnet carries one, and Horovod makes libmxnet's names global.
+    Its libjpeg precedes any other: libmxnet has one, too, and Horovod makes libmxnet's names global.
     """
     try:
         return declare(ctypes.CDLL(str(path), mode=ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0)))
@@ -123,7 +120,7 @@ def open_library(path: Path) -> Any:
 
 
 def jpeg_libraries() -> Iterator[str]:
-    """Where a libjpeg-turbo may be: beside Pillow, in the environment, in the system."""
+    """The libjpeg-turbo candidates: beside Pillow, in the environment, in the system."""
     spec = importlib.util.find_spec("PIL")
     if spec is not None and spec.origin:
         yield from map(str, sorted((Path(spec.origin).parent.parent / "pillow.libs").glob("libjpeg*.so*")))
@@ -153,7 +150,7 @@ def build_library(folder: Path | None = None) -> Path | None:
 
 
 def user_folder() -> Path:
-    """Where compiled code is kept: the user's cache, wherever the data sets are."""
+    """The user's cache of compiled code, wherever the data sets are."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "gluontune" / "native"
 
@@ -163,7 +160,7 @@ def _user() -> int:
 
 
 def is_ours(path: Path) -> bool:
-    """Code is loaded from nowhere that another user could have written to."""
+    """Whether no other user can have written ``path``: code is loaded from nowhere else."""
     status = path.stat()
     return status.st_uid in (0, _user()) and not status.st_mode & 0o022
 
@@ -186,7 +183,7 @@ def compile_library(final: Path) -> bool:
 
 
 def declare(library: Any) -> Any:
-    """Give the functions their types."""
+    """Declare the types of the functions."""
     c, i, n = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
     for name, result, arguments in (
         ("gt_linked", ctypes.c_char_p, []),
@@ -220,7 +217,7 @@ _mine = threading.local()
 
 
 class _State:
-    """What a thread keeps from image to image."""
+    """A thread's decoder."""
 
     def __init__(self, library: Any):
         self.codec = library
@@ -233,7 +230,7 @@ class _State:
 
 
 def thread_state() -> _State | None:
-    """The codec and this thread's decoder; None where there is no compiled codec."""
+    """The codec and this thread's decoder; None without a compiled codec."""
     library = load()
     if library is None:
         return None
@@ -244,17 +241,17 @@ def thread_state() -> _State | None:
 
 
 def incomplete(data: bytes) -> str | None:
-    """What a JPEG file lacks though it has its end: why decoders go on with grey; empty where its data are whole.
+    """The reason why a JPEG file with an end marker is incomplete, so that decoders fill in grey; "" if it is whole.
 
-    None: nobody knows, because it is no JPEG file or there is no compiled codec.
+    None: unknown, for other formats or without a compiled codec.
     """
     state = thread_state() if data[:3] == b"\xff\xd8\xff" else None
     if state is None:
         return None
     if state.codec.gt_check(state.handle, data, len(data)) == OK:
         return ""
-    said = state.codec.gt_message(state.handle).decode(errors="replace") or "premature end of its data"
-    return f"incomplete image, grey from some row on ({said})"
+    cause = state.codec.gt_message(state.handle).decode(errors="replace") or "premature end of its data"
+    return f"incomplete image, grey from some row on ({cause})"
 
 
 def recode_jpeg(
@@ -263,18 +260,18 @@ def recode_jpeg(
     """Resize a JPEG file and encode it again, with chroma of half the size (4:2:0).
 
     The luma and chroma planes are decoded (at 1/2, 1/4 or 1/8 where that is enough), resized by a triangle filter
-    as wide as the step (Pillow's ``BILINEAR``, torchvision's ``antialias=True``) and encoded, so that nothing is
-    converted to RGB and back. Agrees with decoding to RGB, the same filter and ``cv2.imencode`` to about 40 dB.
+    as wide as the step (Pillow's ``BILINEAR``, torchvision's ``antialias=True``) and encoded, without a detour over
+    RGB. Agrees with decoding to RGB, the same filter and ``cv2.imencode`` to about 40 dB.
 
     Args:
         data: an upright 8-bit JPEG file; see ``inspect``.
-        side: pixels of the shorter side, not more than it has; None keeps the size.
+        side: pixels of the shorter side, at most that of the file; None: unchanged.
         crop: cut the middle square out after resizing.
         grey: drop the chroma.
         quality: 1 to 100.
 
     Returns:
-        the file, or None where there is no compiled codec or the file is not for it (CMYK, RGB, to be enlarged).
+        the file, or None without a compiled codec or for an unsupported file (CMYK, RGB, to be enlarged).
 
     Raises:
         ImageError: the image data are damaged or end early.

@@ -1,11 +1,11 @@
-"""How large an image claims to be, and whether that is too large: read from its header, before any memory is taken.
+"""The claimed size of an image, and whether it is too large: from its header, before memory is allocated.
 
-A file of 500 bytes can claim 20,000 × 20,000 pixels; a decoder believes it and takes gigabytes. Two questions settle
-it: is it more than :func:`max_pixels`, and could so few bytes hold so many pixels at all?
+A file of 500 bytes can claim 20,000 × 20,000 pixels; a decoder believes it and allocates gigabytes. Two checks prevent
+that: is it more than :func:`max_pixels`, and can so few bytes hold so many pixels at all?
 
-``GLUONTUNE_MAX_PIXELS`` sets the first limit; 178,956,970 (a quarter of a GiB of RGB, as in Pillow) unless it is set.
-A JPEG file in several scans (a progressive one) is kept as coefficients until its end, two bytes for each: it may
-have 0.75 of them for each pixel that is allowed, which is 256 MiB, and 500 scans, each of which walks through them.
+``GLUONTUNE_MAX_PIXELS`` sets the first limit; the default is 178,956,970 (a quarter of a GiB of RGB, as in Pillow). A
+JPEG file in several scans (a progressive one) is held as coefficients until its end, two bytes for each: its limit is
+0.75 of them for each allowed pixel, 256 MiB, and 500 scans, each of which visits all of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gluontune.core.errors import UsageError
 
 VARIABLE = "GLUONTUNE_MAX_PIXELS"
 MAX_PIXELS = 178_956_970
-MAX_SCANS = 500  # libjpeg-turbo's own limit where it is fuzzed
+MAX_SCANS = 500  # libjpeg-turbo's limit in its fuzzing
 COEFFICIENTS = 0.75  # of one pixel, in a JPEG file of several scans
-_SMALL = 1 << 22  # pixels: what claims fewer is left to the decoder
+_SMALL = 1 << 22  # pixels: smaller images are not checked
 _DEFLATE = 1032  # the most that a byte of a PNG can stand for (zlib's technical details)
-_FLAT = 4096  # pixels for which a byte of WebP, GIF, TIFF or packed BMP may stand: more than any picture needs
+_FLAT = 4096  # pixels of a byte of WebP, GIF, TIFF or packed BMP: more than any picture needs
 _TIFF_SIZES = {3: "H", 4: "I"}
 
 
@@ -45,7 +45,7 @@ def max_pixels() -> int:
 
 
 def claimed_size(data: Any, kind: str) -> tuple[int, int] | None:
-    """Width and height as a header of this kind says them; None where it does not say. For all but JPEG.
+    """Width and height in a header of this kind, or None. For all formats except JPEG.
 
     >>> claimed_size(b"GIF89a" + struct.pack("<HH", 7, 5), "gif")
     (7, 5)
@@ -75,11 +75,11 @@ def claimed_size(data: Any, kind: str) -> tuple[int, int] | None:
 def too_large(
     kind: str, width: int, height: int, length: int, *, depth: int = 24, coefficients: int = 0, scans: int = 1
 ) -> str | None:
-    """Why an image that claims this size cannot be taken, or None.
+    """The reason why an image with this claimed size is refused, or None.
 
     Args:
-        length: bytes of the file. depth: bits of a pixel (PNG; BMP and PNM, where they are not packed, else 0).
-        coefficients: of a JPEG file in several scans; 0 for one scan. scans: how many there are.
+        length: bytes of the file. depth: bits of a pixel (PNG; BMP and PNM, 0 if packed).
+        coefficients: of a JPEG file in several scans; 0 for one scan. scans: their number.
 
     >>> too_large("jpg", 20000, 20000, 521)
     'it claims 20,000 x 20,000 pixels; at most 178,956,970 are taken (GLUONTUNE_MAX_PIXELS sets the limit)'
@@ -103,7 +103,7 @@ def too_large(
 
 
 def _least_bytes(kind: str, pixels: int, depth: int) -> int:
-    """Bytes without which nobody says so many pixels."""
+    """The smallest file that can hold so many pixels, bytes."""
     if kind == "jpg":  # Huffman codes take a bit for each block of 64 pixels at the least
         return pixels // 512
     if kind == "png":
@@ -114,7 +114,7 @@ def _least_bytes(kind: str, pixels: int, depth: int) -> int:
 
 
 def pixel_bits(data: Any, kind: str) -> int:
-    """Bits of a stored pixel, as the header of a PNG, a BMP or a PNM file says them; 0 where pixels are packed.
+    """Bits of a stored pixel, in the header of a PNG, BMP or PNM file; 0 for packed pixels.
 
     >>> pixel_bits(b"P6 7 5 255 ", "pnm"), pixel_bits(b"P4 7 5 ", "pnm")
     (24, 1)
@@ -156,5 +156,5 @@ def _tiff_size(view: memoryview) -> tuple[int, int]:
         tag, kind, _ = struct.unpack_from(order + "HHI", view, start + 2 + 12 * n)
         if tag in (256, 257) and kind in _TIFF_SIZES:
             value = struct.unpack_from(order + _TIFF_SIZES[kind], view, start + 10 + 12 * n)[0]
-            sizes[tag] = max(value, sizes.get(tag, 0))  # which of two a decoder takes is its own affair
+            sizes[tag] = max(value, sizes.get(tag, 0))  # a decoder may take either of two
     return sizes[256], sizes[257]

@@ -1,8 +1,8 @@
-"""Reading an archive of images from front to back, trusting nothing in it, unpacking nothing to disk.
+"""Untrusted archives of images, read from front to back, without unpacking to disk.
 
-Refused: links, devices and sparse files, names that are absolute or climb out, names that come twice, encrypted
-files, and absurd sizes: declared or real, of one file, of the whole, against the size of the archive, or in
-their number. Nothing is ever unpickled.
+Refused: links, devices and sparse files, absolute or climbing names, duplicate names, encrypted files, and absurd
+sizes: declared or real, of one file, of the whole, against the size of the archive, or in their number. Nothing is ever
+unpickled.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from gluontune.core.files import explain_os_error, open_regular
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may hold.
+    """Limits of an archive.
 
     Args:
         files: members, folders included.
         file_bytes: unpacked size of one member.
-        total_bytes: unpacked size of all, tar's own blocks included.
+        total_bytes: unpacked size of all, tar's blocks included.
         ratio: unpacked size over the archive's (above the first 16 MiB).
     """
 
@@ -43,14 +43,14 @@ class Limits:
 
 
 def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Name and reader of each regular file, in the archive's order. Read it, or not, before the next one.
+    """Name and reader of each regular file, in the archive's order. A reader is valid until the next one.
 
     Args:
         path: tar (plain, gzip, bzip2, xz) or zip.
-        limits: what it may hold.
+        limits: of its content.
 
     Raises:
-        GluontuneError: it is no archive, damaged, cut off, or holds what it should not.
+        GluontuneError: no archive, damaged, cut off, or with refused content.
     """
     with _explained(path), os.fdopen(open_regular(path), "rb") as stream:
         head = stream.read(512)
@@ -61,7 +61,7 @@ def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callab
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what the readers of archives raise into one of our errors."""
+    """A context that turns errors of archive readers into a GluontuneError."""
     try:
         yield
     except GluontuneError:
@@ -78,7 +78,7 @@ def _refuse(path: Path, name: str, reason: str) -> GluontuneError:
 
 
 class _Guard:
-    """What names and sizes must keep to, for tar and zip alike."""
+    """Checks of names and sizes, for tar and zip."""
 
     def __init__(self, path: Path, limits: Limits):
         self.path, self.limits = path, limits
@@ -108,7 +108,7 @@ class _Guard:
 
 
 class _StrictTarInfo(tarfile.TarInfo):
-    """Headers that carry a long name or attributes are read whole into memory: keep them short."""
+    """Refuses long headers of names and attributes, which are read whole into memory."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         extra = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
@@ -135,7 +135,7 @@ def _tar_members(
                 raise _refuse(path, member.name, "is not a regular file")
             guard.once(member.name)
             yield member.name, lambda member=member: _read_tar(path, tar, member)  # type: ignore[misc]
-            tar.members = []  # type: ignore[attr-defined]  # tarfile keeps every header that it has seen
+            tar.members = []  # type: ignore[attr-defined]  # tarfile stores every header
 
 
 def _read_tar(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -148,7 +148,7 @@ def _read_tar(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> byte
 
 
 class _Entries(list):  # type: ignore[type-arg]
-    """Of a zip's directory, which is read whole before the first is given: no more than are allowed."""
+    """The entries of a zip's directory, limited in number, since it is read whole."""
 
     def __init__(self, path: Path, limits: Limits):
         super().__init__()
@@ -215,7 +215,7 @@ def _check_inflation(path: Path, real: int, packed: int, limits: Limits) -> None
 
 
 class _Inflater(io.RawIOBase):
-    """The unpacked bytes of a compressed stream, counted against the limits as they come."""
+    """The unpacked bytes of a compressed stream, counted against the limits."""
 
     def __init__(self, path: Path, stream: BinaryIO, head: bytes, limits: Limits):
         self._path, self._stream, self._limits = path, stream, limits
@@ -257,7 +257,7 @@ class _Inflater(io.RawIOBase):
                 return data
 
     def _more(self) -> bool:
-        """Whether another compressed stream follows (padding of zeros does not count)."""
+        """Whether another compressed stream follows, after padding of zeros."""
         while not self._rest.strip(b"\0"):
             self._rest = self._stream.read(1 << 18)
             if not self._rest:
@@ -267,19 +267,19 @@ class _Inflater(io.RawIOBase):
 
 
 class _Ended:
-    """Stands where a decompressor has nothing more to give."""
+    """Replaces a finished decompressor."""
 
     eof = True
 
 
 def _step(inner: Any, data: bytes, wanted: int) -> tuple[bytes, bytes, bool]:
-    """Up to ``wanted`` unpacked bytes, the packed bytes that were not used, whether the stream ended."""
+    """Up to ``wanted`` unpacked bytes, the unused packed bytes, whether the stream ended."""
     if isinstance(inner, _Ended):
         return b"", b"", True
     out = inner.decompress(data, wanted)
     if hasattr(inner, "unconsumed_tail"):  # zlib
         return out, inner.unconsumed_tail or inner.unused_data, inner.eof
-    # bz2 and lzma keep what they have not used yet themselves, until their stream ends.
+    # bz2 and lzma store unused bytes until their stream ends.
     return out, inner.unused_data if inner.eof else b"", inner.eof
 
 

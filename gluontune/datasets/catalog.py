@@ -1,4 +1,4 @@
-"""The registry of data sets: the one place where one is added."""
+"""The registry of data sets: the one place to add one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _HERE = "gluontune.datasets"
 DATASETS: Registry[DatasetInfo] = Registry("data set")
 for _info in (
     DatasetInfo(
-        # Clothes are as often seen mirrored. Crops are left out: the garments fill the frame and are centred,
-        # in the test part too, and in the few epochs of a short run they cost more than they bring.
+        # Clothes are as often seen mirrored. Crops are left out: the garments fill the frame and are centred, in the
+        # test part too, and in the few epochs of a short run crops cost more than they gain.
         name="sample", summary="10,000 + 2,000 images of Fashion-MNIST, embedded: needs no network",
         source="https://github.com/zalandoresearch/fashion-mnist", licence="MIT (Zalando SE)",
         opener=f"{_HERE}.fashion:open_sample", maker=f"{_HERE}.fashion:make_sample", probe=f"{_HERE}.fashion:present",
@@ -61,7 +61,7 @@ for _info in (
 
 
 def _find(name: str) -> tuple[DatasetInfo, str | None]:
-    """The entry and what follows the colon."""
+    """The entry and the text behind the colon."""
     kind, colon, rest = str(name).partition(":")
     if kind not in DATASETS:
         raise UnknownNameError("data set", str(name), [info.name for info in DATASETS])
@@ -81,8 +81,8 @@ def open_dataset(name: str) -> Dataset:
             ``records:PATH``.
 
     Raises:
-        UnknownNameError: no such name; the nearest is offered.
-        GluontuneError: it is not on this machine (the message tells how to get it), or does not fit.
+        UnknownNameError: no such name; offers the nearest.
+        GluontuneError: it is not on this machine (with the command to get it), or inconsistent.
 
     >>> open_dataset("sample").train
     RecordSplit(sample train: 10,000 images)
@@ -97,7 +97,7 @@ def open_dataset(name: str) -> Dataset:
 def list_datasets() -> list[dict[str, Any]]:
     """One row a registered data set, plain values: name, source, licence, size, mean, deviation, present.
 
-    ``present`` is the folder where it lies, or None where it is not on this machine or depends on a path.
+    ``present``: whether it is on this machine, in the folder ``path`` (None if that depends on the name).
 
     >>> [row["name"] for row in list_datasets()][:3]
     ['sample', 'fashion-mnist', 'cifar10']
@@ -113,17 +113,17 @@ def list_datasets() -> list[dict[str, Any]]:
 def fetch(
     name: str, url: str | None = None, force: bool = False, progress: Progress = lambda d, t: None
 ) -> dict[str, Any]:
-    """Download a data set, check its SHA-256, and put it into the cache folder.
+    """Download a data set, check its SHA-256, and store it in the cache folder.
 
     Args:
         name: ``cifar10`` or ``fashion-mnist``.
         url: another place to download from; the checksum stays the same.
-        force: even if it is there already.
-        progress: called with what is done and what is to do, first in bytes, then in images.
+        force: even if it is present.
+        progress: called with (done, in all), first in bytes, then in images.
 
     Raises:
         UsageError: this data set is not downloaded.
-        GluontuneError: no network, a checksum that does not match, a full disk, …
+        GluontuneError: no network, a wrong checksum, a full disk, …
 
     >>> fetch("fashion-mnist")["path"]  # doctest: +SKIP
     '/home/me/.cache/gluontune/fashion-mnist'
@@ -141,7 +141,7 @@ def fetch(
 
 
 def add(name: str, archive: Any, progress: Progress = lambda d, t: None) -> dict[str, Any]:
-    """Take over a data set from an archive or folder that is on this machine.
+    """Import a data set from an archive or folder on this machine.
 
     Args:
         name: ``cifar10`` (the official binary archive, or class folders in a tar or zip archive) or
@@ -150,7 +150,7 @@ def add(name: str, archive: Any, progress: Progress = lambda d, t: None) -> dict
         progress: called with images done and to do.
 
     Raises:
-        GluontuneError: it is not what it should be, or tries something that an archive of images need not.
+        GluontuneError: it is not the data set, or has refused content.
     """
     info = _able(name, "adder", "add")
     assert info.adder is not None

@@ -33,7 +33,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Layout:
-    """How many images there must be. ``batches`` training files of ``batch_rows`` rows, one test file."""
+    """The expected numbers of images: ``batches`` training files of ``batch_rows`` rows, one test file."""
 
     batches: int = 5
     batch_rows: int = 10_000
@@ -55,7 +55,7 @@ def open_cifar10(rest: str | None, info: Any) -> Dataset:
 
 
 def fetch(info: Any, url: str | None, progress: Progress) -> dict[str, Any]:
-    """Download the official binary archive and take it over; the archive itself is not kept."""
+    """Download the official binary archive and import it; the archive is removed."""
     from gluontune.datasets.download import download
 
     archive = download(url or URL, info.sha256, info.name, progress=progress)
@@ -67,17 +67,17 @@ def fetch(info: Any, url: str | None, progress: Progress) -> dict[str, Any]:
 def add(
     info: Any, archive: Path, progress: Progress = lambda done, total: None, layout: Layout = CIFAR10
 ) -> dict[str, Any]:
-    """Take over an archive: count its classes and images, refuse what does not fit, write records.
+    """Import an archive: check its classes and images, write records.
 
     Args:
         info: the registry entry.
         archive: the official binary archive, or a tar (gzip, bzip2, xz) or zip with
             ``train/<class>/<image>`` and ``test/<class>/<image>``, perhaps within one more folder.
         progress: called with images done and to do.
-        layout: the numbers that must come out.
+        layout: the expected numbers.
 
     Raises:
-        GluontuneError: it does not fit; the message names the member.
+        GluontuneError: unexpected content; names the member.
     """
     archive = Path(archive)
     if archive.is_dir():
@@ -85,20 +85,15 @@ def add(
     intake = _Intake(archive, layout, progress)
     with filling(info.name) as folder:
         intake.run(folder)
-        facts = {
-            "kind": intake.kind,
-            "archive": archive.name,
-            "classes": len(CLASSES),
-            "num_train": intake.counts["train"].sum().item(),
-            "num_test": intake.counts["test"].sum().item(),
-        }
+        counted = {f"num_{part}": counts.sum().item() for part, counts in intake.counts.items()}
+        facts = {"kind": intake.kind, "archive": archive.name, "classes": len(CLASSES), **counted}
         write_json(folder / "dataset.json", facts)
         (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n", encoding="utf-8")
     return {**facts, "path": str(records_folder(info.name))}
 
 
 class _Intake:
-    """One archive on its way into ``train.rec`` and ``test.rec``."""
+    """The import of one archive to ``train.rec`` and ``test.rec``."""
 
     def __init__(self, archive: Path, layout: Layout, progress: Progress):
         self.archive, self.layout, self.progress = archive, layout, progress
@@ -123,7 +118,7 @@ class _Intake:
             self._place(folder, part)
 
     def _place(self, folder: Path, part: str) -> None:
-        """Class folders come sorted by class, which readers that shuffle within a window cannot undo: mix them."""
+        """Write a part; class folders are shuffled, since shuffling readers with a window cannot undo their order."""
         with RecordReader(folder / f"in-{part}.rec") as reader:
             count = len(reader)
             order = np.arange(count) if self.kind == "official binary" else np.random.default_rng(0).permutation(count)
@@ -199,7 +194,7 @@ class _Intake:
         return part, CLASSES.index(label), data
 
     def _judge(self) -> None:
-        """The numbers must be CIFAR-10's."""
+        """Check the numbers of images."""
         wanted = {"train": self.layout.train_per_class, "test": self.layout.test_per_class}
         for part, counts in self.counts.items():
             for label, count in zip(CLASSES, counts.tolist()):

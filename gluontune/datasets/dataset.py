@@ -1,4 +1,4 @@
-"""What a data set is: a record for the registry, and the opened thing."""
+"""Data sets: the registry's entry, and the opened data set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gluontune.datasets.split import Split
 
 
 class DatasetWarning(UserWarning):
-    """Something about a data set that its user should know, such as images that were skipped."""
+    """A warning about a data set, such as skipped images."""
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class DatasetInfo:
     """An entry of the registry.
 
     Args:
-        name: what a Recipe says; forms with a value after the colon show it in capitals (``folder:PATH``).
+        name: as in a Recipe; forms with a value after the colon have it in capitals (``folder:PATH``).
         summary: one sentence.
         source: URL or description of the origin. licence: its terms.
-        opener: ``"module:function"``, called with what follows the name's colon (None if there is none).
+        opener: ``"module:function"``, called with the text behind the name's colon, or None.
         fetcher, adder, maker: ``"module:function"`` behind ``gluontune data fetch / add / make``, or None.
-        bytes: of the download, or of the records where nothing is downloaded; None if it depends.
+        bytes: of the download, or of the records without a download; None if it depends.
         num_train, num_test: images; None if it depends.
         image_shape: (H, W, C), or None for mixed sizes or if it depends.
         mean, std: of each channel over the training images, in units of 0 … 1; None if it depends.
         augment: usual augmentation of its training images, a name of ``gt.loading``; None if it depends.
         sha256: of the download.
-        probe: ``"module:function"`` that says whether the data set is here without a download, or None.
+        probe: ``"module:function"`` that returns the folder of the present data set or None; or None.
     """
 
     name: str
@@ -56,7 +56,7 @@ class DatasetInfo:
     probe: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What a listing shows, as plain values."""
+        """The values of a listing, ready for JSON."""
         shown = ("name", "summary", "source", "licence", "bytes", "num_train", "num_test", "augment", "sha256")
         values: dict[str, Any] = {name: getattr(self, name) for name in shown}
         for name in ("image_shape", "mean", "std"):
@@ -70,14 +70,14 @@ class Dataset:
     """An opened data set.
 
     Args:
-        name: as it was asked for.
-        info: its registry entry, with the figures of this very data set filled in.
+        name: as requested.
+        info: its registry entry, with the figures of this data set.
         classes: names of the classes; a label is a position in it.
         image_shape: (H, W, C) of every image, or None for mixed sizes.
         mean, std: of each channel (RGB or grey), in units of 0 … 1.
         augment: usual augmentation of the training images.
         train, test: the two parts.
-        notes: what its user should know, one sentence each. Skipped images are a :class:`DatasetWarning` too.
+        notes: remarks, one sentence each. Skipped images are also a :class:`DatasetWarning`.
     """
 
     name: str
@@ -105,11 +105,11 @@ def of_splits(
     size: int,
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """A data set of a user's own, with its catalogue entry filled in.
+    """A data set with its catalogue entry filled in.
 
     Args:
         info: the entry of its kind. parts: training and test. summary: shape, mean and deviation of its images.
-        source: where it lies. size: of its files, bytes. notes: remarks for the reader.
+        source: its place. size: of its files, bytes. notes: remarks for the reader.
     """
     check_names(classes, source)
     train, test = parts
@@ -123,10 +123,10 @@ def of_splits(
 
 
 def check_classes(name: str, classes: tuple[str, ...], train: np.ndarray, test: np.ndarray) -> None:
-    """Labels must be classes, more than one, and the test part must not ask for what was never taught.
+    """Check that labels are classes, more than one, and that all test classes occur in training.
 
     Raises:
-        GluontuneError: they do not fit; the message names the class or record.
+        GluontuneError: they are not; names the class or record.
     """
     for part, labels in (("training", train), ("test", test)):
         if not len(labels):

@@ -1,6 +1,6 @@
-"""Downloads that go on where they stopped, and count only when their SHA-256 is right.
+"""Downloads that resume and are accepted only with the right SHA-256; the data sets' folders in the cache.
 
-Where data sets live in the cache folder, and how a new one takes its place at once or not at all.
+A new data set takes its place in the cache at once or not at all.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from gluontune.core.reading import parse_json, read_text
 
 
 def records_folder(slug: str) -> Path | None:
-    """The folder with ``train.rec`` and ``test.rec`` of a data set, or None if it is not there."""
+    """The folder with ``train.rec`` and ``test.rec`` of a data set, or None."""
     folder = cache_dir() / slug / "records"
     there = all((folder / f"{part}.rec").is_file() for part in ("train", "test"))
     return folder if there else None
 
 
 def files_of(info: Any, fetched: str, added: str) -> dict[str, Path]:
-    """The record files of a data set that is fetched.
+    """The record files of a fetched data set.
 
     Args:
-        info: its catalogue entry. fetched, added: what ``data fetch`` and ``data add`` need, for the message.
+        info: its catalogue entry. fetched, added: arguments of ``data fetch`` and ``data add``, for the message.
 
     Raises:
-        GluontuneError: it is not there; says how to get it.
+        GluontuneError: it is missing; names the commands to get it.
     """
     folder = records_folder(info.name)
     if folder is None:
@@ -48,9 +48,9 @@ def files_of(info: Any, fetched: str, added: str) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def filling(slug: str) -> Iterator[Path]:
-    """A new folder that becomes the data set's ``records`` folder if the block ends well, and else goes.
+    """A new folder that becomes the data set's ``records`` folder if the block ends well, and else is removed.
 
-    What was made from an older one (``files``, ``packed``) goes with it.
+    Folders derived from an older one (``files``, ``packed``) are removed, too.
 
     Raises:
         GluontuneError: the cache folder is read-only, the disk full, …
@@ -78,7 +78,7 @@ def filling(slug: str) -> Iterator[Path]:
 
 
 def _sweep(home: Path) -> None:
-    """Remove what killed processes left behind."""
+    """Remove folders of killed processes."""
     for part in home.glob(".*-*.part"):
         pid = part.name.split("-")[-1].split(".")[0]
         with contextlib.suppress(ValueError, OSError):
@@ -88,7 +88,7 @@ def _sweep(home: Path) -> None:
 
 
 def as_png(images: np.ndarray, workers: int = 2) -> Iterator[bytes]:
-    """Each of uint8 (N, H, W) or (N, H, W, 3) RGB as a PNG file, in order, by OpenCV on threads."""
+    """PNG files of uint8 (N, H, W) or (N, H, W, 3) RGB, in order, by OpenCV on threads."""
     import cv2
 
     def encode(pixels: np.ndarray) -> bytes:
@@ -105,20 +105,20 @@ def as_png(images: np.ndarray, workers: int = 2) -> Iterator[bytes]:
 
 
 Progress = Callable[[int, int], None]
-CHUNK = 1 << 16  # what a broken connection may lose of what came
+CHUNK = 1 << 16  # lost at most by a broken connection
 TIMEOUT = 30  # seconds without a byte
 TRIES = 3
 LARGEST = 4 << 30
 
 
 class ResumingDownloader:
-    """A downloader for pooch that keeps an unfinished file and asks only for the rest.
+    """A downloader for pooch that resumes an unfinished file.
 
-    The rest is asked for with ``If-Range``, so that a file that changed on the server starts from its beginning.
+    The rest is requested with ``If-Range``, so that a file that changed on the server starts from its beginning.
 
     Args:
-        part: where the unfinished file is kept between runs; ``part`` + ``.json`` remembers its version.
-        progress: called with bytes done and bytes to do (0 if the server does not say).
+        part: the unfinished file between runs; ``part`` + ``.json`` stores its version.
+        progress: called with bytes done and in all (0 if unknown).
     """
 
     def __init__(self, part: Path, progress: Progress = lambda done, total: None):
@@ -133,7 +133,7 @@ class ResumingDownloader:
                 self._download(url)
                 break
             except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
-                # Only a connection that brought something is worth another try at once.
+                # Retry at once only a connection that delivered something.
                 if attempt == TRIES or not self.part.is_file() or not self.part.stat().st_size:
                     raise
         os.replace(self.part, output_file)
@@ -147,7 +147,7 @@ class ResumingDownloader:
         if have:
             headers.update({"Range": f"bytes={have}-", "If-Range": version})
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
-            if response.status_code == 416:  # nothing is left to send, or the file is another one
+            if response.status_code == 416:  # nothing is left to send, or the file has changed
                 self._forget()
                 return self._download(url) if have else response.raise_for_status()
             response.raise_for_status()
@@ -171,7 +171,7 @@ class ResumingDownloader:
         return None
 
     def _kept(self, url: str) -> tuple[int, str]:
-        """Bytes that are there, and the version that they belong to."""
+        """The bytes of the unfinished file, and its version."""
         try:
             note = parse_json(read_text(self.note))
             if note["url"] == url and note["version"]:
@@ -196,15 +196,15 @@ def download(
     """Download a file into the cache folder with pooch and check it.
 
     Args:
-        url: where it is.
+        url: of the file.
         sha256: its checksum.
         name: the data set, for the messages and the folder.
-        what: what ``gluontune data add NAME …`` would take instead.
-        progress: called with bytes done and bytes to do.
+        what: the argument of ``gluontune data add NAME …``, for the message.
+        progress: called with bytes done and in all.
 
     Raises:
-        GluontuneError: no network, another checksum, a full disk, … What came is kept for the next try,
-            unless it is wrong.
+        GluontuneError: no network, another checksum, a full disk, … A partial download is kept for the next try, unless
+            it is wrong.
     """
     import pooch
     import requests
@@ -229,7 +229,7 @@ def download(
             else "check the network and try again,"
         )
         raise GluontuneError(f"{url}: cannot download it ({_reason(error)}); {again}\n{way_out}") from error
-    except ValueError as error:  # pooch's word for a checksum
+    except ValueError as error:  # pooch's error for a wrong checksum
         with contextlib.suppress(OSError):
             loader._forget()
         raise GluontuneError(

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: the full set, and the sample of it that gluontune carries.
+"""Fashion-MNIST: the full set, and the sample of it in gluontune.
 
 Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning
 Algorithms", arXiv:1708.07747. MIT licence, Zalando SE.
@@ -28,7 +28,7 @@ CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shi
 URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 
-# File: SHA-256 of the official .gz, and of what is in it. Debian compresses anew, so only the latter agrees there.
+# File: SHA-256 of the official .gz, and of its content. Debian compresses anew, so only the latter agrees there.
 OFFICIAL = {
     "train-images-idx3-ubyte": (
         "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -53,7 +53,7 @@ PREFIX = {"train": "train", "test": "t10k"}
 
 
 def sample_folder() -> Path:
-    """Where the embedded sample lies: the repository's ``data``, or the wheel's ``_data``."""
+    """The folder of the embedded sample: the repository's ``data``, or the wheel's ``_data``."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package.parent / "data", package / "_data"):
         if (folder / "fashion-mnist-sample-train.rec").is_file():
@@ -76,7 +76,7 @@ def open_full(rest: str | None, info: Any) -> Dataset:
 
 
 def present(info: Any) -> Path | None:
-    """Where the data set lies, or None."""
+    """The folder of the data set, or None."""
     if info.name == "sample":
         try:
             return sample_folder()
@@ -144,14 +144,14 @@ def make_sample(
     per_class: dict[str, int] = SAMPLE_PER_CLASS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Make the embedded sample from the official files. The same files come out each time.
+    """Make the embedded sample from the official files. The result is always the same.
 
     Args:
         source: folder with the four official files; their SHA-256 is checked.
         out: folder for ``fashion-mnist-sample-{train,test}.{rec,idx}``.
         fast: zlib's compression in place of zopfli's: the same pixels, larger files.
         per_class: images of each class, by part.
-        progress: called with images done and to do.
+        progress: called with images done and in all.
     """
     if not fast:
         png.zopfli()
@@ -176,7 +176,7 @@ def _encoded(images: np.ndarray, fast: bool) -> Iterator[bytes]:
     if fast:
         yield from map(png.encode_grey, images)
         return
-    with ProcessPoolExecutor() as pool:  # the search is Python's work, which threads cannot share
+    with ProcessPoolExecutor() as pool:  # the search is Python code, which threads cannot share
         yield from pool.map(_squeeze, images, chunksize=50)
 
 
@@ -185,7 +185,7 @@ def _squeeze(image: np.ndarray) -> bytes:
 
 
 def add(info: Any, source: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
-    """Take over the full set from a folder with the four official files."""
+    """Import the full set from a folder with the four official files."""
     if not Path(source).is_dir():
         raise UsageError(f"{source}: give the folder that holds the four official files of Fashion-MNIST")
     data = {part: _official(Path(source), part) for part in ("train", "test")}
@@ -202,7 +202,7 @@ def add(info: Any, source: Path, progress: Callable[[int, int], None] = lambda d
 
 
 def fetch(info: Any, url: str | None, progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """Download the four files (or take Debian's, which are there) and take them over."""
+    """Import the four files, downloaded or of Debian's package."""
     from gluontune.datasets.download import download
 
     if url is None and all((DEBIAN / f"{name}.gz").is_file() for name in OFFICIAL):

@@ -29,8 +29,8 @@ HEAD, TAIL = 65536, 65536
 def open_folder(path: str | None, info: Any) -> Dataset:
     """Open class folders: ``PATH/train/<class>/`` and ``PATH/test|val/<class>/``, or ``PATH/<class>/``.
 
-    One level is split: a tenth of each class, chosen by the file names alone, is the test part. Files that
-    are not whole images are skipped with a note; if they are more than a quarter, that is an error.
+    One level is split: a tenth of each class, chosen by the file names alone, is the test part. Damaged files are
+    skipped with a note; more than a quarter of them are an error.
     """
     root = Path(str(path)).expanduser().absolute()
     name = f"folder:{path}"
@@ -90,10 +90,10 @@ def _classes(folder: Path) -> list[str]:
 
 
 def _scan(root: Path, part: Path, names: list[str], classes: list[str] | None = None) -> tuple[list[Sample], list[str]]:
-    """The samples below ``part`` and, for those that are not whole, a reason each.
+    """The samples below ``part`` and the reasons of the damaged ones.
 
     Args:
-        root: what paths are relative to.
+        root: the base of relative paths.
         part: the folder with the class folders ``names``.
         classes: the numbering; None: ``names``.
     """
@@ -131,14 +131,14 @@ def _images(root: Path, folder: Path, number: int) -> list[Sample]:
                 try:
                     facts = os.stat(path)
                     size, changed = facts.st_size, facts.st_mtime_ns
-                except OSError:  # a dangling link: reading it will say so
+                except OSError:  # a dangling link: reading it raises
                     size, changed = -1, 0
                 found.append((os.path.relpath(path, root), number, size, changed))
     return found
 
 
 def _fault(path: str) -> str | None:
-    """Why a file is not a whole image, from its first and last bytes."""
+    """The reason why a file is not a whole image, by its first and last bytes, or None."""
     try:
         with open(path, "rb") as stream:
             data = stream.read(HEAD)

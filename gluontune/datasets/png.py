@@ -1,8 +1,8 @@
-"""Small grey PNG files: each row's filter is chosen by trying, the deflate stream by zopfli.
+"""Small grey PNG files: each row's filter is chosen by trial, the deflate stream by zopfli.
 
 A PNG row is stored as differences from its neighbours, by one of five filters (PNG specification, section 9).
-Which filters deflate best cannot be computed, only tried: rows are changed one at a time and what shrinks the
-file is kept. zopfli then spends its time on the deflate stream; any PNG decoder reads the result.
+The best filters for deflate cannot be computed, only tried: rows are changed one at a time, and changes that shrink the
+file are kept. zopfli then optimizes the deflate stream; any PNG decoder reads the result.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def encode_grey(image: np.ndarray, compress: Callable[..., bytes] | None = None)
 
     Args:
         image: uint8 (H, W).
-        compress: bytes to a zlib stream, such as ``zopfli().compress``; None uses zlib with the best of the
-            usual filters and no search.
+        compress: bytes to a zlib stream, such as ``zopfli().compress``; None: zlib with the best of the usual filters,
+            without a search.
 
     >>> import cv2
     >>> image = np.arange(12, dtype=np.uint8).reshape(3, 4)
@@ -57,7 +57,7 @@ def encode_grey(image: np.ndarray, compress: Callable[..., bytes] | None = None)
 
 
 def _search(rows: list[list[bytes]], starts: list[list[int]], compress: Callable[..., bytes]) -> bytes:
-    """The smallest stream that climbing from the four best starts, and then refining the winner, finds."""
+    """The smallest stream by climbing from the four best starts and refining the winner."""
     choices = [_climb(rows, s) for s in starts[:2]] + starts[:1] + [_climb(rows, s) for s in starts[2:4]]
     tried = [_squeeze(rows, choice, compress) for choice in choices]
     best = min(tried, key=len)
@@ -80,7 +80,7 @@ def _deflate(raw: bytes) -> bytes:
 
 
 def _filtered_rows(image: np.ndarray) -> list[list[bytes]]:
-    """For each row its five encodings: filter number and filtered bytes."""
+    """The five encodings of each row: filter number and filtered bytes."""
     x = image.astype(np.int16)
     padded = np.pad(x, ((1, 0), (1, 0)))
     left, up, corner = padded[1:, :-1], padded[:-1, 1:], padded[:-1, :-1]
@@ -102,7 +102,7 @@ def _least_sum(rows: list[list[bytes]]) -> list[int]:
 
 
 def _climb(rows: list[list[bytes]], choice: list[int], passes: int = 2) -> list[int]:
-    """Change one row's filter at a time for as long as the file shrinks."""
+    """Change one row's filter at a time while the file shrinks."""
     best = len(_deflate(_join(rows, choice)))
     for _ in range(passes):
         before = best
@@ -118,7 +118,7 @@ def _climb(rows: list[list[bytes]], choice: list[int], passes: int = 2) -> list[
 
 
 def _refine(rows: list[list[bytes]], choice: list[int], compress: Callable[..., bytes]) -> list[int]:
-    """As :func:`_climb`, but measured by a quick zopfli, on those changes that zlib finds nearly as good."""
+    """As :func:`_climb`, but measured by a quick zopfli, on changes that are nearly as good for zlib."""
     best = len(_squeeze(rows, choice, compress, 3))
     near = len(_deflate(_join(rows, choice)))
     for r in range(len(rows)):

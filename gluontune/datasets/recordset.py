@@ -1,4 +1,4 @@
-"""``records:PATH``: RecordIO files; and facts that only images tell: shape, mean and deviation, worked out once."""
+"""``records:PATH``: RecordIO files; and cached facts of images: shape, mean and deviation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEST_SHARE = 0.1
 def open_records(path: str | None, info: Any) -> Dataset:
     """Open ``FOLDER`` (train.rec and test.rec or val.rec), ``TRAIN.rec,TEST.rec``, or one file, split 90/10.
 
-    A ``classes.txt`` beside the training file, one name a line, names the classes.
+    A ``classes.txt`` beside the training file has the class names, one a line.
     """
     name = f"records:{path}"
     train_path, test_path = _paths(str(path))
@@ -78,7 +78,7 @@ def _paths(path: str) -> tuple[Path, Path | None]:
 
 
 def _labels(path: Path) -> np.ndarray:
-    """int64 (N,) class numbers; refuses what cannot be one."""
+    """int64 (N,) class numbers; refuses others."""
     with RecordReader(path) as reader:
         found = np.array(reader.labels())
     if not len(found):
@@ -89,7 +89,7 @@ def _labels(path: Path) -> np.ndarray:
         raise GluontuneError(
             f"{path}: its records carry {found.shape[1]} labels each; a classifier needs one class number"
         )
-    # More classes than records cannot be learned from them: such a label is an id or damage.
+    # More classes than records cannot be learned: such a label is an id or damaged.
     wrong = np.flatnonzero(~(found >= 0) | (found != np.floor(found)) | (found > max(len(found), 2)))
     if len(wrong):
         at = int(wrong[0])
@@ -129,7 +129,7 @@ def _divide(labels: np.ndarray, name: str, classes: tuple[str, ...]) -> tuple[np
 
 
 def _fingerprint(*paths: Path | None) -> str:
-    """Changes when a file is replaced by another."""
+    """A text that changes when a file is replaced."""
     digest = hashlib.blake2b(digest_size=6)
     for path in paths:
         if path is not None:
@@ -138,11 +138,11 @@ def _fingerprint(*paths: Path | None) -> str:
     return digest.hexdigest()
 
 
-SAMPLE = 500  # images that mean and deviation are taken from
+SAMPLE = 500  # images for mean and deviation
 
 
 def common_shape(splits: list[Split]) -> tuple[int, int, int] | None:
-    """(H, W, C) of every image, or None at the first that has another size. C is 1 only if all are grey."""
+    """(H, W, C) of every image, or None for different sizes. C is 1 only if all are grey."""
     size, channels = None, 1
     for split in splits:
         for i in range(len(split)):
@@ -160,8 +160,7 @@ def mean_std(split: Split, channels: int, sample: int = SAMPLE) -> tuple[tuple[f
     """Mean and standard deviation of each channel, in units of 0 … 1.
 
     Args:
-        split: training images; ``sample`` of them, evenly spaced, are decoded. Each image counts the same,
-            whatever its size.
+        split: training images; ``sample`` of them, evenly spaced, are decoded. All images have the same weight.
         channels: 3 or 1.
 
     Raises:
@@ -176,13 +175,13 @@ def mean_std(split: Split, channels: int, sample: int = SAMPLE) -> tuple[tuple[f
     with ThreadPoolExecutor(2) as pool:
         first, second = np.mean(list(pool.map(moments, chosen)), axis=0)
     deviation = np.sqrt(np.maximum(second - first**2, 0))
-    # A deviation of zero (all images of one colour) would divide by zero when images are normalized.
+    # A deviation of zero (all images of one colour) would divide by zero in normalization.
     deviation = np.where(deviation < 1e-4, 1.0, deviation)
     return tuple(np.round(first, 4).tolist()), tuple(np.round(deviation, 4).tolist())
 
 
 def remembered(key: str, work: Any) -> dict[str, Any]:
-    """``work()``'s plain values, kept in the cache folder under ``key``; a cache that cannot be written is no error."""
+    """``work()``'s plain values, cached in the cache folder under ``key`` if it is writable."""
     digest = hashlib.blake2b(key.encode(errors="backslashreplace"), digest_size=12).hexdigest()
     path: Path = cache_dir() / "facts" / f"{digest}.json"
     try:
@@ -195,12 +194,12 @@ def remembered(key: str, work: Any) -> dict[str, Any]:
     try:
         write_json(path, {"key": key, "values": values})
     except GluontuneError:
-        return values  # read-only or full: it is only a memory
+        return values  # read-only or full: it is only a cache
     return values
 
 
 def summary(key: str, splits: list[Any]) -> tuple[Any, tuple[float, ...], tuple[float, ...]]:
-    """Common shape (None: mixed sizes), and mean and deviation of the first split; remembered under ``key``."""
+    """Common shape (None: mixed sizes), and mean and deviation of the first split; cached under ``key``."""
 
     def work() -> dict[str, Any]:
         shape = common_shape(splits)

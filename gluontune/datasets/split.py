@@ -24,11 +24,11 @@ class Split(ABC):
 
     Args:
         slug, part: the data set's name and ``train`` or ``test``. classes: their names, in order.
-        places: int64 (N,), where each sample lies in what holds them.
+        places: int64 (N,), the place of each sample in its container.
 
     Attributes:
         labels: int64 (N,), class numbers, read-only.
-        rec_path: the ``.rec`` file that holds exactly these samples in this order, or None.
+        rec_path: the ``.rec`` file with exactly these samples in this order, or None.
     """
 
     rec_path: Path | None = None
@@ -50,7 +50,7 @@ class Split(ABC):
         """The encoded image at a position, bytes-like.
 
         Raises:
-            GluontuneError: it is truncated, empty, damaged or gone; the message names the file or record.
+            GluontuneError: it is truncated, empty, damaged or missing; names the file or record.
         """
         data = self._read(index)
         reason = header.fault(data)
@@ -63,10 +63,10 @@ class Split(ABC):
 
         Args:
             index: the position.
-            channels: 3, 1, or 0 for what the image has.
+            channels: 3, 1, or 0: as in the image.
 
         Raises:
-            GluontuneError: as :meth:`read`, or the decoder gives up.
+            GluontuneError: as :meth:`read`, or it cannot be decoded.
         """
         pixels = image.decode(self.read(index), channels)
         if pixels is None:
@@ -75,14 +75,13 @@ class Split(ABC):
 
     @abstractmethod
     def name_of(self, index: int) -> str:
-        """What an error calls this sample: its file, or its record."""
+        """The name of this sample in errors: its file or record."""
 
     @abstractmethod
     def files(self) -> list[Path]:
         """One image file a sample, in this order.
 
-        Images that live in records are written once into the cache folder; a file that is there with the
-        right size is used again.
+        Images in records are written once into the cache folder; an existing file of the right size is used again.
 
         Raises:
             GluontuneError: the disk is full, the cache folder read-only, …
@@ -103,11 +102,11 @@ class Split(ABC):
         return self._take(chosen.astype(np.int64))
 
     def to_records(self, path: PathLike | None = None) -> Path:
-        """Pack the encoded images as they are into a ``.rec`` file, once.
+        """Pack the encoded images unchanged into a ``.rec`` file, once.
 
         Args:
-            path: the file; None takes :attr:`rec_path` if there is one, else a file in the cache folder. A
-                file that is there with the same labels and sizes is used again.
+            path: the file; None: :attr:`rec_path`, or else a file in the cache folder. An existing file with the same
+                labels and sizes is used again.
 
         Raises:
             GluontuneError: an image cannot be read, the disk is full, …
@@ -174,7 +173,7 @@ class RecordSplit(Split):
         return f"{self._path}, record {int(self._places[index])}"
 
     def _open(self) -> RecordReader:
-        # Two threads may both open it; either reader is good, and no lock can be held across a fork.
+        # Two threads may both open it; either reader works, and no lock may be held across a fork.
         if self._reader is None:
             self._reader = RecordReader(self._path)
         return self._reader
@@ -185,10 +184,10 @@ class RecordSplit(Split):
     def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """Addresses and lengths of encoded images, and the mapped file to hold, as :meth:`RecordReader.locate`.
 
-        None where they cannot be had, or :meth:`read` is not this class's own: then it reads each.
+        None if they are unknown, or if :meth:`read` is overridden and must read each.
         """
-        own = type(self).read is Split.read and type(self)._read is RecordSplit._read
-        if not own or "read" in vars(self):
+        plain = type(self).read is Split.read and type(self)._read is RecordSplit._read
+        if not plain or "read" in vars(self):
             return None
         return self._open().locate(self._places[indices])
 
@@ -234,7 +233,7 @@ class FileSplit(Split):
 
     Args:
         slug, part, classes: as :class:`RecordSplit`.
-        root: the folder that ``names`` are relative to.
+        root: the base folder of ``names``.
         names: path of each file.
         labels: int64 (N,).
     """
@@ -290,7 +289,7 @@ def _safe(name: str) -> str:
 
 
 def _write(path: Path, data: Any) -> None:
-    """Write beside and rename. No fsync: thousands of them take minutes, and a size check follows each reuse."""
+    """Write beside and rename, without fsync: thousands take minutes, and each reuse checks the size."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         try:

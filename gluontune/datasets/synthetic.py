@@ -1,36 +1,36 @@
-"""``synthetic``: generated images with learnable classes, of any number and size, for work on I/O.
+"""``synthetic``: generated images with learnable classes, of any number and size, for measurements of I/O.
 
-Each class has a smooth colour pattern, the same when mirrored, so that flips never change the class. An image
-is its class's pattern, shifted and weakened at random, over a photograph-like texture (amplitude falling as
-1/frequency: Field, "Relations between the statistics of natural images", 1987), so that JPEG files come out
-about as large, and as slow to decode, as photographs of that size.
+Each class has a smooth, symmetric colour pattern, so that flips never change the class. An image is its class's
+pattern, shifted and weakened at random, over a photograph-like texture (amplitude falling as 1/frequency: Field,
+"Relations between the statistics of natural images", 1987), so that JPEG files are about as large, and as slow to
+decode, as photographs of that size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.datasets.dataset import Dataset, augment_for
+from gluontune.datasets.dataset import Dataset, of_splits
 from gluontune.datasets.download import filling, records_folder
 from gluontune.datasets.recordset import mean_std, remembered
 from gluontune.datasets.split import RecordSplit
 from gluontune.records import RecordReader, RecordWriter
 
-VERSION = 1  # part of the folder's name: raise it when other pixels come out
+VERSION = 1  # part of the folder's name: raise it when the pixels change
 TEXTURES = 16
 LIMITS = {"train": 10_000_000, "test": 10_000_000, "classes": 10_000, "seed": 2**31 - 1}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What ``synthetic:…`` says: numbers of images, ``size=HEIGHTxWIDTH``, ``format`` jpeg or png."""
+    """Options of ``synthetic:…``: numbers of images, ``size=HEIGHTxWIDTH``, ``format`` jpeg or png."""
 
     train: int = 2000
     test: int = 200
@@ -47,7 +47,7 @@ class Options:
 
 
 def parse(text: str | None) -> Options:
-    """Read ``train=2000,test=200,size=256x256,classes=10,format=jpeg,seed=0``; what is left out has its default.
+    """Read ``train=2000,test=200,size=256x256,classes=10,format=jpeg,seed=0``; with defaults.
 
     >>> parse("size=32,format=png")
     Options(train=2000, test=200, size=(32, 32), classes=10, format='png', seed=0)
@@ -97,12 +97,8 @@ def make(rest: str | None, info: Any, progress: Callable[[int, int], None] = lam
     already = records_folder(options.slug) is not None
     if not already:
         _generate(options, progress)
-    return {
-        "path": str(records_folder(options.slug)),
-        "num_train": options.train,
-        "num_test": options.test,
-        "already": already,
-    }
+    folder = str(records_folder(options.slug))
+    return {"path": folder, "num_train": options.train, "num_test": options.test, "already": already}
 
 
 def open_synthetic(rest: str | None, info: Any) -> Dataset:
@@ -116,16 +112,12 @@ def open_synthetic(rest: str | None, info: Any) -> Dataset:
     for part in ("train", "test"):
         with RecordReader(folder / f"{part}.rec") as reader:
             splits[part] = RecordSplit(options.slug, part, folder / f"{part}.rec", reader.labels(), classes)
-    shape = (*options.size, 3)
     train = splits["train"]
     known = remembered(f"pixels {options.slug}", lambda: dict(zip(("mean", "std"), mean_std(train, 3, 200))))
-    mean, std, augment = tuple(known["mean"]), tuple(known["std"]), augment_for(shape)
+    size = sum((folder / f"{part}.rec").stat().st_size for part in splits)
+    facts = (*options.size, 3), tuple(known["mean"]), tuple(known["std"])
     name = f"synthetic:{rest}" if rest else "synthetic"
-    filled = replace(
-        info, name=name, num_train=options.train, num_test=options.test, image_shape=shape, mean=mean, std=std,
-        augment=augment, bytes=sum((folder / f"{part}.rec").stat().st_size for part in splits),
-    )  # fmt: skip
-    return Dataset(name, filled, classes, shape, mean, std, augment, train, splits["test"])
+    return of_splits(info, name, classes, (train, splits["test"]), facts, info.source, size)
 
 
 def _generate(options: Options, progress: Callable[[int, int], None]) -> None:
@@ -148,7 +140,7 @@ def _name_classes(folder: Path, options: Options) -> None:
 
 
 class Painter:
-    """Paints and encodes images; what comes out depends on the options alone, not on threads."""
+    """Paints and encodes images, which depend on the options alone, not on threads."""
 
     def __init__(self, options: Options):
         self.options = options
@@ -188,7 +180,7 @@ class Painter:
 def _texture(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
     """float32 (H, W, 3), mean 0, deviation 35, amplitude falling as 1/frequency."""
     height, width = size
-    fft: Any = np.fft  # its stubs know no plain numbers
+    fft: Any = np.fft  # its stubs lack plain numbers
     fy, fx = fft.fftfreq(height)[:, None], fft.rfftfreq(width)[None, :]
     falling = 1 / np.maximum(np.hypot(fy, fx), 1 / max(size))
     falling[0, 0] = 0
@@ -200,7 +192,7 @@ def _texture(size: tuple[int, int], random: np.random.Generator) -> np.ndarray:
 
 
 def _pattern(seed: int, label: int) -> np.ndarray:
-    """float32 (6, 6, 3), mean 0, deviation 40, the same when mirrored."""
+    """float32 (6, 6, 3), mean 0, deviation 40, symmetric."""
     random = np.random.default_rng([seed, 99, label])
     half = random.normal(size=(6, 3, 3))
     whole = np.concatenate([half, half[:, ::-1]], axis=1)

@@ -1,10 +1,10 @@
-"""Loaders: decode, augment and batch images fast enough, and find out how much is enough.
+"""Loaders: decode, augment and batch images fast enough, and measure how much is enough.
 
 >>> import gluontune as gt
 >>> gt.loading.LOADERS.names()
 ['gluon', 'threaded', 'resident']
 
-Nothing here imports mxnet until a loader that yields NDArrays is built.
+mxnet is imported only when a loader that yields NDArrays is built.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Augmentations: what each does, and the random draws of a whole batch at once.
+"""Augmentations: their definitions, and the random draws of a whole batch.
 
-The draws of a batch depend on the seed, the epoch, the rank and the batch alone, never on the thread
-or the loader: two loaders with one seed make the same crops.
+The draws of a batch depend on the seed, the epoch, the rank and the batch alone, never on the thread or the loader: two
+loaders with one seed crop alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CENTER = 0.875  # 224 of 256
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one batch of ``n`` images; None where an augmentation needs none."""
+    """The random numbers of one batch of ``n`` images; None for unused ones."""
 
     flip: np.ndarray | None = None  # bool (n,)
     offsets: np.ndarray | None = None  # int64 (n, 2), top and left of the crop in the padded image
@@ -36,11 +36,11 @@ class Draws:
 
     @property
     def finishes(self) -> bool:
-        """Whether an image changes once it has its crop, size and flip."""
+        """Whether an image changes after crop, resize and flip."""
         return self.jitter is not None or self.steps is not None or self.operations is not None
 
     def finish(self, image: np.ndarray, i: int) -> None:
-        """What comes behind crop, resize and flip, in place: uint8 (H, W, C), image ``i`` of the batch."""
+        """Apply the changes after crop, resize and flip, in place: uint8 (H, W, C), image ``i`` of the batch."""
         place = image[..., 0] if image.shape[2] == 1 else image
         if self.jitter is not None:
             colour.jitter(place, *self.jitter[i].tolist())
@@ -55,9 +55,9 @@ class Augment:
     """One augmentation.
 
     Args:
-        name: what a Recipe says.
+        name: as in a Recipe.
         summary: one sentence.
-        geometry: ``fit``: the largest centred box of the wanted aspect ratio, resized where its size
+        geometry: ``fit``: the largest centred box of the wanted aspect ratio, resized if its size
             differs; ``center``: the same box shrunk to 224/256; ``pad-crop``: fit, then reflect-pad by
             ``pad`` pixels and crop at random; ``resized-crop``: a random box of 8–100 % of the area;
             ``stretch``: the whole image, whatever its aspect ratio.
@@ -88,7 +88,7 @@ class Augment:
 
     @property
     def finishes(self) -> bool:
-        """Whether images change once they have their crop, size and flip."""
+        """Whether images change after crop, resize and flip."""
         return self.jitter > 0 or self.operations > 0 or any(self.colour)
 
     def draw(self, rng: np.random.Generator, n: int) -> Draws:
@@ -109,7 +109,7 @@ class Augment:
         return Draws(flip, offsets, uniforms, jitter, steps, operations)
 
     def box(self, draws: Draws, i: int, height: int, width: int, shape: tuple[int, ...]) -> Box:
-        """The part of a ``height`` × ``width`` image that becomes image ``i`` of the batch.
+        """The part of a ``height`` × ``width`` image for image ``i`` of the batch.
 
         >>> AUGMENTS["none"].box(Draws(), 0, 480, 640, (224, 224, 3))
         (0, 80, 480, 480)
@@ -152,53 +152,27 @@ for _entry in (
     Augment("center-crop", "the centre, 224/256 of the sides: the usual one for validation", "center"),
     Augment("flip", "mirror half of the images", flip=True),
     Augment("pad-crop-flip", "pad by 4, crop at random, flip: the usual one of CIFAR", "pad-crop", True, pad=4),
-    Augment(
-        "pad-crop-alternating-flip",
-        "pad by 4, crop at random, mirror each image in every second epoch",
-        "pad-crop",
-        True,
-        pad=4,
-        alternate=True,
-    ),
-    Augment(
-        "pad-2-crop-alternating-flip", "the same, padded by 2: airbench's", "pad-crop", True, pad=2, alternate=True
-    ),
-    Augment(
-        "random-resized-crop-flip",
-        "a random box of 8-100 % of the area, ratio 3/4-4/3, flip: the usual one of ImageNet",
-        "resized-crop",
-        True,
-    ),
-    Augment(
-        "random-resized-crop-flip-jitter",
-        "the same, with brightness, contrast and saturation each times 0.6-1.4",
-        "resized-crop",
-        True,
-        jitter=0.4,
-    ),
-    Augment(
-        "random-resized-crop-flip-color-jitter",
-        "the same box and flip, then torchvision's ColorJitter(0.4, 0.4, 0.4, 0.1): each in a random order, hue too",
-        "resized-crop",
-        True,
-        colour=(0.4, 0.4, 0.4, 0.1),
-    ),
-    Augment(
-        "random-resized-crop-flip-randaugment",
-        "the same box and flip, then two of RandAugment's operations of magnitude 9",
-        "resized-crop",
-        True,
-        operations=2,
-    ),
-    Augment(
-        "pad-crop-flip-randaugment",
-        "pad by 4, crop at random, flip, then two of RandAugment's operations of magnitude 9",
-        "pad-crop",
-        True,
-        pad=4,
-        operations=2,
-    ),
+    Augment("pad-crop-alternating-flip", "pad by 4, crop at random, mirror each image in every second epoch",
+            "pad-crop", True, pad=4, alternate=True),
+    Augment("pad-2-crop-alternating-flip", "the same, padded by 2: airbench's",
+            "pad-crop", True, pad=2, alternate=True),
+    Augment("random-resized-crop-flip",
+            "a random box of 8-100 % of the area, ratio 3/4-4/3, flip: the usual one of ImageNet",
+            "resized-crop", True),
+    Augment("random-resized-crop-flip-jitter",
+            "the same, with brightness, contrast and saturation each times 0.6-1.4",
+            "resized-crop", True, jitter=0.4),
+    Augment("random-resized-crop-flip-color-jitter",
+            "the same box and flip, then torchvision's ColorJitter(0.4, 0.4, 0.4, 0.1): each in a random order, "
+            "hue too",
+            "resized-crop", True, colour=(0.4, 0.4, 0.4, 0.1)),
+    Augment("random-resized-crop-flip-randaugment",
+            "the same box and flip, then two of RandAugment's operations of magnitude 9",
+            "resized-crop", True, operations=2),
+    Augment("pad-crop-flip-randaugment",
+            "pad by 4, crop at random, flip, then two of RandAugment's operations of magnitude 9",
+            "pad-crop", True, pad=4, operations=2),
     Augment("stretch", "the whole image, its sides stretched to the wanted size: the usual one of SSD", "stretch"),
     Augment("stretch-flip", "the same, and mirror half of the images", "stretch", True),
-):
+):  # fmt: skip
     AUGMENTS.add(_entry.name, _entry)

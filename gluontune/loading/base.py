@@ -1,4 +1,4 @@
-"""What every loader shares: which samples make which batch, epochs, and the state of one in mid-epoch."""
+"""The base of all loaders: the samples of each batch, epochs, and the state in mid-epoch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gluontune.recipe.rules import CHOICES
 
 
 class Split(Protocol):
-    """The part of a data set that loaders read: encoded images with a class number each."""
+    """The interface of a data set's part: encoded images with a class number each."""
 
     labels: np.ndarray  # int64 (N,)
 
@@ -27,7 +27,7 @@ class Split(Protocol):
 
 
 def sample_error(split: Any, index: int, error: BaseException) -> GluontuneError:
-    """The error that names sample ``index`` once: by the split's own name for it, or by its number."""
+    """The error that names sample ``index`` once: by the split's name for it, or by its number."""
     name = str(split.name_of(index)) if hasattr(split, "name_of") else f"sample {index}"
     reason = str(error) or type(error).__name__
     return GluontuneError(reason if name in reason else f"{name}: {reason}")
@@ -36,11 +36,11 @@ def sample_error(split: Any, index: int, error: BaseException) -> GluontuneError
 class Loader(ABC):
     """Batches of images and labels, epoch by epoch.
 
-    ``yields`` says what ``epoch(n)`` gives: ``uint8-nhwc``, a pair of numpy arrays, uint8 (N, H, W, C)
-    and int64 (N,), to be normalized on the device; or ``float32-nchw``, a pair of NDArrays, float32
-    (N, C, H, W), normalized, and their labels.
+    ``yields`` is the type of ``epoch(n)``'s items: ``uint8-nhwc``, a pair of numpy arrays, uint8 (N, H, W, C) and int64
+    (N,), to be normalized on the device; or ``float32-nchw``, a pair of NDArrays, float32 (N, C, H, W), normalized, and
+    their labels.
 
-    A batch is valid for as long as you hold it; memory that you have let go of is used again.
+    A batch is valid while you hold it; released memory is used again.
 
     Args:
         split: ``len(split)``, ``split.labels`` int64 (N,), ``split.read(i)`` → the encoded image.
@@ -50,8 +50,8 @@ class Loader(ABC):
         shuffle, seed, last_batch, rank, world_size, partition: see :class:`gluontune.loading.Order`.
 
     Attributes:
-        transform: called with images, labels, epoch and number of each batch that is handed out, and gives those that
-            are; None: as they are. It must not change what it is given.
+        transform: called with images, labels, epoch and number of each batch, and returns the images and labels to
+            yield; None: no change. It must not modify its arguments.
 
     Raises:
         UsageError: an argument that can never work.
@@ -86,17 +86,17 @@ class Loader(ABC):
         self.labels = np.asarray(split.labels, dtype=np.int64)
         if self.labels.shape != (len(split),):
             raise UsageError(f"the split has {len(split)} samples but labels of shape {self.labels.shape}")
-        self._epoch = 0  # the epoch under way, or the next
-        self._done = 0  # its batches that were handed out
+        self._epoch = 0  # the current epoch, or the next
+        self._done = 0  # its yielded batches
         self._resume_at: tuple[int, int] | None = None
         self._first_flips: np.ndarray | None = None  # bool (N,), of an alternating flip
 
     def __len__(self) -> int:
-        """Batches of one epoch (of the next one, where ``rollover`` makes them differ)."""
+        """Batches of one epoch (of the next one, if ``rollover`` makes them differ)."""
         return self.order.num_batches(self._epoch)
 
     def epoch(self, n: int) -> Iterator[tuple[Any, Any]]:
-        """The batches of epoch ``n``: the same for the same seed, whatever the threads or workers."""
+        """The batches of epoch ``n``: the same for the same seed and any number of threads or workers."""
         if n < 0:
             raise UsageError(f"epoch={n}: epochs are numbered from 0")
         start = 0
@@ -111,11 +111,11 @@ class Loader(ABC):
         return self.epoch(self._epoch)
 
     def state(self) -> dict[str, Any]:
-        """Where the loader stands, as plain values: what was handed out counts as used."""
+        """The position of the loader, as plain values: yielded batches count as used."""
         return {"loader": self.name, "epoch": self._epoch, "batch": self._done, "order": vars(self.order).copy()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken: ``epoch(state["epoch"])`` then begins after its last batch.
+        """Continue from ``state``: ``epoch(state["epoch"])`` then begins after its last batch.
 
         Raises:
             UsageError: the state is of another data set, batch size, seed or sharding.
@@ -128,8 +128,8 @@ class Loader(ABC):
         self._epoch, self._done = int(state["epoch"]), int(state["batch"])
         self._resume_at = (self._epoch, self._done)
 
-    def close(self) -> None:  # noqa: B027 (a loader without threads has nothing to end)
-        """End threads and processes and let memory go. The loader can be closed twice."""
+    def close(self) -> None:  # noqa: B027 (a loader without threads has nothing to close)
+        """End threads and processes and release memory. It may be called twice."""
 
     def __enter__(self) -> Loader:
         return self
@@ -160,7 +160,7 @@ class Loader(ABC):
                 if self.transform is not None:
                     batch = self.transform(*batch, n, number)
                 yield batch
-                del batch  # the loader may use its memory again as soon as the caller lets it go
+                del batch  # the loader reuses its memory once the caller releases it
             if self._epoch == n:
                 self._epoch, self._done = n + 1, 0
         finally:
@@ -182,12 +182,12 @@ def check_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
 
 LAST_BATCH, PARTITION = CHOICES["last_batch"], CHOICES["partition"]
 
-# What a stream of random numbers is for; two purposes never share a stream.
+# Purposes of random streams; two purposes never share a stream.
 SHUFFLE, AUGMENT, METHOD, FLIP = 0, 1, 2, 3
 
 
 def generator(*key: int) -> np.random.Generator:
-    """The random numbers of one purpose: equal keys give equal numbers, on any machine and thread.
+    """The random numbers of one purpose: equal for equal keys, on any machine and thread.
 
     >>> int(generator(0, 7).integers(1000)) == int(generator(0, 7).integers(1000))
     True
@@ -204,14 +204,14 @@ class Order:
         batch_size: samples in a batch.
         shuffle: a new permutation each epoch, the same on every rank; else the order of the data set.
         seed: of the permutations.
-        last_batch: ``discard`` drops the incomplete batch, ``keep`` yields it, ``rollover`` puts it in
-            front of the next epoch.
-        rank, world_size: this rank takes every ``world_size``-th sample from ``rank`` on. All ranks have
-            equally many batches: ``keep`` repeats at most ``world_size - 1`` samples from the front,
-            the others leave at most as many out (others in each epoch, if shuffled).
-        partition: ``shard`` as above: one shuffle of all, dealt out, anew in each epoch. ``whole``: each rank takes
-            as many samples from a shuffle of its own over the whole data set, so that some are drawn twice in an
-            epoch and others not. (The two options of the deck "Fundamentals of deep learning for multi-GPUs".)
+        last_batch: ``discard`` drops the incomplete batch, ``keep`` yields it, ``rollover`` prepends it to the next
+            epoch.
+        rank, world_size: this rank takes every ``world_size``-th sample from ``rank`` on. All ranks have equally many
+            batches: ``keep`` repeats at most ``world_size - 1`` samples from the front, the others drop at most as
+            many (others in each epoch, if shuffled).
+        partition: ``shard`` as above: one shuffle of all in each epoch, dealt out. ``whole``: each rank takes as many
+            samples from its own shuffle of the whole data set, so that some are drawn twice in an epoch and others
+            not. (The two options of the deck "Fundamentals of deep learning for multi-GPUs".)
 
     >>> [b.tolist() for b in Order(5, 2, last_batch="keep").batches(0)]
     [[0, 1], [2, 3], [4]]
@@ -276,7 +276,7 @@ class Order:
         return order[:wanted][self.rank :: self.world_size].astype(np.int64, copy=False)
 
     def num_batches(self, epoch: int = 0) -> int:
-        """Batches of epoch ``epoch``; only ``rollover`` makes it differ from epoch to epoch."""
+        """Batches of epoch ``epoch``; constant except with ``rollover``."""
         if self.last_batch == "keep":
             return -(-self.per_rank // self.batch_size)
         if self.last_batch == "discard":
@@ -289,7 +289,7 @@ class Order:
         size = self.batch_size
         if self.last_batch == "rollover":
             first, last = self._span(epoch)
-            # Epochs put end to end are one stream; this epoch's batches may begin in an earlier one.
+            # Concatenated epochs are one stream; this epoch's batches may begin in an earlier one.
             begin = first // self.per_rank
             stream = np.concatenate([self.indices(e) for e in range(begin, epoch + 1)])
             indices = stream[first - begin * self.per_rank : last - begin * self.per_rank]
@@ -298,6 +298,6 @@ class Order:
         return [indices[i : i + size] for i in range(0, len(indices), size)]
 
     def _span(self, epoch: int) -> tuple[int, int]:
-        """Where the whole batches of ``epoch`` begin and end in the stream of all epochs."""
+        """Start and end of ``epoch``'s whole batches in the stream of all epochs."""
         size = self.batch_size
         return epoch * self.per_rank // size * size, (epoch + 1) * self.per_rank // size * size

@@ -1,4 +1,4 @@
-"""Gluon data sets over record files, and such whose samples are read once and kept where memory allows it."""
+"""Gluon data sets over record files, and data sets cached in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CGROUPS = (
 
 
 def usable_memory(cgroups: tuple[tuple[str, str], ...] = _CGROUPS) -> int:
-    """Bytes that are free for this process: the machine's, or what the container's limit leaves.
+    """Free bytes for this process, within the machine's memory and the container's limit.
 
     >>> usable_memory() > 0
     True
@@ -39,12 +39,12 @@ def usable_memory(cgroups: tuple[tuple[str, str], ...] = _CGROUPS) -> int:
     return free
 
 
-_ASKED = 64  # samples that are read twice before all are kept
+_READ_TWICE = 64  # samples that are compared before all are cached
 _SHARE = 0.5  # of the free memory
 
 
-class _Kept:
-    """Samples in memory behind the interface of a Gluon data set; made by :func:`keep_in_memory`."""
+class _Cached:
+    """Samples in memory as a Gluon data set; made by :func:`keep_in_memory`."""
 
     def __init__(self, samples: list[Any]):
         self._samples = samples
@@ -56,17 +56,17 @@ class _Kept:
         return self._samples[place]
 
 
-def keep_in_memory(dataset: Any) -> _Kept:
-    """Read each sample of a Gluon data set once, transforms included, and keep it as numpy arrays.
+def keep_in_memory(dataset: Any) -> _Cached:
+    """Read each sample of a Gluon data set once, transforms included, and cache it as numpy arrays.
 
-    Gluon's loader reads and transforms every sample anew in each epoch, one after the other. Where a sample is the same
-    each time, as after ``ToTensor`` or a resize, that work is done once; what the loader yields stays the same.
+    Gluon's loader reads and transforms every sample anew in each epoch. If a sample is the same each time, as after
+    ``ToTensor`` or a resize, that work is done once here; the loader's batches are unchanged.
 
     Args:
         dataset: any Gluon data set that fits in half of the free memory.
 
     Raises:
-        UsageError: a sample that is another one when it is read again, as random transforms make it; or too many.
+        UsageError: a sample changes when it is read again (random transforms), or too many samples.
 
     >>> from gluontune.runtime import mxnet
     >>> gluon = mxnet().gluon
@@ -75,7 +75,7 @@ def keep_in_memory(dataset: Any) -> _Kept:
     >>> len(kept), [x for x, _ in gluon.data.DataLoader(kept, 3)][1].asnumpy().tolist()
     (6, [1.5, 2.0, 2.5])
     """
-    other = redrawn(dataset, _ASKED)
+    other = redrawn(dataset, _READ_TWICE)
     if other is not None:
         raise UsageError(
             f"sample {other} of the data set is another one when it is read again (random transforms): it cannot be "
@@ -87,11 +87,11 @@ def keep_in_memory(dataset: Any) -> _Kept:
             f"{len(dataset):,} samples need {needed / 2**30:.2g} GiB, and do not fit in half of the free memory "
             f"({free / 2**30:.2g} GiB): leave them to Gluon's loader with workers"
         )
-    return _Kept([_plain(dataset[place]) for place in range(len(dataset))])
+    return _Cached([_plain(dataset[place]) for place in range(len(dataset))])
 
 
 def redrawn(dataset: Any, count: int) -> int | None:
-    """The first of ``count`` samples, spread over the data set, that is another one when it is read again.
+    """The first of ``count`` samples, spread over the data set, that changes when it is read again, or None.
 
     >>> redrawn([1, 2], 4) is None
     True
@@ -105,7 +105,7 @@ def redrawn(dataset: Any, count: int) -> int | None:
 
 
 def sample_bytes(dataset: Any) -> int:
-    """What the first sample takes in memory.
+    """Memory of the first sample, bytes.
 
     >>> sample_bytes([(np.zeros((2, 3), "float32"), 1)])
     32
@@ -114,7 +114,7 @@ def sample_bytes(dataset: Any) -> int:
 
 
 def _plain(sample: Any) -> Any:
-    """A sample with numpy arrays for MXNet's; the rest, and the nesting, as they are."""
+    """A sample with numpy arrays for MXNet's; the rest is unchanged."""
     if isinstance(sample, (list, tuple)):
         return type(sample)(_plain(item) for item in sample)
     return sample.asnumpy() if hasattr(sample, "asnumpy") else sample
@@ -132,17 +132,17 @@ KINDS = ("tensor", "numpy", "bytes")
 class RecordDataset:
     """``dataset[i]`` is ``(image, label)``. One object serves all threads and forked or spawned workers at once.
 
-    Reading is from a mapped file without a shared position, so that ``DataLoader(..., num_workers=8)`` reads right
-    records, where a seek on a shared handle does not.
+    Reading is from a mapped file without a shared position, so that ``DataLoader(..., num_workers=8)`` reads the right
+    records, unlike seeks on a shared handle.
 
     Args:
         path: the ``.rec`` file; an ``.idx`` beside it is used.
         transform: called with the image.
-        kind: ``tensor`` uint8 (C, H, W); ``numpy`` uint8 (H, W, C); ``bytes``, as they are packed.
-        channels: 3 (RGB), 1 (grey) or 0 for what the image has.
-        boxes: the label is that of a detection record; give its objects, see :func:`gluontune.records.boxes_of`.
-        fields: ``dataset[i]`` is a mapping with these fields (``image``, ``label``, ``boxes``, ``mask``, …, as they
-            were written; the image as ``kind`` says), and ``transform`` is called with it.
+        kind: ``tensor`` uint8 (C, H, W); ``numpy`` uint8 (H, W, C); ``bytes``, as packed.
+        channels: 3 (RGB), 1 (grey) or 0: as in the image.
+        boxes: return the objects of a detection record's label, see :func:`gluontune.records.boxes_of`.
+        fields: ``dataset[i]`` is a mapping with these fields (``image``, ``label``, ``boxes``, ``mask``, …, as written;
+            the image by ``kind``), which ``transform`` is called with.
 
     Raises:
         GluontuneError: no such file, or damage. UsageError: an unknown ``kind``.
@@ -177,7 +177,7 @@ class RecordDataset:
         return len(self.reader)
 
     def name_of(self, index: int) -> str:
-        """What an error calls this record."""
+        """The name of this record in errors."""
         return f"{self.reader.path}: record {index}"
 
     def __getitem__(self, index: int) -> Any:

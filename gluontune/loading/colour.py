@@ -27,7 +27,7 @@ _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 
 
 def grey_of(image: np.ndarray) -> np.ndarray:
-    """The luma of RGB (H, W, 3) as Pillow rounds it, uint8 (H, W); grey (H, W) as it is.
+    """The luma of RGB (H, W, 3) as Pillow rounds it, uint8 (H, W); grey (H, W) unchanged.
 
     >>> grey_of(np.full((1, 1, 3), (255, 0, 0), np.uint8)).tolist()
     [[76]]
@@ -50,13 +50,13 @@ def contrast(image: np.ndarray, factor: float) -> None:
 
 
 def saturation(image: np.ndarray, factor: float) -> None:
-    """Away from each pixel's luma: 0 is grey, 1 the image. A grey image stays as it is."""
+    """Away from each pixel's luma: 0 is grey, 1 the image. A grey image is unchanged."""
     if image.ndim == 3:
         _away_from(image, grey_of(image)[..., np.newaxis], factor)
 
 
 def sharpness(image: np.ndarray, factor: float) -> None:
-    """Away from the smoothed image, whose border stays: 0 is smooth, 1 the image."""
+    """Away from the smoothed image, with an unchanged border: 0 is smooth, 1 the image."""
     smooth = image.copy()
     if min(image.shape[:2]) > 2:
         smooth[1:-1, 1:-1] = cv2.filter2D(image, -1, _SMOOTH)[1:-1, 1:-1]
@@ -71,7 +71,7 @@ def hue(image: np.ndarray, turn: float) -> None:
         image[...] = np.rint(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB) * 255)
 
 
-#: What :func:`color_jitter` does, in the order in which its strengths are given.
+#: The steps of :func:`color_jitter`, in the order of its strengths.
 STEPS: tuple[Callable[[np.ndarray, float], None], ...] = (brightness, contrast, saturation, hue)
 
 
@@ -97,10 +97,10 @@ def color_jitter(
     saturation: float = 0.4,
     hue: float = 0.1,
 ) -> np.ndarray:
-    """Each image's colours changed by factors of its own, in an order of its own, as torchvision's ``ColorJitter``.
+    """Each image's colours changed by its own factors, in its own order, as torchvision's ``ColorJitter``.
 
     Args:
-        images: uint8 (N, H, W, C), C 3 (RGB) or 1. rng: the same generator gives the same pixels.
+        images: uint8 (N, H, W, C), C 3 (RGB) or 1. rng: of the factors.
         brightness, contrast, saturation: factors are drawn from 1 ± this, and not below 0.
         hue: turns are drawn from ± this share of the colour circle, 0 … 0.5.
 
@@ -134,7 +134,7 @@ def apply_steps(image: np.ndarray, steps: Sequence[Sequence[float]]) -> None:
 def normalize(images: np.ndarray, mean: Sequence[float], std: Sequence[float], layout: str = "NCHW") -> np.ndarray:
     """``(pixels / 255 - mean) / std`` as float32, torchvision's ``ToTensor`` and ``Normalize``.
 
-    A quarter of the bytes goes to the device if it is done there: ``gt.loading.build(..., framework="torch",
+    Done on the device it saves three quarters of the copied bytes: ``gt.loading.build(..., framework="torch",
     normalize=True)``, or gluontune's input stage inside the net.
 
     Args:
@@ -181,7 +181,7 @@ def jitter(image: np.ndarray, brightness: float, contrast: float, saturation: fl
 
 
 def _look_up(image: np.ndarray, table: np.ndarray) -> None:
-    """Each value by a table of 256, cut off as Pillow does: towards zero, at 0 and at 255."""
+    """Each value by a table of 256, truncated and clipped as Pillow does."""
     image[...] = np.clip(table, 0, 255).astype(np.uint8)[image]
 
 

@@ -1,11 +1,9 @@
-"""Gluon's own DataLoader, made safe.
+"""Gluon's DataLoader, made safe.
 
-What is mended: forked workers of a seeded parent draw the same random numbers (here every batch has
-its own seed, so results do not depend on the number of workers either); a worker that dies leaves
-the trainer waiting (here an error within seconds); ``thread_pool=True`` reads wrong records from a
-shared handle (here it is never used).
-
-Watching and ending the worker processes of a ``multiprocessing.Pool``.
+- Forked workers of a seeded parent draw the same random numbers; here every batch has its own seed, so results do not
+  depend on the number of workers either.
+- A dead worker leaves the trainer waiting; here it is an error within seconds.
+- ``thread_pool=True`` reads wrong records from a shared handle; here it is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ POLL_S = 0.5
 
 
 class SeededDataset:
-    """A data set whose random numbers are seeded anew for each batch, in whatever process reads it.
+    """A data set whose random numbers are seeded anew for each batch, in any process.
 
     It is indexed with pairs ``(seed, index)``; the seed changes from batch to batch.
     """
@@ -51,7 +49,7 @@ class SeededDataset:
 
 
 class _EpochBatches:
-    """The batch sampler: lists of ``(seed, index)`` for the epoch that was last set."""
+    """The batch sampler: lists of ``(seed, index)`` of the current epoch."""
 
     def __init__(self, order: Any):
         self.order, self.epoch, self.start = order, 0, 0
@@ -63,12 +61,12 @@ class _EpochBatches:
         order = self.order
         for number, indices in enumerate(order.batches(self.epoch)[self.start :], self.start):
             key = np.random.SeedSequence([order.seed, self.epoch, order.rank, number])
-            seed = int(key.generate_state(1)[0]) & 0x7FFFFFFF  # what all three generators take
+            seed = int(key.generate_state(1)[0]) & 0x7FFFFFFF  # valid for all three generators
             yield [(seed, int(i)) for i in indices]
 
 
 class _Sampled:
-    """An :class:`Order` in place of which the user's own batch sampler says what makes a batch."""
+    """The user's batch sampler in place of an :class:`Order`."""
 
     seed, rank = 0, 0
 
@@ -83,22 +81,21 @@ class _Sampled:
 
 
 class SafeDataLoader:
-    """A ``gluon.data.DataLoader`` with one persistent pool, its own seeds, and a watch on its workers.
+    """A ``gluon.data.DataLoader`` with one persistent pool, seeds for each batch, and supervised workers.
 
-    Iterate it as you would the original; each ``for`` is a new epoch, ``epoch(n)`` names one.
+    It is iterated like the original; each ``for`` is a new epoch, ``epoch(n)`` names one.
 
     Args:
-        dataset: any Gluon data set. With workers it must be picklable or fork-safe, as Gluon asks.
-        order: which samples make which batch.
+        dataset: any Gluon data set. With workers it must be picklable or fork-safe, as for Gluon.
+        order: the samples of each batch.
         num_workers: forked processes; 0 loads in the training thread.
         prefetch: batches made ahead; None: twice the workers, as in Gluon.
         pin_memory: copy batches to page-locked memory (GPU only).
         batchify_fn: as in Gluon.
-        timeout: seconds that a batch may take.
+        timeout: limit for one batch, seconds.
 
     Raises:
-        GluontuneError: /dev/shm is too small for the batches that workers keep there; or, while
-            iterating, a worker died.
+        GluontuneError: /dev/shm is too small for the workers' batches; or, while iterating, a worker died.
     """
 
     def __init__(
@@ -120,7 +117,7 @@ class SafeDataLoader:
         if num_workers:
             ahead = max(1, ahead)
             check_shared_memory(dataset, order.batch_size, ahead + num_workers)
-        from_gluon = mxnet().gluon.data.dataloader.DataLoader  # though ours may stand in gluon.data
+        from_gluon = mxnet().gluon.data.dataloader.DataLoader  # even if gluon.data has ours
         self._loader = from_gluon(
             SeededDataset(dataset), batch_sampler=self._batches, batchify_fn=batchify_fn, num_workers=num_workers,
             pin_memory=pin_memory, prefetch=ahead, timeout=timeout,
@@ -176,7 +173,7 @@ class SafeDataLoader:
         self._workers, self._loader = [], None
 
     def close(self) -> None:
-        """End the workers. The loader can be closed twice."""
+        """End the workers. It may be called twice."""
         self._abandon()
 
     def __enter__(self) -> SafeDataLoader:
@@ -186,7 +183,7 @@ class SafeDataLoader:
         self.close()
 
     def __del__(self) -> None:
-        # Gluon's own end of a pool can wait for ever for a lock. (A forked worker has a copy of its parent's loader.)
+        # Gluon's end of a pool can wait for ever for a lock. (A forked worker has a copy of its parent's loader.)
         if getattr(self, "_workers", None) and self._owner == os.getpid():
             self._abandon()
 
@@ -217,14 +214,14 @@ def safe_dataloader(
 
     Args:
         dataset: any Gluon data set (``ImageFolderDataset(...).transform_first(...)``, …).
-        batch_size, shuffle, sampler, last_batch, batch_sampler: as in Gluon, and what contradicts itself there is
-            refused here. A sampler's own order is kept; it must give the same number of samples each time.
+        batch_size, shuffle, sampler, last_batch, batch_sampler: as in Gluon, with its contradictions refused. A
+            sampler's order is kept; it must return the same number of samples each time.
         batchify_fn, num_workers, pin_memory, prefetch, timeout: as in Gluon.
-        pin_device_id, try_nopython, auto_reload: taken, without effect: pages are locked for device 0, and batches
-            of the next epoch are made when it begins.
+        pin_device_id, try_nopython, auto_reload: ignored: pages are locked for device 0, and batches of the next epoch
+            are made when it begins.
         seed: of the shuffling and of each batch's random numbers (Python's, numpy's and MXNet's).
         rank, world_size, partition: this process's share of the samples; all have equally many batches.
-        thread_pool: refused, see the message.
+        thread_pool: refused.
 
     Raises:
         UsageError: arguments that contradict each other, or ``thread_pool``.
@@ -258,7 +255,7 @@ def safe_dataloader(
 def _check_samplers(
     batch_size: Any, shuffle: Any, last_batch: Any, world_size: int, sampler: Any, batch_sampler: Any
 ) -> None:
-    """Refuse what Gluon refuses, and samplers of several processes, which only they could divide."""
+    """Refuse Gluon's contradictions, and samplers of several processes, which only they can divide."""
     if batch_sampler is not None and (batch_size or shuffle or sampler is not None or last_batch):
         raise UsageError("batch_sampler: it says all; leave out batch_size, shuffle, sampler and last_batch")
     if batch_sampler is None and batch_size is None:
@@ -270,7 +267,7 @@ def _check_samplers(
 
 
 def check_shared_memory(dataset: Any, batch_size: int, batches: int, path: str = "/dev/shm") -> None:
-    """Raise where the batches in flight would overflow shared memory, which kills workers silently."""
+    """Raise if the batches in flight would overflow shared memory, which kills workers silently."""
     try:
         free = shutil.disk_usage(path).free
     except OSError:
@@ -294,16 +291,16 @@ def sample_bytes(sample: Any) -> int:
 
 
 def dead_worker(workers: Sequence[BaseProcess]) -> BaseProcess | None:
-    """The first of ``workers`` that has ended, or None."""
+    """The first of ``workers`` that ended, or None."""
     return next((w for w in workers if w.exitcode is not None), None)
 
 
 def end_pool(pool: Any, workers: Sequence[BaseProcess]) -> None:
-    """End a pool without waiting for a lock that a dead worker may have held.
+    """End a pool without waiting for a lock of a dead worker.
 
-    ``Pool.terminate`` takes the lock of the task queue; a worker that was killed while it waited for a
-    task holds that lock for ever. So the processes are ended first, and the pool's own finalizer,
-    which would hang at the exit of the interpreter, is cancelled.
+    ``Pool.terminate`` takes the lock of the task queue, which a worker killed while waiting for a task holds for ever.
+    So the processes are ended first, and the pool's finalizer, which would hang at the exit of the interpreter, is
+    cancelled.
     """
     pool._terminate.cancel()
     for thread in (pool._worker_handler, pool._task_handler, pool._result_handler):
@@ -311,7 +308,7 @@ def end_pool(pool: Any, workers: Sequence[BaseProcess]) -> None:
     pool._state = "TERMINATE"
     pool._change_notifier.put(None)
     pool._taskqueue.put(None)
-    pool._worker_handler.join(timeout=2.0)  # it must not start new workers behind our back
+    pool._worker_handler.join(timeout=2.0)  # it must not start new workers meanwhile
     for process in {*workers, *pool._pool}:
         with contextlib.suppress(ValueError, OSError):
             process.terminate()
@@ -321,4 +318,4 @@ def end_pool(pool: Any, workers: Sequence[BaseProcess]) -> None:
             process.kill()
             process.join(timeout=2.0)
     with contextlib.suppress(OSError):
-        pool._outqueue._writer.send(None)  # past the lock: nobody is left who could hold it
+        pool._outqueue._writer.send(None)  # without the lock, which no process holds now

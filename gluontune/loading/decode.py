@@ -1,8 +1,8 @@
 """From an encoded image to its place in a batch: decode, crop, resize, flip, colour, without the GIL.
 
-A JPEG file is decoded at the smallest scale (1, 1/2, 1/4, 1/8) at which its crop is still at least as
-large as the wanted image: the inverse DCT then makes fewer pixels, and averages where a bilinear
-resize would skip. Sources: libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench entry; FFCV.
+A JPEG file is decoded at the smallest scale (1, 1/2, 1/4, 1/8) at which its crop is still at least as large as the
+wanted image: the inverse DCT then makes fewer pixels, and averages where a bilinear resize would skip. Sources:
+libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench entry; FFCV.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FULL = {3: cv2.IMREAD_COLOR, 1: cv2.IMREAD_GRAYSCALE}
 
 
 class Decoder:
-    """Puts encoded images into a batch. One for each thread.
+    """Decodes images into a batch. One for each thread.
 
     Args:
         image_shape: (H, W, C) of the result.
-        augment: what to do on the way.
+        augment: applied on the way.
         scaled: allow scaled decoding of JPEG files. Without it every pixel is decoded.
 
     >>> from gluontune.loading.augment import AUGMENTS
@@ -58,7 +58,7 @@ class Decoder:
         """Decode ``payload`` into ``out`` (H, W, C) uint8, as image ``i`` of the batch of ``draws``.
 
         Raises:
-            GluontuneError: it is truncated or no image; the caller adds which one.
+            GluontuneError: it is truncated or no image; the caller adds its name.
         """
         data = memoryview(payload)
         if data.ndim != 1 or data.itemsize != 1:
@@ -82,10 +82,10 @@ class Decoder:
         self._place(out, pixels, box, draws, i)
 
     def many(self, out: np.ndarray, payloads: Sequence[Any], draws: Draws, first: int) -> np.ndarray:
-        """Decode JPEG files into ``out`` (n, H, W, C), as images ``first`` … of the batch, without the interpreter.
+        """Decode JPEG files into ``out`` (n, H, W, C), as images ``first`` … of the batch, in one compiled call.
 
         Returns:
-            int32 (n,): 0 where the image is made. Elsewhere :meth:`into` makes it, or says what is wrong with it.
+            int32 (n,): 0 for decoded images. :meth:`into` decodes the others, or raises.
         """
         if not self._handle:
             return np.full(len(payloads), native.UNSUPPORTED, np.int32)
@@ -95,7 +95,7 @@ class Decoder:
         return self.at(out, addresses, lengths, draws, first)
 
     def at(self, out: np.ndarray, addresses: np.ndarray, lengths: np.ndarray, draws: Draws, first: int) -> np.ndarray:
-        """:meth:`many`, of JPEG files that lie in memory: ``addresses`` and ``lengths``, uintp (n,)."""
+        """:meth:`many` for JPEG files in memory: ``addresses`` and ``lengths``, uintp (n,)."""
         n, library = len(addresses), self._library
         codes, headers = np.full(n, native.UNSUPPORTED, np.int32), np.empty((n, 8), np.int32)
         library.gt_headers(n, addresses.ctypes.data, lengths.ctypes.data, headers.ctypes.data)
@@ -117,7 +117,7 @@ class Decoder:
         return codes
 
     def _alike(self, headers: np.ndarray, draws: Draws) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Whole, upright images whose boxes are the same: their numbers, height and width."""
+        """Whole, upright images with equal boxes: their numbers, height and width."""
         fit = np.flatnonzero((headers[:, 7] == native.OK) & (headers[:, 6] == 1) & (headers[:, 4] == 1))
         sizes = headers[fit, :2]
         if draws.uniforms is None and len(fit) and (sizes == sizes[0]).all():
@@ -127,14 +127,14 @@ class Decoder:
                 yield k, height, width
 
     def _wanted(self, draws: Draws, i: int, height: int, width: int) -> tuple[Box, int]:
-        """The box of image ``i`` and by how much it is decoded smaller; 0 where OpenCV must average."""
+        """The box of image ``i`` and its reduction in decoding; 0 if OpenCV must average."""
         box = self.augment.box(draws, i, height, width, self.shape)
         by = reduction(box, self.shape) if self.scaled else 1
         shrink = min(box[2] / self.shape[0], box[3] / self.shape[1])
         return box, 0 if shrink >= 2 * by and box[2:] != self.shape[:2] else by
 
     def _raw(self, out: np.ndarray, data: memoryview, draws: Draws, i: int) -> None:
-        """Crop, resize and flip pixels that are kept as they are."""
+        """Crop, resize and flip raw pixels."""
         try:
             pixels = raw_to_pixels(data)
         except ImageError as error:
@@ -170,8 +170,8 @@ class Decoder:
         try:
             check_size(data, kind, header)
         except ImageError as error:
-            said = str(error) if kind is None else f"an image that is too large: {error}"
-            raise GluontuneError(said) from error
+            fault = str(error) if kind is None else f"an image that is too large: {error}"
+            raise GluontuneError(fault) from error
         box = None
         if header is not None and header.orientation == 1:
             box = self.augment.box(draws, i, header.height, header.width, self.shape)
@@ -211,7 +211,7 @@ class Decoder:
 
 
 def fit(part: np.ndarray, width: int, height: int, out: np.ndarray | None = None) -> np.ndarray:
-    """``part`` with the wanted size: into ``out`` where it is given; averaged where it is halved or more.
+    """``part`` with the wanted size: into ``out`` if given; averaged if halved or more.
 
     >>> fit(np.full((8, 8, 3), 5, np.uint8), 4, 2).shape
     (2, 4, 3)
@@ -226,13 +226,13 @@ def fit(part: np.ndarray, width: int, height: int, out: np.ndarray | None = None
 
 
 def reduction(box: Box, shape: tuple[int, int, int]) -> int:
-    """By how much (1, 2, 4, 8) the box may be decoded smaller and still cover the wanted size."""
+    """The factor (1, 2, 4, 8) by which the box may be decoded smaller and still cover the wanted size."""
     room = min(box[2] / shape[0], box[3] / shape[1])
     return 8 if room >= 8 else 4 if room >= 4 else 2 if room >= 2 else 1
 
 
 def scale_box(box: Box, by_h: float, by_w: float, height: int, width: int) -> Box:
-    """``box`` in an image that was decoded ``by_h`` × ``by_w`` as large, kept inside it."""
+    """``box`` in an image decoded ``by_h`` × ``by_w`` as large, clipped to it."""
     h, w = max(1, round(box[2] * by_h)), max(1, round(box[3] * by_w))
     top, left = min(round(box[0] * by_h), height - h), min(round(box[1] * by_w), width - w)
     return max(0, top), max(0, left), min(h, height), min(w, width)

@@ -1,4 +1,4 @@
-"""Batches of images with what belongs to them: boxes and masks that move with the image, labels, text, arrays."""
+"""Batches of images with their fields: boxes and masks that move with the image, labels, text, arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gluontune.records.fields import is_mask
 
 @dataclass(frozen=True)
 class Motion:
-    """Where an image's pixels went: a box of it, stretched to the wanted size, shifted, mirrored.
+    """The motion of an image's pixels: a box of it, stretched to the wanted size, shifted, mirrored.
 
     Args:
         size: height and width of the image. box: top, left, height, width of its part. shape: of the result, (H, W).
@@ -39,18 +39,18 @@ class Motion:
 
     @classmethod
     def of(cls, augment: Augment, draws: Draws, i: int, size: tuple[int, int], shape: tuple[int, ...]) -> Motion:
-        """That of image ``i`` of a batch: the same draws that moved the image."""
+        """The motion of image ``i`` of a batch, by the same draws."""
         shift = (0, 0) if draws.offsets is None else (int(draws.offsets[i, 0]), int(draws.offsets[i, 1]))
         pad = 0 if draws.offsets is None else augment.pad
         flip = draws.flip is not None and bool(draws.flip[i])
         return cls(size, augment.box(draws, i, *size, tuple(shape)), (shape[0], shape[1]), shift, pad, flip)
 
     def boxes(self, rows: np.ndarray, visible: float = 0.3) -> np.ndarray:
-        """Boxes in the result: cut off at its border; those of which too little is left are left out.
+        """Boxes in the result: clipped to its border; those with too little left are dropped.
 
         Args:
             rows: float32 (n, B): class, xmin, ymin, xmax, ymax in shares of the image, and more.
-            visible: the least share of a box's area that must be left, 0 … 1.
+            visible: the least share of a box's area inside the result, 0 … 1.
 
         Returns:
             float32 (m, B), in shares of the result.
@@ -73,7 +73,7 @@ class Motion:
         return moved[(left > 0) & (left >= visible * whole)]
 
     def mask(self, pixels: np.ndarray) -> np.ndarray:
-        """A mask of the image's size (H, W), moved as the image; its values are never blended.
+        """A mask of the image's size (H, W), moved as the image, without blended values.
 
         >>> left = Motion((2, 4), (0, 0, 2, 2), (2, 2), flip=True)
         >>> left.mask(np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.uint8)).tolist()
@@ -100,13 +100,13 @@ class Motion:
 
 @dataclass(frozen=True)
 class _FieldDraws(Draws):
-    """The draws of a batch, and the fields that the threads have read for it."""
+    """The draws of a batch, and the fields read by the threads."""
 
     read: dict[str, list[Any]] = field(default_factory=dict)
 
 
 class _FieldSplit:
-    """The records of a file, as a split whose samples have fields."""
+    """The records of a file, as a split of samples with fields."""
 
     def __init__(self, path: Union[str, os.PathLike[str]], names: Sequence[str]):
         self.reader, self.names = RecordReader(path), tuple(names)
@@ -128,18 +128,18 @@ class FieldsLoader(ThreadedLoader):
     """``(images, fields)`` from a record file with named fields, or with detection labels.
 
     ``fields`` is a mapping by name: ``boxes`` float32 (N, M, B), M the most of any image of the batch (at least 1),
-    filled up with -1, as gluon-cv and ``ImageDetIter`` do; masks (N, H, W); numbers and arrays of one shape stacked;
+    padded with -1, as gluon-cv and ``ImageDetIter`` do; masks (N, H, W); numbers and arrays of one shape stacked;
     the rest as lists. One draw moves an image, its boxes and its masks.
 
     Args:
         path: the ``.rec`` file.
         fields: names; ``boxes`` also of records of ``im2rec --pack-label``.
-        visible: a box of which less than this share is left by the crop is left out (0.3: ``ImageDetIter``'s).
+        visible: boxes with less than this share inside the crop are dropped (0.3: ``ImageDetIter``'s).
         options: of :class:`gluontune.loading.ThreadedLoader`. ``augment="stretch-flip"`` keeps the whole image.
 
     Raises:
         UsageError: as :class:`ThreadedLoader`; an augmentation that would move the image without its boxes.
-        GluontuneError: no such file; (while iterating) damage, or a record without the field; it is named.
+        GluontuneError: no such file; (while iterating) damage, or a record without the field; names it.
 
     >>> import pathlib, tempfile
     >>> from gluontune.records import RecordWriter
@@ -173,14 +173,14 @@ class FieldsLoader(ThreadedLoader):
             )
 
     def draws(self, epoch: int, batch: int, indices: np.ndarray) -> Draws:
-        """The draws of one batch, and room for its fields."""
+        """The draws of one batch, with room for its fields."""
         drawn = super().draws(epoch, batch, indices)
         return _FieldDraws(**vars(drawn), read={name: [None] * len(indices) for name in self.fields})
 
     def fill(
         self, decoder: Decoder, images: np.ndarray, indices: np.ndarray, draws: Draws, first: int, last: int
     ) -> None:
-        """Put samples ``indices[first:last]`` into ``images`` and their fields beside them."""
+        """Decode samples ``indices[first:last]`` into ``images`` and their fields beside them."""
         super().fill(decoder, images, indices, draws, first, last)
         assert isinstance(draws, _FieldDraws)
         for k in range(first, last):
@@ -210,7 +210,7 @@ class FieldsLoader(ThreadedLoader):
 
 
 def pad_boxes(boxes: Sequence[np.ndarray]) -> np.ndarray:
-    """The boxes of a batch as one array, float32 (N, M, B), filled up with -1.
+    """The boxes of a batch as one array, float32 (N, M, B), padded with -1.
 
     Args:
         boxes: (n, B) of each image; n may be 0.

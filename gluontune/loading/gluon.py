@@ -1,7 +1,6 @@
-"""What Gluon wants of loading: the loader of a plain Gluon script, and adapters from numpy batches to NDArrays.
+"""Loading for Gluon: the loader of a plain Gluon script, and adapters from numpy batches to NDArrays.
 
-The adapters hide the copy to one or several devices behind the compute. mxnet is imported when one is used; the
-loaders themselves need none.
+The adapters overlap the copy to one or several devices with the compute. Only they import mxnet.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from gluontune.runtime import mxnet
 def to_device(images: Any, labels: Any, ctx: Any) -> Any:
     """Put one batch on a device, or a share of it on each of several.
 
-    On the CPU a numpy batch is not copied: the NDArray reads its memory, which stays reserved until
-    MXNet has let it go. On a GPU it goes through page-locked memory, asynchronously.
+    On the CPU a numpy batch is not copied: the NDArray reads its memory, which is reserved until MXNet releases it. On
+    a GPU it is copied through page-locked memory, asynchronously.
 
     Args:
         images: numpy uint8 (N, H, W, C) or an NDArray.
@@ -33,8 +32,8 @@ def to_device(images: Any, labels: Any, ctx: Any) -> Any:
         ctx: an ``mx.Context``, or a list of them.
 
     Returns:
-        ``(images, labels)`` on one context; for a list, a list of such pairs: shares as equal as they
-        can be, and none that is empty (Gluon's ``split_and_load`` fails on 3 samples for 4 devices).
+        ``(images, labels)`` on one context; for a list, a list of such pairs: shares as equal as possible, and none
+        empty (Gluon's ``split_and_load`` fails on 3 samples for 4 devices).
 
     Raises:
         UsageError: an empty list of contexts.
@@ -70,7 +69,7 @@ def _copied_to(array: Any, ctx: Any) -> Any:
     if not isinstance(array, np.ndarray):
         return array.as_in_context(ctx)
     if ctx.device_type == "cpu" and ctx.device_id == 0:
-        # from_numpy makes what it is given read-only: give it a view, so that the memory can be used again.
+        # from_numpy makes its argument read-only: a view, so that the memory can be used again.
         return mx.nd.from_numpy(np.ascontiguousarray(array).view(), zero_copy=True)
     if ctx.device_type == "cpu":
         return mx.nd.array(array, ctx=ctx, dtype=array.dtype)
@@ -78,13 +77,13 @@ def _copied_to(array: Any, ctx: Any) -> Any:
 
 
 class DeviceLoader:
-    """Any loader, with its batches already on the device(s) when you ask for them.
+    """Any loader, with its batches on the device(s) ahead of time.
 
-    A thread of its own takes batches from the loader and starts their copies while you compute. A
-    drop-in for ``gluon.data.DataLoader``: ``for images, labels in loader`` is one epoch.
+    A thread takes batches from the loader and starts their copies while you compute. A drop-in for
+    ``gluon.data.DataLoader``: ``for images, labels in loader`` is one epoch.
 
     Args:
-        loader: what ``gt.loading.build`` gives, or any iterable of (images, labels).
+        loader: of ``gt.loading.build``, or any iterable of (images, labels).
         ctx: an ``mx.Context``, or a list of them (then each item is a list of pairs, see ``to_device``).
         ahead: batches that wait on the device, at least 1.
 
@@ -169,7 +168,7 @@ class DeviceLoader:
                 if stop.is_set():
                     return
             offer("end", None)
-        except BaseException as error:  # the consumer must learn of it, whatever it is
+        except BaseException as error:  # the consumer must get any error
             offer("error", error)
         finally:
             close = getattr(batches, "close", None)
@@ -235,7 +234,7 @@ def _function_block(function: Callable[[Any], Any]) -> Any:
 
 
 def fit(image: Any, augment: Augment, shape: tuple[int, int, int]) -> Any:
-    """The part of ``image`` that all our loaders take, resized by MXNet where its size differs."""
+    """The same part of ``image`` as in all our loaders, resized by MXNet if its size differs."""
     height, width = image.shape[:2]
     if (height, width) == shape[:2] and augment.geometry != "center":
         return image
@@ -251,7 +250,7 @@ def pad_crop(image: Any, pad: int, width: int, height: int) -> Any:
 
 
 def finish(image: Any, augment: Augment) -> Any:
-    """Colour jitter or RandAugment, which Gluon lacks: ours, drawn as Gluon's own transforms draw, from numpy."""
+    """Colour jitter or RandAugment, which Gluon lacks: ours, drawn from numpy as in Gluon's transforms."""
     only = dataclasses.replace(augment, geometry="fit", flip=False, jitter=0.0)
     pixels = image.asnumpy()
     only.draw(np.random.default_rng(np.random.randint(1 << 31)), 1).finish(pixels, 0)
@@ -259,13 +258,13 @@ def finish(image: Any, augment: Augment) -> Any:
 
 
 class GluonLoader(Loader):
-    """The baseline: what a plain Gluon script does, one file and one chain of transforms a sample.
+    """The baseline: a plain Gluon script with one file and one chain of transforms a sample.
 
     Args:
         split: also needs ``files()``: one image file a sample.
         num_workers: forked processes; 0 loads in the training thread.
         prefetch: batches made ahead; None: twice the workers.
-        mean, std: of each channel, for pixels of 0 … 1; None leaves ``Normalize`` out.
+        mean, std: of each channel, for pixels of 0 … 1; None: without ``Normalize``.
         others: see :class:`gluontune.loading.base.Loader`.
     """
 

@@ -1,4 +1,4 @@
-"""The registry of loaders, the one call that builds any of them, and splits over files without a named data set."""
+"""The registry of loaders, the one call that builds any of them, and splits of files without a named data set."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FRAMEWORKS = ("numpy", "torch")
 
 @dataclass(frozen=True)
 class LoaderInfo:
-    """One loader: what a Recipe calls it and what to expect of it.
+    """One loader: its entry in the registry.
 
     Args:
-        name: what a Recipe says.
+        name: as in a Recipe.
         summary: one sentence.
         yields: ``uint8-nhwc`` (numpy) or ``float32-nchw`` (NDArrays).
-        needs: what must be there: ``mxnet``, ``memory`` for all images, or nothing.
+        needs: requirements: ``mxnet``, ``memory`` for all images, or nothing.
         factory: ``"module:class"``, imported when it is built.
     """
 
@@ -40,28 +40,14 @@ class LoaderInfo:
 
 LOADERS: Registry[LoaderInfo] = Registry("loader")
 for _info in (
-    LoaderInfo(
-        "gluon",
-        "what a plain Gluon script does: one image file a sample, transforms in Python, forked workers",
-        "float32-nchw",
-        ("mxnet",),
-        "gluontune.loading.gluon:GluonLoader",
-    ),
-    LoaderInfo(
-        "threaded",
-        "decodes and augments on threads into recycled uint8 batches; for data of any size",
-        "uint8-nhwc",
-        (),
-        "gluontune.loading.threaded:ThreadedLoader",
-    ),
-    LoaderInfo(
-        "resident",
-        "decodes once, keeps all images in memory and augments a batch at a time; for small data sets",
-        "uint8-nhwc",
-        ("memory",),
-        "gluontune.loading.resident:ResidentLoader",
-    ),
-):
+    LoaderInfo("gluon", "what a plain Gluon script does: one image file a sample, transforms in Python, forked workers",
+               "float32-nchw", ("mxnet",), "gluontune.loading.gluon:GluonLoader"),
+    LoaderInfo("threaded", "decodes and augments on threads into recycled uint8 batches; for data of any size",
+               "uint8-nhwc", (), "gluontune.loading.threaded:ThreadedLoader"),
+    LoaderInfo("resident",
+               "decodes once, keeps all images in memory and augments a batch at a time; for small data sets",
+               "uint8-nhwc", ("memory",), "gluontune.loading.resident:ResidentLoader"),
+):  # fmt: skip
     LOADERS.add(_info.name, _info)
 
 
@@ -97,11 +83,11 @@ def build(
         augment: of ``AUGMENTS``.
         shuffle, seed, last_batch, rank, world_size, partition: see :class:`gluontune.loading.Order`.
         num_workers: threads (``threaded``) or forked processes (``gluon``); 0: the calling thread.
-        prefetch: batches made ahead; None lets the loader choose.
-        mean, std: of each channel, for pixels of 0 … 1. A loader that yields float32 applies them; the
-            others carry them for the device.
-        framework: ``numpy`` gives what the loader yields; ``torch`` a :class:`gluontune.loading.TorchLoader` around it,
-            a drop-in for PyTorch's DataLoader.
+        prefetch: batches made ahead; None: the loader's choice.
+        mean, std: of each channel, for pixels of 0 … 1. A loader that yields float32 applies them; the others store
+            them for the device.
+        framework: ``numpy`` returns the loader; ``torch`` a :class:`gluontune.loading.TorchLoader` around it, a drop-in
+            for PyTorch's DataLoader.
         device, normalize: of the ``TorchLoader``.
 
     Raises:
@@ -156,13 +142,13 @@ def from_files(files: Sequence[PathLike], labels: Sequence[int]) -> Split:
 def from_records(path: PathLike) -> Split:
     """All records of a ``.rec`` file in its order; an ``.idx`` beside it is used.
 
-    Records that carry several labels give the first of them.
+    Of several labels of a record the first is used.
 
     Args:
         path: the ``.rec`` file.
 
     Raises:
-        GluontuneError: no such file, damage that hides the records, or no records in it.
+        GluontuneError: no such file, damage that hides the records, or no records.
     """
     with RecordReader(path) as reader:
         if len(reader) == 0:
@@ -173,7 +159,7 @@ def from_records(path: PathLike) -> Split:
 
 
 def open_source(source: Any) -> Any:
-    """A split from what a user names: a ``.rec`` file, a data set (its training part), or a split itself."""
+    """A split by a ``.rec`` file, the name of a data set (its training part), or a split."""
     if not isinstance(source, (str, os.PathLike)):
         return source
     if Path(source).suffix == ".rec" or Path(source).is_file():
@@ -184,7 +170,7 @@ def open_source(source: Any) -> Any:
 
 
 def seeded_subset(split: Any, count: int | None, seed: int) -> Any:
-    """The first ``count`` images of a seeded shuffle, in the split's order; all of them for None.
+    """The first ``count`` images of a seeded shuffle, in the split's order; all for None.
 
     >>> from gluontune import datasets
     >>> len(seeded_subset(datasets.open("sample").test, 100, seed=0))

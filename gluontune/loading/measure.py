@@ -1,12 +1,12 @@
-"""How a configuration of a loader is measured: alone, beside a training step, and against the limits."""
+"""Measurements of a loader: alone, beside a training step, and against the limits."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Union
@@ -21,8 +21,8 @@ from gluontune.loading.resident import ResidentLoader
 from gluontune.runtime.cpu import Cpu
 from gluontune.runtime.disk import measure_disk
 
-FED_WAIT_PCT = 2.0  # a trainer that waits less than this for its data is fed
-NEAR_BEST = 0.95  # as good as the best, within what a measurement can tell
+FED_WAIT_PCT = 2.0  # a trainer with less waiting for data is fed
+NEAR_BEST = 0.95  # as good as the best, within the precision of a measurement
 PREFETCHES = (1, 2, 4)
 ROUNDS = 3  # of interleaved measuring
 
@@ -32,7 +32,7 @@ Step = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Point:
-    """One measured configuration. ``wait_pct``: share of its time that the trainer waited for data."""
+    """One measured configuration. ``wait_pct``: share of the trainer's time spent waiting for data."""
 
     loader: str
     num_workers: int
@@ -52,10 +52,9 @@ def deck_rule(cpu_count: int | None = None) -> int:
 
 
 def worker_counts(cores: int, rule: int, most: int | None = None) -> list[int]:
-    """What to measure: none, powers of two up to the usable cores, the cores, and the decks' rule.
+    """Counts to measure: none, powers of two up to the usable cores, the cores, and the decks' rule.
 
-    The rule is left out where it is more than twice the cores that are usable: it counts those of the
-    machine, not those of the container.
+    The rule is dropped if it exceeds twice the usable cores: it counts the cores of the machine, not of the container.
 
     >>> worker_counts(8, 29), worker_counts(32, 29)
     ([0, 1, 2, 4, 8], [0, 1, 2, 4, 8, 16, 29, 32])
@@ -67,7 +66,7 @@ def worker_counts(cores: int, rule: int, most: int | None = None) -> list[int]:
 
 
 def decode_rate(payloads: Sequence[bytes], threads: int, seconds: float) -> tuple[int, float]:
-    """Decode encoded images, every pixel, over and over: the images decoded, and the seconds it took.
+    """Decode all pixels of encoded images repeatedly. Returns the decoded images and the seconds.
 
     >>> images, took = decode_rate([cv2.imencode(".png", np.zeros((8, 8, 3)))[1].tobytes()], 2, 0.01)
     >>> images > 0, took >= 0.01
@@ -85,16 +84,13 @@ def decode_rate(payloads: Sequence[bytes], threads: int, seconds: float) -> tupl
                 if time.perf_counter() >= end:
                     break
 
-    workers = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
     return sum(done), time.perf_counter() - begin
 
 
 class Bench:
-    """The data, the step, and how a point is measured."""
+    """The data, the step, and the measurement of points."""
 
     def __init__(
         self,
@@ -114,7 +110,7 @@ class Bench:
 
     @property
     def needed(self) -> float | None:
-        """Images a second that the step could take."""
+        """Images a second that the step can process."""
         return None if self.step_seconds is None else self.batch_size / self.step_seconds
 
     def set_step(self, step: Step | None, step_time_ms: float | None) -> None:
@@ -164,7 +160,7 @@ class Bench:
         return self.measure(wanted)
 
     def tune_prefetch(self, choice: Point, points: list[Point]) -> tuple[Point, list[Point]]:
-        """The smallest prefetch that does as well as the loader's own."""
+        """The smallest prefetch that is as good as the loader's choice."""
         tried = self.measure([(choice.loader, choice.num_workers, p) for p in PREFETCHES])
         good = [
             p for p in tried if p.fed or (not choice.fed and p.samples_per_sec >= NEAR_BEST * choice.samples_per_sec)
@@ -191,7 +187,7 @@ class Bench:
         return points
 
     def _drive(self, loader: Loader) -> tuple[float, float]:
-        """Images a second, and the share of the time that went into waiting for them."""
+        """Images a second, and the share of time spent waiting for them."""
         step, waited, images_done, epoch = self.step, 0.0, 0, 0
         begin: float | None = None
         while True:
@@ -205,7 +201,7 @@ class Bench:
                     break
                 if step is not None:
                     step(*item)
-                if begin is None:  # the first batch pays for the start of threads
+                if begin is None:  # the first batch includes the start of threads
                     begin = time.perf_counter()
                     continue
                 waited += now - asked
@@ -232,11 +228,8 @@ class Bench:
     def rule(self, points: list[Point]) -> dict[str, Any]:
         workers = deck_rule()
         found = [p for p in points if p.num_workers == workers and p.loader == "threaded" and p.prefetch is None]
-        return {
-            "text": "cpu_count() - 3",
-            "num_workers": workers,
-            "samples_per_sec": found[0].samples_per_sec if found else None,
-        }
+        rate = found[0].samples_per_sec if found else None
+        return {"text": "cpu_count() - 3", "num_workers": workers, "samples_per_sec": rate}
 
     def disk(self, path: Union[str, Path], mean_bytes: int) -> dict[str, Any]:
         self.say("the disk")

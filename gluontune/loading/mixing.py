@@ -1,7 +1,6 @@
 """Augmentations of a whole batch: mixup, CutMix, random erasing, and soft labels.
 
-Each takes a numpy batch of a loader and a generator, and returns new arrays: the same generator gives the same pixels,
-whatever the number of threads that decoded them.
+Each takes a numpy batch of a loader and a generator, and returns new arrays, which depend on these alone.
 
 >>> rng = np.random.default_rng([0, 3, 17])  # seed, epoch, batch
 >>> images, labels = np.zeros((4, 8, 8, 3), np.uint8), np.arange(4)
@@ -20,7 +19,7 @@ from gluontune.core.errors import UsageError
 
 
 def soft_labels(labels: np.ndarray, num_classes: int, smoothing: float = 0.0) -> np.ndarray:
-    """Class numbers as probabilities, float32 (N, num_classes): ``1 - smoothing`` on the label, the rest on all alike.
+    """Class numbers as probabilities, float32 (N, num_classes): ``1 - smoothing`` on the label, the rest evenly on all.
 
     Args:
         labels: int (N,), 0 … ``num_classes`` - 1. smoothing: 0 … 1.
@@ -54,12 +53,12 @@ def mixup(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each image blended with the one before it in the batch, by one share drawn from Beta(alpha, alpha).
 
-    The pairing (the batch rolled by one) is that of ``torchvision.transforms.v2.MixUp``: batches are shuffled already.
+    The pairing (the batch rolled by one) is as in ``torchvision.transforms.v2.MixUp``: batches are shuffled already.
     Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization" (2018).
 
     Args:
         images: uint8 (N, H, W, C). labels: int64 (N,). rng: see the module.
-        num_classes, smoothing: see :func:`soft_labels`. alpha: above 0; a small one leaves images almost alone.
+        num_classes, smoothing: see :func:`soft_labels`. alpha: above 0; small values hardly change images.
 
     Returns:
         images as uint8, rounded; targets, float32 (N, num_classes).
@@ -73,7 +72,7 @@ def mixup(
 
 
 def mixup_images(images: np.ndarray, rng: np.random.Generator, alpha: float) -> tuple[np.ndarray, float]:
-    """The images of :func:`mixup`, uint8 (N, H, W, C), and the share that each one's own label has."""
+    """The images of :func:`mixup`, uint8 (N, H, W, C), and the share of each one's label."""
     share = _share(rng, alpha)
     mixed = images * np.float32(share) + np.roll(images, 1, 0) * np.float32(1 - share)
     return np.rint(mixed).astype(np.uint8), share
@@ -88,9 +87,9 @@ def cutmix(
     alpha: float = 1.0,
     smoothing: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A box of each image replaced by that of the one before it; labels are mixed by the box's true area.
+    """A box of each image replaced by the previous image's; labels are mixed by the box's true area.
 
-    The box has the image's shape and is cut off at the border, as in ``torchvision.transforms.v2.CutMix``.
+    The box has the image's shape and is clipped at the border, as in ``torchvision.transforms.v2.CutMix``.
 
     Args:
         images, labels, rng, num_classes, alpha, smoothing: as :func:`mixup`'s.
@@ -109,7 +108,7 @@ def cutmix(
 
 
 def cutmix_images(images: np.ndarray, rng: np.random.Generator, alpha: float) -> tuple[np.ndarray, float]:
-    """The images of :func:`cutmix`, uint8 (N, H, W, C), and the share that each one's own label has."""
+    """The images of :func:`cutmix`, uint8 (N, H, W, C), and the share of each one's label."""
     share = _share(rng, alpha)
     height, width = images.shape[1:3]
     y, x = int(rng.integers(height)), int(rng.integers(width))

@@ -1,7 +1,7 @@
-"""Our loaders for PyTorch: batches as tensors without a copy, on the GPU ahead of time, resumed in mid-epoch.
+"""Our loaders for PyTorch: batches as tensors without a copy, on the GPU ahead of time, resumable in mid-epoch.
 
-PyTorch is imported when the first batch is made. Batches stay in the layout that they were decoded into: a tensor has
-the shape (N, C, H, W) and the strides of ``torch.channels_last``.
+PyTorch is imported with the first batch. Batches keep their decoded layout: a tensor has the shape (N, C, H, W) and the
+strides of ``torch.channels_last``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def to_tensors(images: np.ndarray, labels: Any) -> tuple[Any, Any]:
 
     Args:
         images: uint8 (N, H, W, C).
-        labels: int64 (N,); or the mapping of a ``FieldsLoader``, of which arrays become tensors and lists stay.
+        labels: int64 (N,); or the mapping of a ``FieldsLoader``, with arrays as tensors and lists unchanged.
 
     Returns:
-        uint8 (N, C, H, W) in ``torch.channels_last``, and int64 (N,). The memory is used again only when both the
-        tensor and its views are gone.
+        uint8 (N, C, H, W) in ``torch.channels_last``, and int64 (N,). The memory is reused once the tensor and its
+        views are deleted.
     """
     library = torch()
     placed = library.from_numpy(images).permute(0, 3, 1, 2)
@@ -35,7 +35,7 @@ def to_tensors(images: np.ndarray, labels: Any) -> tuple[Any, Any]:
 
 
 def _each(labels: Any, change: Callable[[Any], Any]) -> Any:
-    """``labels`` changed; of a mapping, each value that is no list."""
+    """``labels`` changed; of a mapping, each value except lists."""
     if isinstance(labels, dict):
         return {name: v if isinstance(v, list) else change(v) for name, v in labels.items()}
     return change(labels)
@@ -46,18 +46,18 @@ def _record(tensor: Any, stream: Any) -> None:
 
 
 class TorchLoader:
-    """Any of our numpy loaders in the place of ``torch.utils.data.DataLoader``.
+    """One of our numpy loaders in place of ``torch.utils.data.DataLoader``.
 
-    ``for images, labels in loader`` is one epoch; each loop is the next one, shuffled anew, unless ``set_epoch`` says
-    which. ``len(loader)`` is the number of batches.
+    ``for images, labels in loader`` is one epoch; each loop is the next one, shuffled anew, unless ``set_epoch`` names
+    one. ``len(loader)`` is the number of batches.
 
     Args:
         loader: a loader that yields uint8 numpy batches; see ``gt.loading.build(..., framework="torch")``.
-        device: where the batches go; None leaves them in main memory. For a CUDA device they are copied through
-            page-locked memory on a stream of their own, ``ahead`` batches before you ask.
+        device: of the batches; None: main memory. For a CUDA device they are copied through page-locked memory on a
+            separate stream, ``ahead`` batches in advance.
         normalize: float32 ``(pixels / 255 - mean) / std`` with the loader's ``mean`` and ``std`` (of pixels of 0 … 1),
-            made on the device; else the batch stays uint8.
-        ahead: batches on their way to a CUDA device.
+            computed on the device; else the batch stays uint8.
+        ahead: batches in advance on a CUDA device.
 
     Raises:
         UsageError: the loader yields NDArrays, or is to be normalized without ``mean`` and ``std``.
@@ -75,7 +75,7 @@ class TorchLoader:
         if normalize and (self.mean is None or self.std is None):
             raise UsageError("normalize=True needs mean and std of each channel, for pixels of 0 to 1")
         self.normalize = bool(normalize)
-        self._epoch, self._done = 0, 0  # what the caller has got: the loader itself may be ahead of it
+        self._epoch, self._done = 0, 0  # the caller's position: the loader may be ahead of it
         self._scale: Any = None
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class TorchLoader:
         return self.epoch(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next loop is epoch ``epoch``, as ``DistributedSampler.set_epoch``; a resumed epoch goes on where it was.
+        """Make the next loop epoch ``epoch``, like ``DistributedSampler.set_epoch``; a resumed epoch continues.
 
         Raises:
             UsageError: below 0.
@@ -96,18 +96,18 @@ class TorchLoader:
             self._epoch, self._done = epoch, 0
 
     def epoch(self, n: int) -> Iterator[tuple[Any, Any]]:
-        """The batches of epoch ``n``: the same for the same seed, whatever the threads."""
+        """The batches of epoch ``n``: the same for the same seed and any number of threads."""
         resumed = self.loader._resume_at
         batches = self.loader.epoch(n)
         self._epoch, self._done = n, resumed[1] if resumed is not None and resumed[0] == n else 0
         return self._run(n, batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the caller stands: a batch that was handed out counts as used, one on its way does not."""
+        """The caller's position: yielded batches count as used, prefetched ones do not."""
         return {**self.loader.state(), "epoch": self._epoch, "batch": self._done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken, with the same batches byte for byte.
+        """Continue from ``state`` with the same batches, byte for byte.
 
         Raises:
             UsageError: the state is of another data set, batch size, seed or sharding.
@@ -116,7 +116,7 @@ class TorchLoader:
         self._epoch, self._done = int(state["epoch"]), int(state["batch"])
 
     def close(self) -> None:
-        """End the loader's threads. It can be closed twice."""
+        """End the loader's threads. It may be called twice."""
         self.loader.close()
 
     def __enter__(self) -> TorchLoader:
@@ -134,7 +134,7 @@ class TorchLoader:
                 if self._epoch == n:
                     self._done += 1
                 yield batch
-                del batch  # the loader may use its memory again as soon as the caller lets it go
+                del batch  # the loader reuses its memory once the caller releases it
             if self._epoch == n:
                 self._epoch, self._done = n + 1, 0
         finally:
@@ -151,7 +151,7 @@ class TorchLoader:
             del tensors
 
     def _copied(self, batches: Iterator[tuple[Any, Any]], device: Any) -> Any:
-        """Through page-locked memory, on a stream of its own, ``ahead`` batches before they are wanted."""
+        """Batches copied through page-locked memory on a separate stream, ``ahead`` in advance."""
         cuda = torch().cuda
         side = cuda.Stream(device)
         waiting: deque[tuple[Any, Any]] = deque()
@@ -170,7 +170,7 @@ class TorchLoader:
                 images, labels = waiting.popleft()
                 here = cuda.current_stream(device)
                 here.wait_stream(side)
-                for part in (images, labels):  # memory is not given away before the work on it is done
+                for part in (images, labels):  # memory is not reused before the work on it is done
                     _each(part, functools.partial(_record, stream=here))
                 yield self._finish(images, labels)
 

@@ -28,12 +28,12 @@ Change = Callable[[np.ndarray, float, int], None]
 def rand_augment(
     images: np.ndarray, rng: np.random.Generator, *, num_ops: int = 2, magnitude: int = 9, fill: int = 0
 ) -> np.ndarray:
-    """``num_ops`` operations on each image, each drawn from :data:`OPERATIONS`, with a sign where it has one.
+    """``num_ops`` operations on each image, each drawn from :data:`OPERATIONS`, with a random sign if it has one.
 
     Args:
-        images: uint8 (N, H, W, C), C 3 (RGB) or 1. rng: the same generator gives the same pixels.
+        images: uint8 (N, H, W, C), C 3 (RGB) or 1. rng: of the draws.
         num_ops: at least 0. magnitude: 0 … 30, of all operations.
-        fill: value of the pixels that a shear, a shift or a turn brings in, 0 … 255.
+        fill: value of pixels from outside the image, 0 … 255.
 
     Raises:
         UsageError: a value out of range.
@@ -60,7 +60,7 @@ def check(num_ops: int, magnitude: int) -> None:
 
 
 def draw(rng: np.random.Generator, n: int, num_ops: int, magnitude: int) -> np.ndarray:
-    """Operations of ``n`` images: int64 (n, num_ops, 2), the operation's number and the magnitude with its sign."""
+    """The operations of ``n`` images: int64 (n, num_ops, 2), the operation's number and the magnitude with its sign."""
     numbers = rng.integers(0, len(OPERATIONS), (n, num_ops))
     signs = 2 * rng.integers(0, 2, (n, num_ops)) - 1
     return np.stack([numbers, signs * magnitude], axis=2)
@@ -105,7 +105,7 @@ def _posterize(image: np.ndarray, share: float, fill: int) -> None:
 
 def _solarize(image: np.ndarray, share: float, fill: int) -> None:
     """Turn values from 255 · (1 - share) on into their negatives."""
-    # As float32, in which torchvision makes its table of thresholds.
+    # As float32, like torchvision's table of thresholds.
     np.copyto(image, 255 - image, where=image >= np.float32(255 * (1 - abs(share))))
 
 
@@ -120,11 +120,11 @@ def _autocontrast(image: np.ndarray, share: float, fill: int) -> None:
 
 
 def _equalize(image: np.ndarray, share: float, fill: int) -> None:
-    """Make each channel's histogram as even as it can be."""
+    """Make each channel's histogram as even as possible."""
     for plane in _planes(image):
         counts = np.bincount(plane.ravel(), minlength=256)
-        there = counts[counts > 0]
-        step = int(counts.sum() - there[-1]) // 255 if len(there) > 1 else 0
+        present = counts[counts > 0]
+        step = int(counts.sum() - present[-1]) // 255 if len(present) > 1 else 0
         if step:
             before = np.concatenate([[0], np.cumsum(counts)[:-1]])
             plane[...] = np.minimum((step // 2 + before) // step, 255).astype(np.uint8)[plane]

@@ -1,4 +1,4 @@
-"""The resident loader: everything decoded once, kept as uint8, and augmented a batch at a time."""
+"""The resident loader: all images decoded once, stored as uint8, and augmented a batch at a time."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ SHARE = 0.5  # of usable memory that the images may take
 class ResidentLoader(Loader):
     """Decodes every image once, then makes each batch with a few vectorized numpy calls.
 
-    Images of another size are fitted to ``image_shape`` when they are decoded, so a random-resized
-    crop sees that size and not the original: use ``threaded`` where the originals are larger.
+    Images of another size are fitted to ``image_shape`` when they are decoded, so a random-resized crop uses that size
+    and not the original: use ``threaded`` for larger originals.
 
     Args:
         num_workers: threads of the one-time decoding; 0: one for each usable core.
-        prefetch: unused; a batch is made faster than it could be handed over.
-        mean, std: kept as attributes for the device; the pixels stay as they are.
+        prefetch: unused: a batch is made faster than it could be passed on.
+        mean, std: stored as attributes for the device; the pixels are unchanged.
         others: see :class:`gluontune.loading.base.Loader`.
         split: of a data set, or anything with ``labels``, ``__len__`` and ``read(i)``.
 
     Raises:
-        GluontuneError: the images would take more than half of the usable memory, or one of them
-            cannot be read (the message names it).
+        GluontuneError: the images would take more than half of the usable memory, or one cannot be read (named).
 
     >>> class Split:
     ...     labels = np.arange(4)
@@ -71,7 +70,7 @@ class ResidentLoader(Loader):
                 f"loader 'resident': {len(split)} images of {height}x{width}x{channels} take {need / 2**20:,.0f} MiB, "
                 f"more than half of the {usable_memory() / 2**20:,.0f} MiB of usable memory: use loader 'threaded'"
             )
-        # Columns are padded once, here; rows are padded by the index of the row that is copied.
+        # Columns are padded once, here; rows by the index of the copied row.
         pad = self.augment.pad
         self._store = np.empty((len(split), height, width + 2 * pad, channels), np.uint8)
         geometry = self.augment if self.augment.geometry == "center" else AUGMENTS["none"]
@@ -80,7 +79,7 @@ class ResidentLoader(Loader):
 
     @staticmethod
     def bytes_needed(samples: int, image_shape: Sequence[int], augment: str = "none") -> int:
-        """Memory that the decoded images take.
+        """Memory of the decoded images, bytes.
 
         >>> ResidentLoader.bytes_needed(50_000, (32, 32, 3))
         153600000
@@ -126,7 +125,7 @@ class ResidentLoader(Loader):
                 draws.finish(out[k], k)
 
     def _gather(self, out: np.ndarray, indices: np.ndarray, offsets: np.ndarray | None) -> None:
-        """Copy the images' rows into ``out``, each from its own column: one copy of a whole row each."""
+        """Copy the images' rows into ``out``, each from its own column, by one copy of a whole row."""
         if offsets is None:
             np.take(self._store, indices, axis=0, out=out)
             return
@@ -135,7 +134,7 @@ class ResidentLoader(Loader):
         rows = reflect(np.arange(height) + offsets[:, :1] - pad, height)
         starts = (indices[:, None] * height + rows) * row_bytes + offsets[:, 1:] * channels
         items = np.dtype((np.void, width * channels))
-        # Every start of a row's worth of bytes is an item of this overlapping view.
+        # Each start of a row is an item of this overlapping view.
         view: Any = np.ndarray((self._store.size - width * channels + 1,), items, self._store, strides=(1,))
         np.copyto(out.reshape(len(out), height, -1).view(items)[..., 0], view[starts])
 
@@ -164,7 +163,7 @@ def reflect(rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def flip_some(images: np.ndarray, chosen: np.ndarray) -> None:
-    """Mirror the chosen images of uint8 (N, H, W, C) in place, in one call of OpenCV for all of them."""
+    """Mirror the chosen images of uint8 (N, H, W, C) in place, by one call of OpenCV."""
     if len(chosen):
         _, height, width, channels = images.shape
         tall = images[chosen].reshape(-1, width, channels)
@@ -175,11 +174,11 @@ def decode_all(split: Any, store: np.ndarray, geometry: Augment, pad: int, threa
     """Decode every sample into ``store`` (N, H, W + 2·pad, C) on ``threads`` threads.
 
     Args:
-        geometry: how an image of another size is fitted; not a random augmentation.
+        geometry: the fit of images of another size; not a random augmentation.
         pad: columns that are reflected on each side.
 
     Raises:
-        GluontuneError: the first sample (by number) that cannot be read or decoded.
+        GluontuneError: names the first sample (by number) that cannot be read or decoded.
     """
     shape = (store.shape[1], store.shape[2] - 2 * pad, store.shape[3])
     errors: dict[int, BaseException] = {}

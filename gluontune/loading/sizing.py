@@ -1,4 +1,4 @@
-"""Sizing: measure loaders, workers and prefetch here, and choose the least that keeps the device fed."""
+"""Sizing: measure loaders, workers and prefetch here, and choose the smallest that keeps the device fed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gluontune.loading.measure import NEAR_BEST, Bench, Point, Progress, Step
 
 @dataclass
 class SizeReport:
-    """What :func:`size` measured and chose; ``to_dict()`` is what ``gluontune size --json`` prints.
+    """The result of :func:`size`; ``to_dict()`` is the output of ``gluontune size --json``.
 
     Args:
-        choice: the loader and workers to take, with their figures. reason: why, in a sentence.
-        points: all that were measured.
-        needed_samples_per_sec: what the step wants. step_time_ms: of a step; None: none was given.
+        choice: the chosen loader and workers, with their figures. reason: of the choice, in a sentence.
+        points: all measurements.
+        needed_samples_per_sec: of the step. step_time_ms: of a step, or None.
         usable_cores: of this machine. rule: the deck's rule beside it (workers, samples a second).
         decode_samples_per_sec: of one thread. decoder: its name. mean_bytes: of an encoded sample.
-        disk: what the disk gives, or None. notes: remarks, one sentence each.
+        disk: the disk's figures, or None. notes: remarks, one sentence each.
     """
 
     choice: Point
@@ -58,25 +58,24 @@ def size(
     disk: bool = True,
     progress: Progress | None = None,
 ) -> SizeReport:
-    """Measure loaders, worker counts and prefetch, and choose the least that keeps a training step fed.
+    """Measure loaders, worker counts and prefetch, and choose the smallest that keeps a training step fed.
 
     Args:
         source: a ``.rec`` file, the name of a data set (its training part is measured), or a split.
         image_shape, batch_size, augment: as in ``gt.loading.build``.
-        step_time_ms: time of one training step on a device that leaves the host's cores free; the
-            loader runs beside a sleep of that length.
-        step: or the real thing, ``step(images, labels)``, which must wait for its own result. Then the
-            loader competes with it for the cores, as it will in training.
-        loaders: names to measure; None: ``threaded``, and ``resident`` where the data fit.
-        max_workers: measure no more than these.
+        step_time_ms: time of one training step on a device that leaves the host's cores free; the loader runs beside a
+            sleep of that length.
+        step: or a real step, ``step(images, labels)``, which must wait for its result. It competes with the loader for
+            the cores, as in training.
+        loaders: names to measure; None: ``threaded``, and ``resident`` if the data fit.
+        max_workers: the largest number to measure.
         seconds: for each point, in three interleaved rounds.
-        disk: also measure the disk under a ``.rec`` file.
+        disk: also measure the disk of a ``.rec`` file.
         progress: called with a line before each measurement.
 
     Returns:
-        the choice, why, every measured point, the decks' rule beside it, and the limits: decoding alone
-        on all usable cores, and the disk. Without a step the choice is the least that reaches 95 % of
-        the fastest.
+        the choice, its reason, every measured point, the decks' rule, and the limits: decoding alone on all usable
+        cores, and the disk. Without a step the choice is the smallest that reaches 95 % of the fastest.
 
     Raises:
         UsageError: names or numbers that cannot work. GluontuneError: the data cannot be read.
@@ -110,7 +109,7 @@ def size(
 
 
 def choose(points: Sequence[Point], needed: float | None) -> tuple[Point, str]:
-    """The least point that feeds the step; else the fastest; and a sentence that says why.
+    """The smallest point that feeds the step, else the fastest, and a sentence with the reason.
 
     >>> slow, fast = Point("threaded", 0, None, 90.0, 50.0, False), Point("threaded", 2, None, 200.0, 1.0, True)
     >>> choose([slow, fast], 200.0)[0].num_workers
@@ -134,5 +133,5 @@ def choose(points: Sequence[Point], needed: float | None) -> tuple[Point, str]:
 
 
 def _cost(point: Point) -> tuple[int, int]:
-    """Workers first; at equal workers, the loader that needs no memory for all the images."""
+    """Workers first; at equal workers, the loader without memory for all images."""
     return point.num_workers, 1 if "memory" in LOADERS[point.loader].needs else 0

@@ -1,4 +1,4 @@
-"""The threaded loader: images decoded and augmented by threads, straight into recycled uint8 batches."""
+"""The threaded loader: images decoded and augmented by threads, directly into recycled uint8 batches."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from gluontune.loading.augment import Draws
 from gluontune.loading.base import Loader, sample_error
 from gluontune.loading.decode import Decoder
 
-MAX_BYTES = 512 << 20  # of batches made ahead, unless ``prefetch`` says otherwise
-CHUNKS = 2  # a batch is cut into so many pieces a thread, so that the threads end it together
-PIECE = 1 << 16  # pixels of a piece at the least: each costs the interpreter's lock a tenth of a millisecond
+MAX_BYTES = 512 << 20  # of batches made ahead, without ``prefetch``
+CHUNKS = 2  # pieces of a batch a thread, so that the threads end together
+PIECE = 1 << 16  # smallest piece in pixels: each holds the interpreter's lock for a tenth of a millisecond
 
 
 class BatchPool:
-    """Batch memory that is used again once nobody holds it.
-
-    Page-faulting fresh memory for each batch costs as much as resizing into it.
-
+    """Batch memory that is reused once it is released, since page faults of fresh memory cost as much as resizing.
     >>> pool = BatchPool((2, 4, 4, 3))
     >>> first = pool.take(); address = first.ctypes.data
     >>> pool.take().ctypes.data == address  # ``first`` is still held
@@ -40,7 +37,7 @@ class BatchPool:
         self._lock = threading.Lock()
 
     def take(self) -> np.ndarray:
-        """An array that nobody else refers to, with whatever it held before."""
+        """An array without other references, with arbitrary content."""
         with self._lock:
             for k in range(len(self._arrays)):
                 # Two references: the list's and getrefcount's argument. Views count through their base.
@@ -51,10 +48,10 @@ class BatchPool:
 
 
 def fill(split: Any, decoder: Decoder, out: np.ndarray, indices: np.ndarray, draws: Draws, first: int = 0) -> None:
-    """Put samples ``indices`` into ``out`` (n, H, W, C), as images ``first`` … of the batch of ``draws``.
+    """Decode samples ``indices`` into ``out`` (n, H, W, C), as images ``first`` … of the batch of ``draws``.
 
     Raises:
-        GluontuneError: one of them cannot be read or decoded; it is named.
+        GluontuneError: one of them cannot be read or decoded; names it.
     """
     index, payloads = -1, []
     try:
@@ -66,18 +63,18 @@ def fill(split: Any, decoder: Decoder, out: np.ndarray, indices: np.ndarray, dra
         else:
             addresses, lengths, file = located
             codes = decoder.at(out, addresses, lengths, draws, first)
-            del file  # mapped until here, whoever else has let go of it
+            del file  # mapped until here
         for k in np.flatnonzero(codes).tolist():
             index = int(indices[k])
             decoder.into(out[k], payloads[k] if payloads else split.read(index), draws, first + k)
-    except KeyboardInterrupt:  # in the calling thread: the user's, and no fault of the record
+    except KeyboardInterrupt:  # of the user, and no fault of the record
         raise
-    except BaseException as error:  # whatever ends a thread must name the record
+    except BaseException as error:  # an error in a thread must name the record
         raise sample_error(split, index, error) from error
 
 
 class _Batch:
-    """One batch on its way: chunks are claimed by threads, the last one to end marks it ready."""
+    """One unfinished batch: threads claim its chunks, and the last one marks it ready."""
 
     def __init__(self, number: int, indices: np.ndarray, images: np.ndarray, draws: Draws, chunks: int):
         self.number, self.indices, self.images, self.draws = number, indices, images, draws
@@ -87,7 +84,7 @@ class _Batch:
 
 
 class _Epoch:
-    """The threads of one epoch and what they work on."""
+    """The threads of one epoch and their work."""
 
     def __init__(self, loader: ThreadedLoader, epoch: int, start: int):
         self.loader, self.number = loader, epoch
@@ -96,7 +93,7 @@ class _Epoch:
         self.chunks: deque[tuple[_Batch, int, int]] = deque()
         self.wake = threading.Condition()
         self.stopped = False
-        self.error: BaseException | None = None  # what ended a thread outside the work on a sample
+        self.error: BaseException | None = None  # of a thread, outside the work on a sample
         self.threads = [
             threading.Thread(target=self.work, name=f"gluontune-loader-{k}", daemon=True)
             for k in range(loader.num_workers)
@@ -109,7 +106,7 @@ class _Epoch:
             thread.start()
 
     def open_next(self) -> None:
-        """Offer one more batch to the threads."""
+        """Queue one more batch for the threads."""
         number, indices = next(self.todo, (-1, None))
         if indices is None:
             return
@@ -124,7 +121,7 @@ class _Epoch:
             self.wake.notify(len(pieces))
 
     def work(self) -> None:
-        """What a thread does until the epoch ends; whatever ends it early is kept for the consumer."""
+        """A thread's work until the epoch ends; an error is stored for the consumer."""
         try:
             self._work()
         except BaseException as error:
@@ -152,7 +149,7 @@ class _Epoch:
             del batch  # an idle thread must not keep the memory of a batch
 
     def next(self) -> _Batch:
-        """The next batch in order, once it is whole."""
+        """The next batch in order, once it is complete."""
         batch = self.pending.popleft()
         while not batch.ready.wait(1.0):
             if self.stopped:
@@ -180,21 +177,21 @@ class _Epoch:
 class ThreadedLoader(Loader):
     """Decodes and augments on threads, outside the interpreter's lock, into recycled uint8 batches.
 
-    Normalization, layout and cast belong on the device, inside the hybridized graph; the host moves a
-    quarter of the bytes that float32 would take.
+    Normalization, layout and cast belong on the device, inside the hybridized graph; the host then moves a quarter of
+    the bytes of float32.
 
     Args:
         num_workers: threads; 0 loads in the calling thread.
-        prefetch: batches made ahead of the one in use. None: 2, or more where batches of small images keep fewer
-            threads busy; fewer where they would take more than 512 MiB. With ``num_workers=0`` nothing is made ahead.
-        scaled: allow scaled JPEG decoding where the crop is larger than the image (see ``decode``).
-        mean, std: kept as attributes for the device; the pixels stay as they are.
+        prefetch: batches made ahead of the current one. None: 2, or more if batches of small images occupy fewer
+            threads; fewer if they would take more than 512 MiB. With ``num_workers=0`` nothing is made ahead.
+        scaled: allow scaled JPEG decoding if the crop is larger than the image (see ``decode``).
+        mean, std: stored as attributes for the device; the pixels are unchanged.
         others: see :class:`gluontune.loading.base.Loader`.
         split: of a data set, or anything with ``labels``, ``__len__`` and ``read(i)``.
 
     Raises:
-        GluontuneError: (while iterating) a sample cannot be read or decoded; the message names it.
-        UsageError: (while iterating) another epoch of this loader was begun meanwhile: it serves one loop at a time.
+        GluontuneError: (while iterating) a sample cannot be read or decoded; names it.
+        UsageError: (while iterating) another epoch of this loader was started: it serves one loop at a time.
 
     >>> import cv2
     >>> class Split:
@@ -244,11 +241,11 @@ class ThreadedLoader(Loader):
     def fill(
         self, decoder: Decoder, images: np.ndarray, indices: np.ndarray, draws: Draws, first: int, last: int
     ) -> None:
-        """Put samples ``indices[first:last]`` into ``images[first:last]``."""
+        """Decode samples ``indices[first:last]`` into ``images[first:last]``."""
         fill(self.split, decoder, images[first:last], indices[first:last], draws, first)
 
     def targets(self, indices: np.ndarray, draws: Draws) -> Any:
-        """What is handed out beside the images of the samples ``indices``."""
+        """The labels beside the images of the samples ``indices``."""
         return self.labels[indices]
 
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[np.ndarray, Any]]:
@@ -279,7 +276,7 @@ class ThreadedLoader(Loader):
             run.stop()
 
     def _stop(self, instead: _Epoch | None = None) -> None:
-        with self._turn:  # two threads that begin at once: one of them is told
+        with self._turn:  # two threads that start at once: one of them is stopped
             before, self._running = self._running, instead
         if before is not None:
             before.stop()

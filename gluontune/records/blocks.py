@@ -1,10 +1,9 @@
-"""Blocks of images made into framed records, on threads or in worker processes.
+"""Images become blocks of framed records, on threads or in worker processes.
 
-A block is a few consecutive images. Decoding and encoding release Python's lock, and so does the compiled codec,
-which reads and frames a block of plain files in one call (``bulk_copy``): threads do. Without it, copying tiny files
-is all Python, so there each thread hands its blocks to a process of its own. Such a worker is a fresh
-interpreter (nothing forked from a process that may hold CUDA or MXNet) that ends when its input does, so that
-none outlives a killed packer.
+A block is a few consecutive images. Decoding, encoding and the compiled codec, which reads and frames a block of plain
+files in one call (``BulkCopier``), release Python's lock: threads suffice. Without the codec, copying tiny files is all
+Python, so each thread passes its blocks to a worker process. A worker is a fresh interpreter (nothing is forked from a
+process that may hold CUDA or MXNet) that ends with its input, so that none outlives a killed packer.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Skip:
-    """An image that was left out, or is incomplete. ``position`` is its place in the packing order."""
+    """A skipped or incomplete image, with its position in the packing order."""
 
     position: int
     path: str
@@ -47,7 +46,7 @@ class Skip:
 
 @dataclass
 class Block:
-    """Framed records of consecutive images, and what the side files need to know of them."""
+    """Framed records of consecutive images, with the values for the side files."""
 
     data: Union[bytes, memoryview] = b""
     keys: list[int] = field(default_factory=list)
@@ -73,10 +72,10 @@ def make_block(
     stopped: Callable[[], bool] = lambda: False,
     check: bool = False,
 ) -> Block:
-    """Read, transform and frame ``items``, whose first stands at position ``first`` of the packing order.
+    """Read, transform and frame ``items``, the first of which has position ``first`` in the packing order.
 
-    Once ``stopped`` says so, nobody wants the block, and what it holds so far is returned. ``check``: look at the
-    data of files that are copied, too.
+    If ``stopped`` returns True, the unfinished block is returned, which nobody uses. ``check``: also check the data of
+    copied files.
     """
     block = Block(count=len(items))
     pieces: list[Any] = []
@@ -95,7 +94,7 @@ def make_block(
             if len(gathered.sizes) == span:
                 span *= 4
                 continue
-            span = 2 * len(gathered.sizes)  # few, or none, where images of other kinds are among them
+            span = 2 * len(gathered.sizes)  # few, or none, among images of other kinds
         if at < len(items):
             _add(block, pieces, items[at], first + at, transform, check)
             at += 1
@@ -136,7 +135,7 @@ def _reason(error: Exception) -> str:
 
 
 def _read_file(path: str) -> bytes:
-    """The whole of a regular file or of an archive's member, with as few system calls as a small one allows."""
+    """The content of a regular file or an archive's member, with few system calls for a small one."""
     place = place_of(path)
     if place is not None:
         return read_member(place)
@@ -148,7 +147,7 @@ def _read_file(path: str) -> bytes:
         if os.fstat(handle).st_size >= MAX_RECORD:
             raise ImageError(f"{os.fstat(handle).st_size:,} bytes: a record must be shorter than {MAX_RECORD:,}")
         pieces, size = [data], len(data)
-        while data and size < MAX_RECORD:  # it may grow as it is read
+        while data and size < MAX_RECORD:  # it may grow meanwhile
             data = os.read(handle, min(max(os.fstat(handle).st_size - size, 65536), MAX_RECORD))
             pieces.append(data)
             size += len(data)
@@ -161,10 +160,10 @@ class BlockMaker:
     """Makes blocks on ``workers`` threads, in order, a few ahead.
 
     Args:
-        transform: what happens to each image.
+        transform: of each image.
         workers: threads.
-        processes: give each thread a worker process.
-        check: look at the data of files that are copied.
+        processes: use a worker process for each thread.
+        check: also check the data of copied files.
 
     Raises:
         GluontuneError: a worker process died.
@@ -180,7 +179,7 @@ class BlockMaker:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gluontune-pack")
 
     def blocks(self, jobs: Iterable[tuple[list[Item], int]]) -> Iterator[Block]:
-        """Blocks in the order of ``jobs``; at most three a worker are in the making or waiting."""
+        """Blocks in the order of ``jobs``; at most three a worker are unfinished or waiting."""
         ahead: deque[Future[Block]] = deque()
         for items, first in jobs:
             ahead.append(self._pool.submit(self._make, items, first))
@@ -207,12 +206,12 @@ class BlockMaker:
         return answer
 
     def give_back(self, block: Block) -> None:
-        """``block`` is written: its memory may be used again."""
+        """Release the memory of a written ``block`` for reuse."""
         if self.gatherer is not None:
             self.gatherer.give_back(block.data)
 
     def close(self) -> None:
-        """Drop what waits and end the workers, in the middle of a block if need be."""
+        """Drop waiting blocks and end the workers, even in the middle of a block."""
         self._stopped.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         for child in self._children:
@@ -254,10 +253,10 @@ def _receive(stream: Any) -> Any:
 
 
 def serve() -> None:
-    """A worker process: blocks in on stdin, made on stdout, until stdin ends."""
+    """A worker process: reads jobs from stdin and writes blocks to stdout, until stdin ends."""
     incoming: BinaryIO = sys.stdin.buffer
     outgoing: BinaryIO = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not get into the answers
+    os.dup2(2, 1)  # prints of libraries must not mix with the answers
     while True:
         try:
             items, first, transform = _receive(incoming)

@@ -1,8 +1,8 @@
-"""MXNet's own record classes, by their names and arguments, over our reader and writer.
+"""MXNet's record classes, by their names and arguments, over our reader and writer.
 
-``from gluontune.records import MXRecordIO, MXIndexedRecordIO`` in place of ``mxnet.recordio``'s: a script goes on as it
-stands, needs no mxnet for its records, may read from any number of threads and forked processes, and leaves no half
-a file behind. Two things that MXNet does are refused: two records under one key (the first would be lost), and
+``from gluontune.records import MXRecordIO, MXIndexedRecordIO`` in place of ``mxnet.recordio``'s: a script needs no
+other change and no mxnet for its records, may read from any number of threads and forked processes, and leaves no
+partial file behind. Two operations of MXNet are refused: two records under one key (the first would be lost), and
 pickling a writer (its copy would empty the file).
 """
 
@@ -21,7 +21,7 @@ from gluontune.records.writer import RecordWriter, index_text
 
 
 class MXRecordIO:
-    """Reads or writes the records of a file one after the other, as ``mx.recordio.MXRecordIO`` does.
+    """Reads or writes the records of a file in order, as ``mx.recordio.MXRecordIO`` does.
 
     Args:
         uri: the record file. flag: ``"r"`` or ``"w"``.
@@ -33,9 +33,9 @@ class MXRecordIO:
         UsageError: another flag, writing to a reader, use of a closed file, …
         GluontuneError: no such file, a folder that cannot be written, …
 
-    What is written stands in its place from :meth:`close` on (or when the object is gone), not before. The
-    threads of a process share one place in the file; each record is read by one of them. A forked process
-    reads from the first record on, and cannot write.
+    Written records are in their place from :meth:`close` on (or when the object is deleted). The threads of a process
+    share one position in the file; each record is read by one of them. A forked process reads from the first record on
+    and cannot write.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.rec"
@@ -72,7 +72,7 @@ class MXRecordIO:
         self._lock, self._offset = threading.Lock(), 0
 
     def close(self) -> None:
-        """Put what was written in its place, or let go of the file."""
+        """Put the written file in its place, or release the file."""
         if not self.is_open:
             return
         self.is_open = False
@@ -85,7 +85,7 @@ class MXRecordIO:
         self._writer.close()
 
     def reset(self) -> None:
-        """Back to the first record; a writer begins anew, with nothing."""
+        """Return to the first record; a writer starts anew."""
         if self.writable and self.is_open:
             self._check(writes=True)
             self.is_open = False
@@ -102,7 +102,7 @@ class MXRecordIO:
         """The next record, or None after the last.
 
         Raises:
-            DamagedRecordError: no whole record lies there.
+            DamagedRecordError: no whole record at this position.
         """
         self._check(writes=False)
         with self._lock:
@@ -112,7 +112,7 @@ class MXRecordIO:
         return record
 
     def _record_at(self, offset: int) -> tuple[bytes, int]:
-        """A record, and where the next one starts."""
+        """A record, and the offset of the next one."""
         try:
             record, behind = join_parts(self._view, offset, len(self._view))
         except DamagedRecordError as error:
@@ -131,7 +131,7 @@ class MXRecordIO:
             if writes:
                 raise UsageError(f"{self.uri}: opened in process {self.pid}; a forked process cannot write to it")
             self.pid = os.getpid()
-            self._rewind()  # the place and its lock were the parent's
+            self._rewind()  # position and lock belong to the parent
 
     def __getstate__(self) -> dict[str, Any]:
         if self.writable:
@@ -150,17 +150,17 @@ class MXRecordIO:
 
 
 class MXIndexedRecordIO(MXRecordIO):
-    """The same by key, with an index file, as ``mx.recordio.MXIndexedRecordIO`` does.
+    """Reads or writes by key, with an index file, as ``mx.recordio.MXIndexedRecordIO`` does.
 
     Args:
         idx_path: the index file. uri: the record file. flag: ``"r"`` or ``"w"``.
-        key_type: makes a key of the index's text.
+        key_type: converts the index's text to a key.
 
     Attributes:
-        keys: of the records, in their order in the index. idx: where each starts, bytes.
+        keys: of the records, in the order of the index. idx: the offset of each, bytes.
 
     Raises:
-        UsageError: a key that is used twice. GluontuneError: as :class:`MXRecordIO`, and an index that cannot be read.
+        UsageError: a duplicate key. GluontuneError: as :class:`MXRecordIO`; an unreadable index.
 
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -200,7 +200,7 @@ class MXIndexedRecordIO(MXRecordIO):
             text.write(index_text(self.keys, self.idx.values()))
 
     def seek(self, idx: Any) -> None:
-        """Go to the record with key ``idx``, which :meth:`read` then reads.
+        """Go to the record with key ``idx``, the next of :meth:`read`.
 
         Raises:
             KeyError: no record has it.
@@ -209,7 +209,7 @@ class MXIndexedRecordIO(MXRecordIO):
         self._offset = self.idx[idx]
 
     def tell(self) -> int:
-        """Bytes written so far: where the next record will start."""
+        """Bytes written so far: the offset of the next record."""
         self._check(writes=True)
         return self._writer.position
 
@@ -217,7 +217,7 @@ class MXIndexedRecordIO(MXRecordIO):
         """The record with key ``idx``; safe from any thread or forked process.
 
         Raises:
-            KeyError: no record has it. DamagedRecordError: no whole record lies there.
+            KeyError: no record has it. DamagedRecordError: no whole record at its offset.
         """
         self._check(writes=False)
         record, behind = self._record_at(self.idx[idx])

@@ -1,20 +1,19 @@
 """Named fields in a record: an image with boxes, masks, text, arrays and several labels.
 
-A record with fields is an image record, header and label in front, as MXNet writes and reads them; the image comes
-first, and decoders of JPEG and PNG stop at its end. The other fields lie behind the image::
+A record with fields is an image record, with header and label in front, as MXNet writes and reads them. The image comes
+first: decoders of JPEG and PNG stop at its end. The other fields follow it::
 
     image | bytes of field 1 | bytes of field 2 | … | directory | length of the directory, uint32
                                                                 | CRC-32 of the directory, uint32
                                                                 | END, eight bytes
 
-The directory is JSON: a list with ``[name, kind, bytes, dtype, shape]`` for each field, in the order of their bytes.
+The directory is JSON: a list of ``[name, kind, bytes, dtype, shape]`` for each field, in the order of their bytes.
 Kinds: ``array`` (little-endian, C order; a number has the shape []), ``text`` (UTF-8), ``bytes``, ``mask`` (a PNG file
-of one channel, 8 or 16 bits) and ``boxes`` (no bytes: they stand in the label, as :func:`boxes_to_label` lays them
-out). A record with no more than an image and a label, or an image and boxes, has no directory: it is
-MXNet's to the byte.
+of one channel, 8 or 16 bits) and ``boxes`` (no bytes: they are in the label, see :func:`boxes_to_label`). A record of
+only an image and a label, or an image and boxes, has no directory: it equals MXNet's to the byte.
 
-Boxes stand in a label as ``im2rec --pack-label`` and gluon-cv lay them out: ``[A, B, …header to A numbers, object 0,
-object 1, …]``: A numbers of header, B for each object, which begins with ``class, xmin, ymin, xmax, ymax`` in shares of
+Boxes have the layout of ``im2rec --pack-label`` and gluon-cv in a label: ``[A, B, …header to A numbers, object 0,
+object 1, …]``: A numbers of header, B for each object, which begins with ``class, xmin, ymin, xmax, ymax`` as shares of
 the image's width and height. (MXNet's documentation of ``ImageDetIter``; gluon-cv, "Prepare your dataset in ImageRecord
 format".)
 """
@@ -39,11 +38,11 @@ def boxes_to_label(boxes: Any, header: Sequence[float] = ()) -> np.ndarray:
     """A label for ``RecordWriter.write`` from objects.
 
     Args:
-        boxes: (n, B), B at least 5: class, xmin, ymin, xmax, ymax (shares of 0 to 1), and what else an object has.
+        boxes: (n, B), B at least 5: class, xmin, ymin, xmax, ymax (shares of 0 to 1), and further numbers of an object.
         header: numbers behind A and B, such as the image's width and height.
 
     Raises:
-        UsageError: another shape, no object, a box outside 0 … 1 or of negative size (it is named).
+        UsageError: another shape, no object, a box outside 0 … 1 or of negative size (named).
 
     >>> boxes_to_label([[3, 0.25, 0.5, 0.75, 1]]).tolist()
     [2.0, 5.0, 3.0, 0.25, 0.5, 0.75, 1.0]
@@ -87,11 +86,7 @@ _NO_BOXES = [2.0, 5.0]  # the label of an image without objects
 
 
 class Field(NamedTuple):
-    """One field behind the image.
-
-    Args:
-        name, kind: see the module. data: its bytes. dtype, shape: of an ``array``.
-    """
+    """One field behind the image. ``dtype`` and ``shape`` are those of an ``array``."""
 
     name: str
     kind: str
@@ -110,7 +105,7 @@ def is_mask(name: str) -> bool:
 
 
 def join_fields(fields: Mapping[str, Any]) -> tuple[Label, bytes]:
-    """Label and payload of an image record that holds these fields.
+    """Label and payload of an image record with these fields.
 
     Args:
         fields: by name. ``image``: an encoded image, bytes. ``label``: a number, or several. ``boxes``: (n, 5 or more),
@@ -118,7 +113,7 @@ def join_fields(fields: Mapping[str, Any]) -> tuple[Label, bytes]:
             (H, W). Others: str, bytes, a number, or an array of numbers.
 
     Raises:
-        UsageError: a value that no field can hold; it is named.
+        UsageError: an unsupported value; names its field.
 
     >>> join_fields({"image": b"...", "label": 3})
     (3, b'...')
@@ -159,7 +154,7 @@ def split_fields(payload: Any) -> tuple[Any, list[Field]]:
     """The image of a payload and the fields behind it, as views; a payload without fields is all image.
 
     Args:
-        payload: bytes-like, what stands behind a record's header and labels.
+        payload: bytes-like, the part of a record behind header and labels.
 
     Raises:
         GluontuneError: the directory is damaged, or contradicts the bytes.
@@ -194,15 +189,14 @@ def take_fields(header: IRHeader, payload: Any, names: Iterable[str] | None = No
     """The fields of an image record by name.
 
     Args:
-        header, payload: of the record, the payload whole. names: the wanted ones; None: all that there are.
+        header, payload: of the record, with the whole payload. names: the wanted ones; None: all.
 
     Returns:
         ``image`` as bytes-like; ``label`` a number or float32 (k,); ``boxes`` float32 (n, B); masks uint8 or uint16
-        (H, W); the others as they were written. A record without a directory has ``image``, ``label`` and, where
-        they are asked for, ``boxes``.
+        (H, W); the others as written. A record without a directory has ``image``, ``label`` and, on request, ``boxes``.
 
     Raises:
-        GluontuneError: no such field, or one that cannot be read; it is named.
+        GluontuneError: a missing or unreadable field; names it.
 
     >>> label, payload = join_fields({"image": b"...", "boxes": [[3, 0.25, 0.5, 0.75, 1]], "caption": "a robin"})
     >>> found = take_fields(IRHeader(7, label, 0, 0), payload)

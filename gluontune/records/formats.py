@@ -1,4 +1,4 @@
-"""The same images kept in four ways: size, packing speed, reading speed. ``python -m gluontune.records.formats SRC``.
+"""The same images in four formats: size, packing speed, reading speed. ``python -m gluontune.records.formats SRC``.
 
 Files, JPEG records, raw-pixel records and LMDB hold the same resized images; reading is by random access in one
 thread, and is measured twice: the bytes alone, and up to pixels.
@@ -34,7 +34,7 @@ Read = Callable[[int], Any]
 
 @dataclass(frozen=True)
 class FormatRow:
-    """One way of keeping the images; speeds are images a second, medians of ``repeats``; None: not measured.
+    """One format; speeds in images a second, medians of ``repeats``; None: not measured.
 
     ``packing`` of files and LMDB starts from the encoded images, that of records from the sources.
     """
@@ -48,11 +48,11 @@ class FormatRow:
 
 
 def compare_formats(src: PathLike, resize: int = 256, repeats: int = 3, seed: int = 0) -> list[FormatRow]:
-    """Keep the images of ``src`` in each way and measure.
+    """Measure each format with the images of ``src``.
 
     Args:
-        src: what ``pack`` takes. resize: shorter side, pixels; raw pixels are cut to the middle square.
-        repeats: readings of everything, each in another random order.
+        src: as for ``pack``. resize: shorter side, pixels; raw pixels are cut to the middle square.
+        repeats: readings of all images, each in another random order.
         seed: of the orders.
 
     Raises:

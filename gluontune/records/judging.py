@@ -1,19 +1,19 @@
-"""What the evidence says of each record: is it whole, and which key had it?
+"""The judgement of each record: whether it is whole, and its key.
 
-Whole: it is held against the checksums, the index, its own image and what lies around it. Its key: every explanation
-of ids and index is weighed, and the likeliest taken.
+A record is checked against the checksums, the index, its image and its surroundings. For its key every explanation of
+ids and index is weighed, and the likeliest taken.
 
 The id in a record's header, the row of the index and the row of the checksums each name a key. A checksum row is
 proof. Between ids and index three explanations are weighed by the logarithm of their likelihood:
 
-- *ids*: a packer set the id to the key, as gluontune, ``im2rec`` and most scripts do; index lines that say otherwise
-  were damaged;
+- *ids*: a packer set the id to the key, as gluontune, ``im2rec`` and most scripts do; contradicting index lines were
+  damaged;
 - *numbered*: the index was made afterwards and numbers the records 0, 1, … (MXNet's ``rec2idx``);
-- *free*: the writer chose keys that have nothing to do with the ids.
+- *free*: the writer chose keys without relation to the ids.
 
-An index line that disagrees with an explanation must have been damaged: seldom, and rather by one byte than by more.
-The order counts as well as the place: every writer puts its lines in the order of the file, and where bytes were cut
-out, the lines keep their order while their offsets lead elsewhere.
+An index line that contradicts an explanation must have been damaged: seldom, and rather by one byte than by more. The
+order counts as well as the position: every writer orders its lines as the file, and where bytes were cut out, the lines
+keep their order while their offsets lead elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gluontune.records.layout import FIRST, HEAD, LAST, LENGTH_MASK, MAGIC, MIDD
 from gluontune.records.scan import Checked, Evidence
 from gluontune.records.structure import Broken, Found
 
-_END_BITS = 14.0  # from which a record ends where it says, though no record follows
+_END_BITS = 14.0  # from which a record's length is believed, though no record follows
 
 
 def judge(evidence: Evidence) -> Evidence:
@@ -40,7 +40,7 @@ def judge(evidence: Evidence) -> Evidence:
 
 
 def _matching_rows(evidence: Evidence) -> list[int]:
-    """For each record the checksum row that it satisfies: the one of its place, else one of its content; else -1."""
+    """For each record its checksum row: of its offset, else of its content; else -1."""
     rows = evidence.rows
     by_offset = {offset: i for i, offset in enumerate(rows["offset"].tolist())}
     content = list(zip(rows["length"].tolist(), rows["crc"].tolist()))
@@ -62,13 +62,13 @@ def _matching_rows(evidence: Evidence) -> list[int]:
 
 
 def _without_foreign_checksums(evidence: Evidence) -> Evidence:
-    """Not one record fits: was the record file written anew by a program that knows no checksums?"""
+    """Drops checksums that no record satisfies: another program has written the record file anew"""
     if not len(evidence.rows) or any(checked.row >= 0 for checked in evidence.checked):
         return evidence
     places = set(zip(evidence.rows["offset"].tolist(), evidence.rows["length"].tolist()))
     same = sum((c.found.offset, c.length) in places for c in evidence.checked)
     few = min(len(evidence.rows), len(evidence.checked))
-    foreign = few > 2 and same * 4 < few  # else the places are right, and it is the bytes that are wrong
+    foreign = few > 2 and same * 4 < few  # else the offsets are right, and the bytes are wrong
     problem = f"{evidence.path}: no record fits the .crc file beside it, which seems to be of another file; " + (
         "not used" if foreign else "if so, delete it"
     )
@@ -78,12 +78,12 @@ def _without_foreign_checksums(evidence: Evidence) -> Evidence:
 
 
 def _without_cut_checksums(evidence: Evidence) -> Evidence:
-    """A ``.crc`` file that was cut between two rows shows only by records that lie behind its last one."""
+    """Marks a ``.crc`` file that was cut between two rows, which only records behind its last one reveal."""
     last = int(evidence.rows["offset"].max()) if len(evidence.rows) else -1
     matched = [c.found.offset for c in evidence.checked if c.row >= 0]
     end = max([last, *matched])
     beyond = any(c.row < 0 and c.found.offset > end for c in evidence.checked)
-    # Or, where bytes were cut out before it, by a record whose id the index names and no row does.
+    # Or, if bytes were cut out before it, a record with an id that the index names and no row.
     unnamed = {key for _, key, _ in evidence.index.rows} - set(evidence.rows["key"].tolist())
     named = any(c.row < 0 and not c.found.doubtful and c.key in unnamed for c in evidence.checked)
     if not evidence.checksums.complete or not (beyond or named):
@@ -99,7 +99,7 @@ def _decide(evidence: Evidence) -> Evidence:
     satisfied = {checked.row for checked in evidence.checked}
     offsets = {o for row, o in enumerate(evidence.rows["offset"].tolist()) if row not in satisfied}
     offsets -= set(_moved_here(evidence, offsets))
-    # Where the next record starts is known from the index, from a sound row of the checksums, or from its own length.
+    # The start of the next record is known from the index, a sound row of the checksums, or the record's length.
     confirmed = {offset for _, _, offset in evidence.index.rows} | set(evidence.rows["offset"].tolist())
     confirmed |= {b.offset for b in evidence.broken if _fits(evidence, b)}
     breaks = {b.offset: b.until for b in evidence.broken}
@@ -122,16 +122,16 @@ def _decide(evidence: Evidence) -> Evidence:
 
 
 def _sizes(evidence: Evidence) -> dict[int, int]:
-    """By id, the bytes from a record to the next as the index has them, wherever a cut has moved both."""
+    """By id, the distance from a record to the next in the index, which a cut does not change."""
     offsets = sorted({offset for _, _, offset in evidence.index.rows})
     behind = dict(zip(offsets, offsets[1:]))
     return {key: behind[offset] - offset for _, key, offset in evidence.index.rows if offset in behind}
 
 
 def _moved_here(evidence: Evidence, offsets: set[int]) -> list[int]:
-    """Places of ``offsets``, where a row of the checksums had a record, to which a cut has moved another one.
+    """Those of ``offsets`` (of checksum rows without a record) to which a cut has moved another record.
 
-    No row names the id that stands there, and the index has it elsewhere, as far away as the record before or behind.
+    No row names the id of that record, and the index has it elsewhere, as far away as the record before or behind.
     """
     known = set(evidence.rows["key"].tolist())
     index = {key: offset for _, key, offset in evidence.index.rows}
@@ -149,7 +149,7 @@ def _moved_here(evidence: Evidence, offsets: set[int]) -> list[int]:
 
 
 def _fits(evidence: Evidence, broken: Broken) -> bool:
-    """Is the break just a broken magic number? Then the lengths behind it lead, part by part, to the next record."""
+    """Whether only a magic number is broken: the lengths behind it lead, part by part, to the next record."""
     view, at, flags = evidence.view, broken.offset, (WHOLE, FIRST)
     while at + 8 <= broken.until:
         magic, word = HEAD.unpack_from(view, at)
@@ -163,11 +163,11 @@ def _fits(evidence: Evidence, broken: Broken) -> bool:
 
 
 def _length_may_be_wrong(view: memoryview, found: Found, until: int | None) -> bool:
-    """Would one other byte in its last length make the record end where the next one starts?
+    """Whether one other byte in its last length would make the record end where the next one starts.
 
-    If not, it is the header of the next one that is destroyed. Nor is it the length where the next one starts off
-    the multiple of four that it is due at: a wrong length moves nothing, so bytes are missing between the two. Nor
-    where what is left at its end tells that it ends there.
+    If not, the header of the next one is destroyed. The length is right, too, if the next one is not at a multiple of
+    four from it: a wrong length moves nothing, so bytes are missing between the two. So it is if the rest of its end
+    proves that it ends there.
     """
     start, stop = found.spans[-1]
     if until is None:
@@ -181,9 +181,9 @@ def _length_may_be_wrong(view: memoryview, found: Found, until: int | None) -> b
 
 
 def _end_bits(view: memoryview, found: Found) -> float:
-    """How much speaks for the end of a record where it says: zeros of its padding, what is left of a magic number.
+    """The evidence, in bits, for the end of a record at its length: zeros of its padding, rests of a magic number.
 
-    In bits, so many as it is unlikely that the middle of a longer record looks so: by how often its bytes are 0.
+    The bits measure how unlikely these bytes are in the middle of a longer record, by its share of zeros.
     """
     start, stop = found.spans[-1]
     if len(found.spans) == 1:
@@ -217,22 +217,22 @@ def _fault(evidence: Evidence, checked: Checked, of_images: bool, offsets: set[i
 
 
 CERTAIN = 4.0  # log of the odds (55 : 1) from which an explanation counts as settled
-_DAMAGED = 9.0  # what a line that was altered costs: once in some thousand lines
-_ONE_BYTE = 5.0  # one that is a single byte away from what it should be
-_CUT = 1.0  # a key whose record may have been cut out
-_NUMBERED = 3.0  # a file whose index numbers the records anew is seldom beforehand, ...
-_FREE = 4.0  # ... and so is one whose keys have nothing to do with the ids
-_OWN_PRIOR = 4.0  # more, where checksums lie beside it: gluontune writes ids that are keys
+_DAMAGED = 9.0  # the cost of an altered line: once in some thousand lines
+_ONE_BYTE = 5.0  # of a line with one wrong byte
+_CUT = 1.0  # of a key whose record may have been cut out
+_NUMBERED = 3.0  # an index that numbers the records anew is rare, ...
+_FREE = 4.0  # ... and so are keys without relation to the ids
+_OWN_PRIOR = 4.0  # more with checksums beside it: gluontune writes ids that are keys
 
 
 @dataclass(frozen=True)
 class KeyScheme:
-    """What was decided.
+    """The decided keys.
 
     Args:
-        true: key by the record's offset, for those whose key is not just what the index says.
+        true: key by the record's offset, for records whose key is not just the index's.
         odds: log of the odds of the chosen explanation against the next best.
-        doubtful: offsets of records whose key another explanation, nearly as likely, would give otherwise.
+        doubtful: offsets of records with another key by a nearly as likely explanation.
     """
 
     true: dict[int, int] = field(default_factory=dict)
@@ -241,10 +241,10 @@ class KeyScheme:
 
 
 def decide_keys(evidence: Evidence) -> KeyScheme:
-    """Weigh what ids, index and checksums say."""
+    """The keys of the records, by ids, index and checksums."""
     keys = evidence.rows["key"].tolist()
     sure = {c.found.offset: keys[c.row] for c in evidence.checked if c.row >= 0}
-    times = Counter(c.key for c in evidence.checked if c.whole)  # an id that two records carry says nothing
+    times = Counter(c.key for c in evidence.checked if c.whole)  # an id of two records proves nothing
     ids = {c.found.offset: c.key for c in evidence.checked if c.whole and c.key >= 0 and times[c.key] == 1}
     proven = [ids[offset] == key for offset, key in sure.items() if offset in ids]
     if proven:
@@ -270,7 +270,7 @@ def _weigh(evidence: Evidence, ids: Sequence[tuple[int, int]]) -> tuple[float, f
     near = sum(any(_one_byte(key, own) for own in free_ids[:64]) for _, key in strangers[:64])
     missing = min(gone, len(strangers) - near)
     offsets = [offset for _, _, offset in evidence.index.rows]
-    moved = int(offsets != sorted(offsets))  # lines were altered, whatever the keys mean
+    moved = int(offsets != sorted(offsets))  # altered lines, whatever the keys mean
     altered = len(strangers) - near - missing + len(named) - _longest_rise(named)
     by_ids = -near * _ONE_BYTE - missing * _CUT - max(altered, moved) * _DAMAGED
     others = [(n, key) for n, key in enumerate(lines) if key != n]
@@ -296,7 +296,7 @@ def _longest_rise(places: Sequence[int]) -> int:
 
 
 def _one_byte(key: Any, wanted: int) -> bool:
-    """Is the text of ``key`` that of ``wanted`` with one byte altered?
+    """Whether the texts of ``key`` and ``wanted`` differ in one byte
 
     >>> _one_byte(19, 11), _one_byte("1q", 11), _one_byte(1, 11)
     (True, True, False)

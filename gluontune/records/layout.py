@@ -4,10 +4,10 @@ A file is a sequence of *parts*, each starting at a multiple of four::
 
     magic 0xced7230a | flag (3 bits) and length (29 bits) | body | zeros up to a multiple of four
 
-Flag 0 is a record in one part. The writer never lets the magic number stand at a multiple of four inside a
-body: it cuts the record there and drops the four bytes; the parts carry flag 1 (first), 2 (middle), 3 (last)
-and the reader puts the number back between them. So in a sound file every aligned magic number is a header,
-which is what lets the verifier find its way after damage. (Source: dmlc-core, ``src/recordio.cc``.)
+Flag 0 is a record in one part. A body never has the magic number at a multiple of four: the writer cuts the record
+there and drops the four bytes; the parts have flag 1 (first), 2 (middle), 3 (last), and the reader inserts the number
+again. So in a sound file every aligned magic number is a header, by which the verifier finds records after damage.
+(Source: dmlc-core, ``src/recordio.cc``.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from gluontune.core.errors import GluontuneError, UsageError
 
-# numpy is imported where arrays are: the packer's worker processes start without it.
+# numpy is imported only for arrays: the packer's worker processes start without it.
 if TYPE_CHECKING:
     import numpy as np
 
@@ -38,11 +38,7 @@ Label = Union[float, int, Sequence[float], "np.ndarray"]
 
 
 class DamagedRecordError(GluontuneError):
-    """A record that cannot be what was written. ``index`` is its position or None, ``offset`` its byte.
-
-    Args:
-        message: what is wrong.
-    """
+    """A damaged record. ``index`` is its position or None, ``offset`` its byte."""
 
     def __init__(self, message: str, index: int | None = None, offset: int | None = None):
         super().__init__(message)
@@ -50,7 +46,7 @@ class DamagedRecordError(GluontuneError):
 
 
 class IRHeader(NamedTuple):
-    """The header in front of an image, with MXNet's own field names.
+    """The header in front of an image, with MXNet's field names.
 
     Args:
         flag: 0 for one label, else the number of labels.
@@ -74,14 +70,14 @@ def padded(length: int) -> int:
 
 
 def label_bytes(label: Label) -> tuple[int, float, bytes]:
-    """``(flag, label field, bytes behind the header)`` for a label, as MXNet's ``pack`` lays it out.
+    """``(flag, label field, bytes behind the header)`` for a label, in the layout of MXNet's ``pack``.
 
     Args:
-        label: a number, or a sequence of k numbers; kept as float32.
+        label: a number, or a sequence of k numbers; stored as float32.
 
     Raises:
-        UsageError: float32 cannot hold it: a whole number that would come back as another one (16,777,217),
-            a number out of range, or no number at all (NaN, infinity).
+        UsageError: not exact in float32: a whole number that would change (16,777,217), a number out of range, NaN or
+            infinity.
 
     >>> label_bytes(3), label_bytes([1.0, 2.0])[0]
     ((0, 3.0, b''), 2)
@@ -131,7 +127,7 @@ def image_record(payload: bytes, label: Label, key: int) -> bytes:
 
 
 def frame(record: bytes) -> bytes:
-    """The bytes that hold ``record`` in a file: header, body, padding, split at aligned magic numbers.
+    """The bytes of ``record`` in a file: header, body, padding, split at aligned magic numbers.
 
     >>> frame(b"abcde").hex()
     '0a23d7ce050000006162636465000000'
@@ -177,7 +173,7 @@ def join_parts(buffer: Any, offset: int, end: int) -> tuple[bytes | memoryview, 
 
 
 def part_spans(buffer: Any, offset: int, end: int) -> tuple[list[tuple[int, int]], int]:
-    """First and last byte of the body of each part of the record at ``offset``, and the offset behind it.
+    """Start and end of the body of each part of the record at ``offset``, and the offset behind it.
 
     Raises:
         DamagedRecordError: as :func:`join_parts`.
@@ -194,7 +190,7 @@ def part_spans(buffer: Any, offset: int, end: int) -> tuple[list[tuple[int, int]
         if flag > LAST or (flag in (WHOLE, FIRST)) == bool(spans):
             raise DamagedRecordError(f"part flag {flag} does not fit at byte {start:,}", offset=offset)
         body = start + 8
-        # The last padding may be missing where a file was cut by other tools: the record itself is whole.
+        # The last padding may be missing in a file cut by other tools: the record is whole.
         if body + length > end:
             raise DamagedRecordError(
                 f"the record at byte {offset:,} claims {length:,} bytes, more than there are", offset=offset
@@ -206,7 +202,7 @@ def part_spans(buffer: Any, offset: int, end: int) -> tuple[list[tuple[int, int]
 
 
 def starts_record(buffer: Any, offset: int) -> bool:
-    """Whether a first part's header lies at ``offset``: a magic number alone also stands before later parts.
+    """Whether a first part's header is at ``offset``: later parts have a magic number, too.
 
     >>> starts_record(frame(b"abcd"), 0), starts_record(frame(b"abcd" + MAGIC + b"efgh"), 12)
     (True, False)
@@ -221,7 +217,7 @@ def split_image_record(record: Any) -> tuple[IRHeader, Any]:
     """Header and payload of an image record; both are views of ``record`` where possible.
 
     Raises:
-        DamagedRecordError: the record is shorter than its header says.
+        DamagedRecordError: the record is shorter than its header claims.
     """
     if len(record) < IMAGE_HEAD.size:
         raise DamagedRecordError(f"a record of {len(record)} bytes has no image header (24 bytes)")

@@ -22,20 +22,20 @@ from gluontune.runtime import usable_cores
 Progress = Callable[[int, int], None]  # images done, images in all
 
 BLOCK_BYTES = 2 << 20  # of source files in one block
-SMALL_FILE = 32 << 10  # below it, copying without the compiled codec is bound by Python and not by the disk
-WORTH_PROCESSES = 4000  # images; fewer are packed before an interpreter has started
+SMALL_FILE = 32 << 10  # below it, Python and not the disk limits copying without the compiled codec
+WORTH_PROCESSES = 4000  # images; fewer are packed before an interpreter starts
 
 
 @dataclass
 class PackReport:
-    """What was packed.
+    """The result of :func:`pack`.
 
     Args:
-        packed: records in the files, those of a resumed part included.
-        skipped: ``Skip``s: images that were left out, and why.
+        packed: records in the files, those of a resumed run included.
+        skipped: ``Skip``s: skipped images, with the reason.
         outputs: the files, in order.
-        incomplete: ``Skip``s: images packed by this run whose data end early, though the file has its end, or are
-            damaged inside: decoders fill in grey. Only the compiled codec knows.
+        incomplete: ``Skip``s: images packed by this run with incomplete or damaged data, which decoders fill with grey;
+            only the compiled codec detects them.
         converted: images packed by this run whose bytes differ from their file's.
         resumed: records that an earlier, interrupted run had packed.
         classes: names of the labels 0, 1, …, or None.
@@ -91,25 +91,25 @@ def pack(
 ) -> PackReport:
     """Pack images into RecordIO: ``OUT.rec``, ``OUT.idx``, ``OUT.crc`` and, for named labels, ``OUT.classes``.
 
-    The files appear when they are whole. The same sources and options give the same bytes, whatever the number
-    of workers, and after a kill and ``resume`` too. Shards hold the same order, cut into ``shards`` pieces.
+    The files appear when they are complete. The same sources and options result in the same bytes, for any number of
+    workers, and after a kill and ``resume``. Shards hold the same order, cut into ``shards`` pieces.
 
     Args:
         src: folder of class folders, ``.lst``, ``.csv``/``.tsv``, or one or several ``.tar`` archives (WebDataset
             shards); see ``read_source`` for ``root``, ``path_column``, ``label_columns``, ``shuffle`` and ``seed``.
         out: the ``.rec`` file; with shards ``OUT-00000-of-00004.rec`` and so on.
-        resize, crop, format, quality, color, exact: what happens to each image, see ``Transform``.
+        resize, crop, format, quality, color, exact: of each image, see ``Transform``.
         shards: number of files.
-        strict: the first image that cannot be packed, or is incomplete, ends the job; else it is listed in ``skipped``
-            or ``incomplete``.
-        check: decode files that are copied, too, to find incomplete ones, which takes three times as long; None: if
-            ``strict``. Those that are encoded anew are looked at anyway; with ``exact`` none is.
-        resume: go on where a killed or failed run with the same sources and options stopped.
+        strict: end at the first image that cannot be packed or is incomplete; else it is listed in ``skipped`` or
+            ``incomplete``.
+        check: also decode copied files, to find incomplete ones, in three times the time; None: if ``strict``. Encoded
+            ones are always checked, with ``exact`` none.
+        resume: continue a killed or failed run with the same sources and options.
         workers: threads or processes that read and encode; None: one for each usable core.
         progress: called with (images done, images in all) as work goes on.
 
     Raises:
-        GluontuneError: nothing to pack, cannot write, all images damaged, or the first one with ``strict``.
+        GluontuneError: nothing to pack, cannot write, only damaged images, or one with ``strict``.
         UsageError: options that contradict each other.
 
     >>> import pathlib, tempfile
@@ -238,7 +238,7 @@ def _mean_size(items: list[Item]) -> float:
 
 @contextlib.contextmanager
 def _one_opencv_thread(transform: Transform) -> Iterator[None]:
-    """Our threads use the cores; OpenCV's own would only fight them. Its setting is put back afterwards."""
+    """A context with one thread in OpenCV, whose threads would compete with ours."""
     if transform.copies:
         yield
         return

@@ -1,13 +1,13 @@
-"""A record file in the making, which a kill can interrupt at any byte and ``--resume`` takes up again.
+"""An unfinished record file, which survives a kill at any byte and is continued by ``--resume``.
 
-Beside ``OUT.rec`` lie three files until all is done:
+Three files are beside ``OUT.rec`` until all is done:
 
 - ``OUT.rec.part``: the records so far;
 - ``OUT.crc.part``: a row for each (the later ``OUT.crc``), written after the record;
-- ``OUT.plan.part``: a first line with the fingerprint of the job, then a line for each image left out.
+- ``OUT.plan.part``: a first line with the fingerprint of the job, then a line for each skipped image.
 
-What counts after a kill is decided by the checksums: the records are taken as far as rows, bytes and plan
-agree without a gap, the rest is cut off and packed again.
+After a kill the checksums decide: records are valid as far as rows, bytes and plan agree without a gap, the rest is cut
+off and packed again.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from gluontune.records.side_files import (
 from gluontune.records.sources import Item
 from gluontune.records.writer import index_text, remove_side_files
 
-WRITE_BACK = 8 << 20  # bytes after which the disk is set to work, so that the end need not wait for it
+WRITE_BACK = 8 << 20  # bytes between starts of writing back, so that the end need not wait for the disk
 
 
 class PartialFile:
-    """One ``.rec`` in the making.
+    """One unfinished ``.rec``.
 
     Args:
         path: the final ``OUT.rec``.
         items: its images in packing order; ``start`` is the position of the first in the whole job.
-        fingerprint: 8 bytes that name the job (sources, order, options).
-        resume: take up what an interrupted job with the same fingerprint left.
+        fingerprint: 8 bytes that identify the job (sources, order, options).
+        resume: continue an interrupted job with the same fingerprint.
         classes: names of the labels for ``OUT.classes``, one a line; None: no such file.
 
     Raises:
-        GluontuneError: cannot write there; another process packs into the same file; the parts that are to be
-            resumed belong to another job.
+        GluontuneError: cannot write there; another process packs into the same file; the parts to resume belong to
+            another job.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PartialFile:
 
     @property
     def done(self) -> int:
-        """Images that are packed or left out: where the work goes on."""
+        """Images packed or skipped so far."""
         return self.packed + len(self.skips)
 
     def _open(self, resume: bool) -> None:
@@ -105,7 +105,7 @@ class PartialFile:
         except BlockingIOError:
             raise GluontuneError(f"{self.path}: another process is packing into it") from None
         plan.seek(0)
-        lines = plan.read().split(b"\n")[:-1]  # a line that a kill cut short counts for nothing
+        lines = plan.read().split(b"\n")[:-1]  # without a line that a kill cut short
         if resume and lines:
             self._check_job(lines[0])
             plan.truncate(sum(len(line) + 1 for line in lines))
@@ -132,7 +132,7 @@ class PartialFile:
         )
 
     def _is_complete(self) -> bool:
-        """Killed after the end, or asked twice: the finished file names the job in its checksums."""
+        """Whether the file is finished: its checksums name the job."""
         side = side_path(self.path, ".crc")
         if not (self.path.exists() and side.exists()):
             return False
@@ -147,14 +147,14 @@ class PartialFile:
         return True
 
     def _take_up(self, lines: list[bytes]) -> None:
-        """Find how far records, rows and plan agree; cut off the rest."""
+        """Keep the records as far as rows and plan agree; cut off the rest."""
         noted = _read_skips(lines)
-        # A kill while the files were put in place: the records are whole and bear their final name.
+        # A kill while the files were put in place: the records are complete under their final name.
         placed = not self.rec.exists() and self.path.exists()
         crc = self.crc if self.crc.exists() else side_path(self.path, ".crc")
         rows = np.zeros(0, ROW)
         if crc.exists() and (crc == self.crc or placed):
-            with contextlib.suppress(GluontuneError):  # cut within its first line: nothing to take up
+            with contextlib.suppress(GluontuneError):  # cut within its first line: nothing to continue
                 fingerprint, found = read_checksums(crc)
                 rows = found if fingerprint == self.fingerprint else rows
         source = self.path if placed else self.rec
@@ -170,15 +170,12 @@ class PartialFile:
             else:
                 break
             position += 1
-        if placed and position < stop:  # what bears the final name is an older file
+        if placed and position < stop:  # the file with the final name is an older one
             count, self.skips = 0, []
         self._keep(rows[:count], placed and position == stop)
 
     def _whole(self, rows: np.ndarray, source: Path, anywhere: bool = False) -> int:
-        """How many rows, from the first, describe what really lies in the file, without a gap.
-
-        ``anywhere``: the first may lie at any offset.
-        """
+        """The number of rows, from the first, that match the file without a gap; ``anywhere``: from any offset on."""
         mapped, view = map_file(str(source))
         expected = int(rows["offset"][0]) if anywhere and len(rows) else 0
         whole = 0
@@ -202,14 +199,14 @@ class PartialFile:
         return whole
 
     def _keep(self, rows: np.ndarray, finished: bool) -> None:
-        """Cut the parts to ``rows``. At each step a kill leaves what the next run can take up."""
+        """Cut the parts to ``rows``. A kill at any step leaves parts that the next run can continue."""
         size = HEAD_SIZE + rows.nbytes
         if len(rows) and self.crc.exists():
             os.truncate(self.crc, size)
         else:
             self.crc.write_bytes(head(self.fingerprint) + rows.tobytes())
         if finished:
-            os.replace(self.path, self.rec)  # back to the parts, so that what follows is the usual end
+            os.replace(self.path, self.rec)  # back to the parts, for the usual end
         if len(rows):
             mapped, view = map_file(str(self.rec))
             _, self.size = join_parts(view, int(rows["offset"][-1]), len(view))
@@ -220,7 +217,7 @@ class PartialFile:
         self.packed = self.resumed = len(rows)
 
     def add(self, block: Block) -> None:
-        """Append a block: records, then what was left out, then the rows that vouch for the records."""
+        """Append a block: records, then skips, then the rows that prove the records."""
         plan, rec, crc = self._streams
         ends = np.cumsum([self.size, *block.sizes])
         rows = make_rows(block.keys, ends[:-1].tolist(), block.lengths, block.crcs)
@@ -242,7 +239,7 @@ class PartialFile:
         self.skips += block.skips
 
     def finish(self) -> None:
-        """Put the file and its side files in place; the old ones' side files go first, so none is ever stale."""
+        """Put the file and its side files in place; old side files are removed first, so none is ever stale."""
         if self.complete:
             return
         streams: list[IO[Any]] = self._streams[1:]
@@ -252,7 +249,7 @@ class PartialFile:
             texts[".classes"] = "".join(f"{name}\n" for name in self.classes)
         try:
             self._remove_leftovers()
-            with contextlib.ExitStack() as placed:  # in their places when it ends, after the records
+            with contextlib.ExitStack() as placed:  # moved into place at its end, after the records
                 for suffix, text in texts.items():
                     streams.append(placed.enter_context(atomic_write(side_path(self.path, suffix), "w")))
                     streams[-1].write(text)
@@ -268,7 +265,7 @@ class PartialFile:
         self.complete = True
 
     def _remove_leftovers(self) -> None:
-        """What ``atomic_write`` had begun when an earlier run was killed."""
+        """Remove temporary files of ``atomic_write`` from killed runs."""
         for suffix in (".idx", ".classes"):
             for left in self.path.parent.glob(f".{glob.escape(side_path(self.path, suffix).name)}.*.part"):
                 left.unlink()

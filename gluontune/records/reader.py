@@ -37,21 +37,21 @@ from gluontune.records.side_files import (
 
 
 class RecordReader:
-    """Random access to the records of a ``.rec`` file, without copying them.
+    """Random access to the records of a ``.rec`` file, without copies.
 
-    The file is mapped, not read: the threads of a process and all forked or spawned processes may use one
-    reader at once, since there is no file position to share (MXNet's own reader returns wrong records then).
-    A view stays valid after :meth:`close`. The file must not be cut short while it is open.
+    The file is mapped: the threads of a process and all forked or spawned processes may use one reader at once, since
+    no file position is shared (MXNet's reader returns wrong records then). A view stays valid after :meth:`close`. The
+    file must not be truncated while it is open.
 
     Args:
         path: the ``.rec`` file.
-        index: path of its ``.idx``; None takes the one beside it, if there is one, and else finds the records
-            by a scan; False always scans. Positions follow the rows of the index, else the file.
-        check: compare each record that is read with the ``.crc`` file (one pass over its bytes).
+        index: path of its ``.idx``; None: the one beside it, or else a scan for records; False: always a scan.
+            Positions follow the rows of the index, else the file.
+        check: compare each record with the ``.crc`` file (one pass over its bytes).
 
     Raises:
         GluontuneError: no such file, an unreadable index, an index row beyond the end, a scan that meets damage.
-        DamagedRecordError: from reading, when what lies at the record's place is not a whole record.
+        DamagedRecordError: on reading, no whole record at its offset.
 
     >>> import pathlib, tempfile
     >>> from gluontune.records import RecordWriter
@@ -78,7 +78,7 @@ class RecordReader:
         self._prepare()
 
     def _prepare(self) -> None:
-        """What can be derived: built without a lock, so that a fork in between can never deadlock."""
+        """Set the derived attributes, without a lock, so that a fork can never deadlock."""
         self._ends = record_ends(self._offsets, len(self._view))
         self._positions: dict[Any, int] | None = None
         self._labels: np.ndarray | None = None
@@ -116,7 +116,7 @@ class RecordReader:
 
         Raises:
             IndexError: no such position.
-            DamagedRecordError: no whole record lies there.
+            DamagedRecordError: no whole record at this position.
         """
         try:
             index = operator.index(index)
@@ -135,7 +135,7 @@ class RecordReader:
         try:
             return join_parts(self._view, offset, end)[0]
         except DamagedRecordError:
-            # A record longer than the way to the next indexed one is damaged, unless that row is what is wrong.
+            # A record that reaches beyond the next indexed one is damaged, unless that row is wrong.
             if end == len(self._view) or (end % 4 == offset % 4 and starts_record(self._view, end)):
                 raise
             return join_parts(self._view, offset, len(self._view))[0]
@@ -171,10 +171,10 @@ class RecordReader:
 
     @property
     def keys(self) -> Any:
-        """(N,) int64: the keys of the index in its order (a list of str where they are no numbers).
+        """(N,) int64: the keys of the index in its order (a list of str if they are no numbers).
 
-        Without an index they are the ids in the image headers, which every packer sets to the key; if those
-        are not unique, the positions.
+        Without an index: the ids in the image headers, which every packer sets to the key, or the positions if these
+        are not unique.
         """
         if self._keys is None:
             self._keys = self._ids()
@@ -199,7 +199,7 @@ class RecordReader:
         return self.unpack(index)[1]
 
     def unpack(self, index: int) -> tuple[IRHeader, memoryview]:
-        """Header and image bytes at a position, in one reading; other fields are left out (see :meth:`fields`)."""
+        """Header and image bytes at a position, by one read, without other fields (see :meth:`fields`)."""
         record = self.read(index)
         try:
             header, payload = split_image_record(record)
@@ -211,10 +211,10 @@ class RecordReader:
         """The named fields of a record: see :func:`gluontune.records.fields.take_fields`.
 
         Args:
-            index: its position. names: the wanted ones; None: all that it has.
+            index: its position. names: the wanted ones; None: all.
 
         Raises:
-            GluontuneError: damage, or no such field; record and field are named.
+            GluontuneError: damage, or no such field; names record and field.
         """
         record = self.read(index)
         try:
@@ -225,15 +225,15 @@ class RecordReader:
             raise GluontuneError(f"{self.path}, record {index}: {error}") from None
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Where the image bytes of many records lie, without touching the interpreter for each.
+        """The addresses of the image bytes of many records, without Python code for each.
 
         Args:
             positions: int64 (n,), each a position of this file.
 
         Returns:
             addresses and lengths, uintp (n,), and the mapped file, uint8: hold it as long as the addresses are used
-            (this reader may be gone by then). Length 0 for a record that :meth:`payload` must read (several parts, or
-            damage). None where there is no compiled codec, or each record is to be compared with its checksum.
+            (this reader may be deleted meanwhile). Length 0 for a record that :meth:`payload` must read (several parts,
+            or damage). None without a compiled codec, or if records are compared with their checksums.
 
         Raises:
             IndexError: no such position.
@@ -258,10 +258,10 @@ class RecordReader:
         return addresses, lengths, whole
 
     def labels(self) -> np.ndarray:
-        """(N,) float32, or (N, k) where records carry k labels; computed once.
+        """(N,) float32, or (N, k) if records have k labels; computed once.
 
         Raises:
-            GluontuneError: records carry different numbers of labels (read them by :meth:`header`).
+            GluontuneError: records have different numbers of labels (read them by :meth:`header`).
         """
         if self._labels is None:
             flat = self._single_labels()
@@ -270,7 +270,7 @@ class RecordReader:
         return self._labels
 
     def _single_labels(self) -> np.ndarray | None:
-        """All labels at once where each record is one part with one label, else None."""
+        """All labels at once if each record is one part with one label, else None."""
         if not len(self) or int((self._ends - self._offsets).min()) < 32:
             return None
         raw = np.frombuffer(self._view, np.uint8)
@@ -296,7 +296,7 @@ class RecordReader:
         return np.array(rows, np.float32)
 
     def close(self) -> None:
-        """Let go of the file. Views that are still in use keep the mapping alive."""
+        """Release the file. Views in use keep the mapping alive."""
         self._view = memoryview(b"")
         self._offsets, self._ends = self._offsets[:0], self._ends[:0]
         if self._map is not None:

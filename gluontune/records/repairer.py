@@ -1,4 +1,4 @@
-"""``repair``: a new file with every record that is whole, and those that the checksums can bring back."""
+"""``repair``: a new file of all whole records, and those restored by the checksums."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gluontune.records.writer import RecordWriter
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What :func:`repair` kept.
+    """The result of :func:`repair`.
 
     Args:
         out: the new file. kept: its records.
-        restored: those of them whose framing was broken but whose bytes their checksum proves.
-        lost: records of the old file that are not in the new one.
-        uncertain: keys of records that are whole, but whose key may have been another one: id and index disagree
-            and neither is proven, or nothing tells it.
-        verified: what was found in the old file.
+        restored: of these, with broken framing but proven bytes.
+        lost: records missing in the new file.
+        uncertain: keys of whole records that may have had another key: id and index disagree without proof, or both are
+            missing.
+        verified: the report on the old file.
     """
 
     out: str
@@ -40,13 +40,7 @@ class RepairReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
-            "out": self.out,
-            "kept": self.kept,
-            "restored": self.restored,
-            "lost": self.lost,
-            "uncertain": self.uncertain,
-        }
+        return {name: getattr(self, name) for name in ("out", "kept", "restored", "lost", "uncertain")}
 
 
 def repair(
@@ -58,13 +52,12 @@ def repair(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> RepairReport:
-    """Write all whole records of ``path`` to ``out``, in their order and with their keys.
+    """Write all whole records of ``path`` to ``out``, in order and with their keys, and a correct index.
 
-    A record whose framing is broken, but whose bytes still lie where the ``.crc`` file says and have the
-    checksum that it says, is whole too. Wrong index rows are made right.
+    A record with broken framing is whole, too, if the bytes at the offset in the ``.crc`` file have their checksum.
 
     Args:
-        path: the damaged file. out: the new one; it must be another.
+        path: the damaged file. out: the new one, not the same.
         index, decode, workers, progress: as for ``verify``.
 
     Raises:
@@ -102,29 +95,29 @@ def repair(
 
 
 def _whole_records(evidence: Evidence) -> list[tuple[int, int, Checked | None]]:
-    """(offset, checksum row, what was found) in the order of the file; None for a record to restore."""
+    """(offset, checksum row, checked record) in the order of the file; None for a record to restore."""
     found: list[tuple[int, int, Checked | None]] = []
     found += [(c.found.offset, c.row, c) for c in evidence.checked if c.whole]
     present = {c.row for c in evidence.checked if c.row >= 0}
     offsets = evidence.rows["offset"].tolist()
     missing = (row for row in range(len(offsets)) if row not in present)
     found += [(offsets[row], row, None) for row in missing if _restored(evidence, row) is not None]
-    # A piece that was cut out has moved what follows; where the checksums know the order, it is theirs.
+    # A cut moves the records behind it; the checksums' order is the right one.
     return sorted(found, key=lambda f: (offsets[f[1]] if f[1] >= 0 else f[0], f[0]))
 
 
 def _restored(evidence: Evidence, row: int) -> Any:
-    """The bytes of a one-part record at its old place, if the checksum proves them, else None."""
+    """The bytes of a one-part record at its old offset, if the checksum proves them, else None."""
     _, offset, length, crc, _ = evidence.rows[row].tolist()
     body = evidence.view[offset + 8 : offset + 8 + length]
     return body if len(body) == length and zlib.crc32(body) == crc else None
 
 
 class _Keys:
-    """A unique key for each record that is kept: the one it had, as far as that is known.
+    """A unique key for each kept record: its old key if known.
 
-    Bytes that were damaged can look like a record and carry another one's id. So a key goes to the record with
-    the best claim to it: proven by a checksum, named by index and id alike, by the index, by its id alone.
+    Damaged bytes can look like a record and have another one's id. So a key goes to the record with the best claim:
+    proven by a checksum, named by index and id, by the index, by its id alone.
     """
 
     def __init__(self, survey: Survey):
@@ -139,7 +132,7 @@ class _Keys:
                 del self.of_offset[offset]
         known = [*self.of_row, *self.of_offset.values(), *(c.key for c in evidence.checked)]
         self.next = max([len(evidence.checked), *(k for k in known if k < 1 << 62)]) + 1
-        # An id alone says less in a record that overlaps another one, or that bytes without a record stand before.
+        # An id alone is weaker in a record that overlaps another one, or follows bytes without a record.
         starts = {0, *(c.found.behind for c in evidence.checked)}
         self.linked = {c.found.offset for c in evidence.checked if c.found.offset in starts and not c.found.doubtful}
 

@@ -1,4 +1,4 @@
-"""What lies in a record file and beside it, as evidence: nothing in it is changed once it is known."""
+"""The immutable evidence in a record file and its side files."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ BATCH = 128
 
 
 class Checked(NamedTuple):
-    """A record that was found, and what its bytes say.
+    """A record and its checked bytes.
 
     Args:
-        key: the id in its image header; -1 without one. fault: of the image. padding: zeros, as they should be.
-        row: of the checksums, -1 without one. reason: why it is damaged, empty where it is whole; None: not judged yet.
+        key: the id in its image header; -1 without one. fault: of the image. padding: zeros, as it should be.
+        row: of the checksums, or -1. reason: of its damage, "" if it is whole; None: not judged yet.
     """
 
     found: Found
@@ -54,7 +54,7 @@ class Checked(NamedTuple):
 
 @dataclass(frozen=True)
 class Checksums:
-    """The sound rows of a ``.crc`` file. ``complete``: none was lost, but perhaps at the end."""
+    """The sound rows of a ``.crc`` file. ``complete``: no row is lost, except perhaps at the end."""
 
     rows: np.ndarray
     complete: bool = False
@@ -85,11 +85,11 @@ class Checksums:
 
 @dataclass(frozen=True)
 class Index:
-    """The rows of an index as they are, the broken ones too.
+    """The rows of an index, with the broken ones.
 
     Args:
-        rows: row number, key, offset. faults: row number, what is wrong.
-        keys: of each line, as far as it can be read: None where not.
+        rows: row number, key, offset. faults: row number, reason.
+        keys: of each line, None if unreadable.
     """
 
     path: Path | None = None
@@ -123,7 +123,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known about a file: its bytes, the files beside it, its records and the breaks between them."""
+    """All knowledge of a file: its bytes, its side files, its records and the breaks between them."""
 
     path: str
     view: memoryview
@@ -135,7 +135,7 @@ class Evidence:
 
     @property
     def rows(self) -> np.ndarray:
-        """Those of the checksums."""
+        """The rows of the checksums."""
         return self.checksums.rows
 
 
@@ -148,7 +148,7 @@ def scan(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Evidence]:
-    """Read all of a file, and look at each record; its bytes are there inside the block. Arguments: see ``verify``."""
+    """The evidence of a whole file, valid inside the block. Arguments: see ``verify``."""
     name = os.fspath(path)
     mapped, view = map_file(name)
     try:
@@ -159,14 +159,14 @@ def scan(
         checked, broken = _check_all(view, _Known(view, checksums, lines), decode, workers, progress)
         yield Evidence(name, view, lines, checksums, checked, broken, checksums.problems)
     finally:
-        with contextlib.suppress(BufferError):  # somebody holds a part of it: it is closed with that
+        with contextlib.suppress(BufferError):  # a view in use closes it later
             view.release()
             if mapped is not None:
                 mapped.close()
 
 
 class _Known:
-    """What checksums and index have said of a record, before it was found."""
+    """The records known from checksums and index."""
 
     def __init__(self, view: memoryview, checksums: Checksums, index: Index):
         rows = checksums.rows
@@ -246,7 +246,7 @@ def _check(view: memoryview, found: Found, decode: bool) -> Checked:
 
 
 def _image_fault(payload: Any, kind: str | None, decode: bool) -> tuple[str | None, str]:
-    """Why an image cannot be decoded, and what it lacks where it can."""
+    """The reason why an image cannot be decoded, and why a decoded one is incomplete."""
     if kind is None:
         return f"not an image (begins with {bytes(payload[:12])!r})", ""
     lacks: str | None = ""
@@ -260,7 +260,7 @@ def _image_fault(payload: Any, kind: str | None, decode: bool) -> tuple[str | No
             from gluontune.codec.image import decode_image
 
             lacks = incomplete(data)
-            if lacks != "":  # else the codec has decoded all of it
+            if lacks != "":  # else the codec has decoded it completely
                 decode_image(data, info)
     except ImageError as error:
         return f"undecodable image: {error}", ""

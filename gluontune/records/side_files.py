@@ -1,8 +1,8 @@
-"""Where records start (the index, or a walk from header to header), and their checksums (the ``.crc`` side file).
+"""The offsets of records (the index, or a walk from header to header), and their checksums (the ``.crc`` side file).
 
-``.rec`` and ``.idx`` have no checksum of their own, so a flipped bit inside an image goes unseen. A ``.crc`` file
-has a head of 32 bytes (name, fingerprint of what was packed, eight zeros), then a row of 28 bytes a record. Each row
-carries a check word over its own other words, so damage to this file costs single rows, not all.
+``.rec`` and ``.idx`` have no checksums, so a flipped bit inside an image is invisible. A ``.crc`` file has a head of 32
+bytes (name, fingerprint of the packed sources, eight zeros), then a row of 28 bytes a record. Each row has a check word
+over its other words, so that damage to this file costs single rows.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _LARGEST = 1 << 48  # bytes of a record file
 
 
 def side_path(path: PathLike, suffix: str) -> Path:
-    """The side file of a record file: ``train.rec`` → ``train.idx``, as MXNet names it."""
+    """The side file of a record file: ``train.rec`` → ``train.idx``, as in MXNet."""
     return Path(path).with_suffix(suffix)
 
 
 def head(fingerprint: bytes = b"") -> bytes:
-    """The first 32 bytes; ``fingerprint`` (8 bytes) names the packing job that wrote the records."""
+    """The first 32 bytes; ``fingerprint`` (8 bytes) identifies the packing job."""
     return NAME + fingerprint[:8].ljust(8, b"\0") + b"\0" * 8
 
 
 def _check_words(rows: np.ndarray) -> np.ndarray:
-    """A hash of the other words. Each step can be undone, so a change in any one word always changes it; the shifts
-    carry high bits down, so that changes in two words do not cancel."""
+    """A hash of the other words. Each step is reversible, so a change in one word always changes it; the shifts carry
+    high bits down, so that changes in two words do not cancel."""
     words = np.ascontiguousarray(rows).view("<u4").reshape(len(rows), 7)
     found = np.full(len(rows), 0x5BD1E995, np.uint32)
     for column in range(6):
@@ -49,7 +49,7 @@ def _check_words(rows: np.ndarray) -> np.ndarray:
 
 
 def make_rows(keys: list[int], offsets: list[int], lengths: list[int], crcs: list[int]) -> np.ndarray:
-    """Rows ready to be written (``.tobytes()``)."""
+    """Rows to be written by ``.tobytes()``."""
     rows = np.zeros(len(keys), ROW)
     rows["key"], rows["offset"], rows["length"], rows["crc"] = keys, offsets, lengths, crcs
     rows["check"] = _check_words(rows)
@@ -57,7 +57,7 @@ def make_rows(keys: list[int], offsets: list[int], lengths: list[int], crcs: lis
 
 
 def row_is_sound(rows: np.ndarray) -> np.ndarray:
-    """(N,) bool: which rows carry the check word that belongs to them."""
+    """(N,) bool: the rows with a correct check word."""
     if not len(rows):
         return np.zeros(0, bool)
     sound: np.ndarray = _check_words(rows) == rows["check"]
@@ -65,11 +65,11 @@ def row_is_sound(rows: np.ndarray) -> np.ndarray:
 
 
 def mended_rows(rows: np.ndarray, limit: int = 1000) -> np.ndarray:
-    """``rows``, with those put right in which one byte was altered; the others that are damaged stay so.
+    """``rows``, with those corrected in which one byte was altered; other damaged rows are unchanged.
 
-    Of the 7,140 ways to change one byte only the true one satisfies the check word: another does by chance once in
-    600,000 damaged rows. A row of which two bytes were altered has no true one, so what is found must also lie between
-    its neighbours, as records do. Where two ways do all that, the row stays as it is.
+    Of the 7,140 changes of one byte only the true one satisfies the check word: another does by chance once in 600,000
+    damaged rows. A row with two altered bytes has no true one, so a correction must also fit between its neighbours,
+    as records do. With two candidates the row is unchanged.
 
     >>> rows = make_rows([7], [0], [100], [0xDEADBEEF])
     >>> hurt = rows.copy(); hurt["offset"] ^= 64
@@ -91,7 +91,7 @@ def mended_rows(rows: np.ndarray, limit: int = 1000) -> np.ndarray:
 
 
 def _fits_between(rows: np.ndarray, right: np.ndarray, place: int, row: np.void) -> bool:
-    """Whether the record that ``row`` tells of lies between those of the nearest right rows."""
+    """Whether the record of ``row`` fits between those of the nearest right rows."""
     before, behind = np.flatnonzero(right[:place]), np.flatnonzero(right[place + 1 :])
     start, end = int(row["offset"]), int(row["offset"]) + 8 + int(row["length"])
     if start % 4 or end > _LARGEST:
@@ -104,9 +104,9 @@ def _fits_between(rows: np.ndarray, right: np.ndarray, place: int, row: np.void)
 
 
 def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.ndarray]:
-    """The fingerprint and the rows of a ``.crc`` file; an incomplete last row is left out.
+    """The fingerprint and the rows of a ``.crc`` file; without an incomplete last row.
 
-    ``lenient``: take a file whose name at the start is damaged, if a row in it is sound.
+    ``lenient``: accept a damaged head if a row is sound.
 
     Raises:
         GluontuneError: unreadable, or not such a file.
@@ -135,7 +135,7 @@ def map_file(path: str) -> tuple[mmap.mmap | None, memoryview]:
 
 
 def find_index(path: str, index: PathLike | bool | None) -> str | None:
-    """The index to use: the one given; the one beside ``path`` for None or True; none for False."""
+    """The path of the index: as given; beside ``path`` for None or True; None for False."""
     if index is False:
         return None
     if index is None or index is True:
@@ -149,7 +149,7 @@ def find_index(path: str, index: PathLike | bool | None) -> str | None:
 
 
 def record_ends(offsets: np.ndarray, size: int) -> np.ndarray:
-    """(N,) int64: the byte that each record cannot pass: the start of the next indexed one, or the file's end."""
+    """(N,) int64: the limit of each record: the start of the next indexed one, or the file's end."""
     order = np.unique(offsets)
     following = np.searchsorted(order, offsets, side="right")
     return np.append(order, size)[following]
@@ -159,7 +159,7 @@ def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
     """Keys ((N,) int64, or a list of str) and offsets ((N,) int64) of an ``.idx`` file.
 
     Raises:
-        GluontuneError: a row is not ``key<TAB>offset``; the message names the line.
+        GluontuneError: a row is not ``key<TAB>offset``; names the line.
     """
     data = _bytes_of(path)
     fields = data.split()
@@ -172,7 +172,7 @@ def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
 
 
 def index_rows(path: PathLike) -> tuple[list[str], list[int]]:
-    """Keys as they are written, and offsets, of an ``.idx`` file.
+    """Keys as texts, and offsets, of an ``.idx`` file.
 
     Raises:
         GluontuneError: as :func:`read_index`.
@@ -211,7 +211,7 @@ def _read_index_slowly(path: PathLike, data: bytes) -> tuple[Any, np.ndarray]:
 
 
 def scan(view: memoryview, path: str) -> np.ndarray:
-    """(N,) int64: where each record starts, found by hopping from header to header.
+    """(N,) int64: the offset of each record, by a walk from header to header.
 
     Raises:
         DamagedRecordError: the chain of headers breaks before the end.

@@ -1,4 +1,4 @@
-"""What to pack: class folders, ``.lst`` lists and CSV tables become one ordered list of images with labels."""
+"""Sources of images: class folders, ``.lst`` lists and CSV tables become one ordered list of images with labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """All images in the order in which they are packed. ``classes`` names the labels, where they have names."""
+    """All images in packing order. ``classes``: the names of the labels, or None."""
 
     items: list[Item]
     classes: list[str] | None
@@ -48,7 +48,7 @@ class Source:
             keys, labels, paths = zip(*self.items) if self.items else ((), (), ())
             values = marshal.dumps((keys, labels), 2)  # 2: of values alone
         digest = hashlib.sha256(repr(options).encode() + values)
-        digest.update("\0".join(paths).encode("utf-8", "surrogateescape"))  # no path holds this character
+        digest.update("\0".join(paths).encode("utf-8", "surrogateescape"))  # no path has this character
         return digest.digest()[:8]
 
 
@@ -61,20 +61,20 @@ def read_source(
     shuffle: bool | None = None,
     seed: int = 0,
 ) -> Source:
-    """List the images of a class folder, an MXNet ``.lst`` or a CSV table.
+    """The images of a class folder, an MXNet ``.lst``, a CSV table or tar archives.
 
     Args:
         src: a folder with one sub-folder a class (labels 0, 1, … in the order of their sorted names), a
             ``.lst`` (``key<TAB>label…<TAB>path``), a ``.csv``/``.tsv`` with a header row, or ``.tar`` archives, one
             or several: WebDataset shards or class folders.
-        root: folder that relative paths of a list or table start from; None: the folder it lies in.
-        path_column: CSV column with the path; None: the one called path, file, image, …, else the first.
-        label_columns: CSV columns with labels; None: all others. One column of words becomes classes.
-        shuffle: pack in a random order that ``seed`` fixes; keys stay with their images. None: True but for
-            a ``.lst``, whose order somebody chose.
+        root: folder of relative paths in a list or table; None: its folder.
+        path_column: CSV column with the path; None: path, file, image, …, else the first.
+        label_columns: CSV columns with labels; None: all others. A single column of words becomes classes.
+        shuffle: pack in a random order fixed by ``seed``; keys stay with their images. None: True except for a
+            ``.lst``, whose order is the user's.
 
     Raises:
-        GluontuneError: nothing to pack, or a row that cannot be packed (its line is named).
+        GluontuneError: nothing to pack, or a row that cannot be packed (names its line).
     """
     several = [Path(one) for one in src] if isinstance(src, (list, tuple)) else [Path(src)]  # type: ignore[arg-type]
     if not several or (len(several) > 1 and not all(is_tar(one) for one in several)):
@@ -110,7 +110,7 @@ def _read(several: list[Path], root: Path, path_column: str | None, label_column
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """A list of millions is made, and nothing in it goes away: the collector would go through it again and again."""
+    """A context without garbage collection, which would visit a growing list of millions again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -121,7 +121,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def split_shards(total: int, shards: int) -> list[range]:
-    """Positions of each shard: shards one after the other hold the same order whatever their number.
+    """Positions of each shard: concatenated shards have the same order for any number.
 
     >>> split_shards(7, 3)
     [range(0, 2), range(2, 4), range(4, 7)]
@@ -146,7 +146,7 @@ def _read_folder(folder: Path) -> Source:
         hint = "its images lie in no class folder: make one folder a class, or give a .lst or .csv" if flat else ""
         raise GluontuneError(f"{folder}: {hint or 'no class folder with images in it'}")
     items: list[Item] = []
-    made = partial(tuple.__new__, Item)  # Item(...) without Python's share of it: there may be millions
+    made = partial(tuple.__new__, Item)  # a fast Item(...) for millions
     for label, files in enumerate(files for _, files in found if files):
         items.extend(map(made, zip(count(len(items)), repeat(float(label)), files)))
     return Source(items, classes, "folder")
@@ -166,7 +166,7 @@ def _read_tars(archives: list[Path]) -> Source:
 
 
 def _images_below(folder: Path) -> Iterable[str]:
-    """Image files in all depths; linked folders are followed, but none is entered twice, and none that holds this."""
+    """Image files in all depths; linked folders are followed, but none twice, and no parent of this."""
     seen: set[str] = set()
     left = [os.fspath(folder)]
     while left:
@@ -277,7 +277,7 @@ def _is_number(text: str) -> bool:
 
 
 def _numbers(texts: Sequence[str], where: str) -> float | tuple[float, ...]:
-    """The labels of a row; whole numbers are read as such, so that none is rounded before it is checked."""
+    """The labels of a row; whole numbers are parsed as such, so that none is rounded before its check."""
     values: list[float] = []
     for text in texts:
         try:

@@ -1,9 +1,9 @@
-"""The structure of a damaged record file: which records are there, and where the chain is broken.
+"""The structure of a damaged record file: its records, and the breaks of the chain.
 
-In a sound file an aligned magic number is always a header (see ``layout``). So all possible headers are known
-after one pass over the file, and after a break the next of them is where the chain goes on. A piece that was
-cut out may shift what follows by one to three bytes: headers at these phases are considered too, but believed
-only if a record follows them, or the file's end, or if their bytes are known from the checksums.
+In a sound file an aligned magic number is always a header (see ``layout``). So all possible headers are known after one
+pass over the file, and after a break the chain goes on at the next of them. A cut may shift the following bytes by one
+to three: headers at these phases are considered, too, but believed only if a record or the file's end follows, or if
+their bytes are known from the checksums.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ CHUNK = 64 << 20
 
 
 class Found(NamedTuple):
-    """A record whose framing is right.
+    """A record with correct framing.
 
-    ``doubtful``: no record follows where it ends, so its length may be wrong. ``holds``: where another one starts
-    inside what it claims.
+    ``doubtful``: no record follows its end, so its length may be wrong. ``holds``: the start of another one inside it.
     """
 
     offset: int
@@ -33,7 +32,7 @@ class Found(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A place where no record can be read; ``until`` is where the next one was found."""
+    """An offset without a record; ``until`` is the start of the next one."""
 
     offset: int
     until: int
@@ -73,7 +72,7 @@ class _Heads:
         return heads[low:high]
 
     def others(self, own: int, start: int, stop: int) -> list[int]:
-        """Heads of the three phases that are not ``own`` in [start, stop), in order."""
+        """Heads of the three other phases than ``own`` in [start, stop), in order."""
         found: list[int] = []
         for phase in {0, 1, 2, 3} - {own}:
             heads = self.phase(phase)
@@ -83,13 +82,13 @@ class _Heads:
 
 
 def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Broken]:
-    """All records and breaks from the first byte to the last, each once no more can be learned of it.
+    """All records and breaks from the first byte to the last, each when it is final.
 
     Args:
         view: the file.
-        known: tells whether a record's bytes are those of a known record (by its checksum).
-        familiar: tells whether its header carries a key of the index or the checksums: enough to believe that a
-            record starts there, though not that it is whole.
+        known: whether a record's bytes are known by their checksum.
+        familiar: whether its header has a key of the index or the checksums: enough to believe that a record starts
+            there, though not that it is whole.
     """
     heads = _Heads(view)
 
@@ -98,13 +97,13 @@ def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Br
 
     size, at = len(view), 0
     before: Found | None = None
-    waiting = False  # is ``before`` still to be given?
+    waiting = False  # is ``before`` still to be yielded?
     while at < size:
         found, reason, resume = _try(view, heads, at)
         if found is None:
             unsure = before is not None and before.behind == at and not known(before)
             until = _next(view, heads, resume, before.offset + 1 if before and unsure else at + 1, believe)
-            false_end = before is not None and until < at  # it ended at bytes that look like a header, but are none
+            false_end = before is not None and until < at  # it ended at bytes that look like a header
             if before is not None and waiting:
                 yield before._replace(doubtful=True) if false_end else before
             if not false_end:
@@ -116,8 +115,8 @@ def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Br
         before, waiting = found, not found.doubtful
         if found.doubtful:
             yield found
-            # Its length may be wrong, or its padding gone, so the next record may start inside what it claims; where
-            # a known one ends with bytes of a header, and a cut came there, these may be the next one's, too.
+            # Its length may be wrong, or its padding missing, so the next record may start inside it; if a known one
+            # ends with bytes of a header before a cut, these may belong to the next one, too.
             inside = max(at + 1, found.spans[-1][1] - HEAD.size + 1) if known(found) else at + 1
             at = min(found.behind, size)
             until = _next(view, heads, at, inside, believe)
@@ -142,7 +141,7 @@ def _why(view: memoryview, at: int) -> str:
 
 
 def _try(view: memoryview, heads: _Heads, at: int) -> tuple[Found | None, str, int]:
-    """The record at ``at``, or why there is none and from where to look for the next."""
+    """The record at ``at``; else the reason, and the offset where the search goes on."""
     size = len(view)
     try:
         spans, behind = part_spans(view, at, size)
@@ -158,12 +157,12 @@ def _try(view: memoryview, heads: _Heads, at: int) -> tuple[Found | None, str, i
 
 
 def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, believe: Known) -> int:
-    """Where the chain goes on after a break: a first part, in the phase of ``own_start`` or in another."""
+    """The next start of a record after a break, in the phase of ``own_start`` or in another."""
     size = len(view)
     firsts = (int(h) for h in heads.between(own_start, size) if starts_record(view, int(h)))
     nearest = limit = next(firsts, size)
     while limit < size and not _is_believable(view, heads, limit, believe):
-        limit = next(firsts, size)  # damaged itself, or no header but bytes of a shifted record
+        limit = next(firsts, size)  # damaged, or bytes of a shifted record
     for candidate in heads.others(own_start % 4, other_start, limit):
         if starts_record(view, candidate):
             found, _, _ = _try(view, heads, candidate)
@@ -173,9 +172,9 @@ def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, bel
 
 
 def _swallowed(view: memoryview, heads: _Heads, last: Found, known: Known, familiar: Known) -> int:
-    """The file's end; or, where a cut made the last record reach to it by chance, the record inside that.
+    """The file's end, or the record inside the last one, which reaches the end only because of a cut.
 
-    That one is known; or its header has a known key, it ends with the file, and the last one's padding is not zeros.
+    It is known; or its header has a known key, it ends with the file, and the last one's padding is not zeros.
     """
     if known(last):
         return len(view)

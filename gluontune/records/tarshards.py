@@ -1,8 +1,8 @@
-"""Images inside tar archives: WebDataset shards, and class folders that were put into a tar.
+"""Images inside tar archives: WebDataset shards, and class folders in a tar.
 
-A member is read where it lies: its place is written as a path, ``shard.tar!OFFSET+SIZE!member``, so that it goes
-through lists, plans and worker processes as a file does. (Format: the WebDataset documentation, "The WebDataset
-Format": members with the same name up to the first dot are one sample.)
+A member is read in place: its path is ``shard.tar!OFFSET+SIZE!member``, so that lists, plans and worker processes treat
+it like a file. (Format: the WebDataset documentation, "The WebDataset Format": members with the same name up to the
+first dot are one sample.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLACE = re.compile(r"(.+\.tar)!(\d+)\+(\d+)!", re.S)
 
 
 def is_tar(path: Any) -> bool:
-    """Whether the name is that of an uncompressed tar archive, or of a compressed one, which is refused later.
+    """Whether this is the name of a tar archive; compressed ones are refused later.
 
     >>> is_tar("a-000.tar"), is_tar("a.tar.gz"), is_tar("a.lst")
     (True, True, False)
@@ -32,7 +32,7 @@ def is_tar(path: Any) -> bool:
 
 
 def place_of(path: str) -> tuple[str, int, int] | None:
-    """Archive, offset and size of a member written as a path; None for the path of a file.
+    """Archive, offset and size of a member's path; None for the path of a file.
 
     >>> place_of("a/s-0.tar!512+90!cat/1.jpg"), place_of("a/cat/1.jpg")
     (('a/s-0.tar', 512, 90), None)
@@ -45,7 +45,7 @@ def read_member(place: tuple[str, int, int]) -> bytes:
     """The bytes of one member.
 
     Raises:
-        OSError: the archive is gone or shorter than it was.
+        OSError: the archive is missing or truncated.
     """
     archive, offset, size = place
     handle = open_regular(archive)
@@ -63,13 +63,13 @@ def read_member(place: tuple[str, int, int]) -> bytes:
 
 
 def tar_samples(archives: Sequence[Path], extensions: frozenset[str]) -> tuple[list[tuple[Any, str]], list[str] | None]:
-    """(label, place) of each image in the order of the archives, and the class names if labels have names.
+    """(label, path) of each image in the order of the archives, and the class names if labels have names.
 
-    A label is the number in ``.cls`` (or ``.cls2`` …: several labels), else ``label`` in ``.json``, else the folder
-    that the image lies in.
+    A label is the number in ``.cls`` (or ``.cls2`` …: several labels), else ``label`` in ``.json``, else the image's
+    folder.
 
     Raises:
-        GluontuneError: no archive, a compressed or damaged one, or a sample without a label (it is named).
+        GluontuneError: no archive, a compressed or damaged one, or a sample without a label; names it.
     """
     found: list[tuple[Any, str]] = []
     for archive in archives:
@@ -93,7 +93,7 @@ def tar_samples(archives: Sequence[Path], extensions: frozenset[str]) -> tuple[l
 
 
 def _samples(archive: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
-    """Samples in the archive's order: name up to the first dot, and where each of its members lies."""
+    """Samples in the archive's order: name up to the first dot, and (offset, size) of its members."""
     try:
         os.close(open_regular(archive))
         with tarfile.open(archive, "r:") as tar:

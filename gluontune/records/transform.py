@@ -1,4 +1,4 @@
-"""From an image file's bytes to the bytes that are packed: copied where possible, else made anew.
+"""The conversion of an image file's bytes to packed bytes: copied if possible, else encoded anew.
 
 The compiled codec copies or makes smaller a block of files in one call, without Python's lock.
 """
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 FORMATS = ("keep", "jpg", "png", "raw")
 COLORS = ("keep", "rgb", "grey")
 LOSSY = ("jpg", "webp")
-QUALITY = 95  # of JPEG, where none is given
+QUALITY = 95  # the default for JPEG
 
 
 @dataclass(frozen=True)
 class Transform:
-    """What happens to each image.
+    """The conversion of each image.
 
-    With the defaults a plain JPEG or PNG is copied byte for byte. Others would look different from decoder to
-    decoder and are made plain: turned upright as EXIF says, CMYK, palette and 16-bit to 8-bit RGB or grey
-    (value / 257), transparency laid over white; BMP, GIF, TIFF as PNG, WebP as JPEG.
+    By default a plain JPEG or PNG is copied byte for byte. Others, which decoders show differently, are made plain:
+    turned upright by EXIF, CMYK, palette and 16-bit to 8-bit RGB or grey (value / 257), transparency blended over
+    white; BMP, GIF, TIFF as PNG, WebP as JPEG.
 
     A JPEG that stays one and is not enlarged is resized plane by plane in the compiled codec (``recode_jpeg``); all
-    else, and everything where there is no C compiler, goes through OpenCV. The results agree but for rounding and
-    chroma, about 40 dB; each agrees with averaging the whole decoded image (INTER_AREA) to 36 dB.
+    others, and everything without the codec, by OpenCV. The results agree except for rounding and chroma, about 40 dB;
+    each agrees with averaging the whole decoded image (INTER_AREA) to 36 dB.
 
     Args:
-        resize: pixels of the shorter side; None keeps the size.
+        resize: pixels of the shorter side; None: unchanged.
         crop: cut the middle square out after resizing.
         format: ``keep``, ``jpg``, ``png`` or ``raw`` (pixels as a ``.npy`` of (H, W, C) uint8, RGB).
-        quality: JPEG quality 1 to 100; None is 95 where an image has to be encoded.
+        quality: JPEG quality 1 to 100; None: 95 for encoded images.
         color: ``keep``, ``rgb`` or ``grey``.
-        exact: copy every file untouched, whatever is in it.
+        exact: copy every file unchanged.
 
     Raises:
         UsageError: a value out of range or a contradiction.
@@ -83,14 +83,14 @@ class Transform:
 
     @property
     def copies(self) -> bool:
-        """Most images will be copied, so that reading files is the work, not decoding."""
+        """Whether most images are copied, so that reading dominates."""
         return not self._changes()
 
     @property
     def recoding(self) -> tuple[int, int, int, int] | None:
-        """What the codec makes of most JPEG files, as its ``gt_recoding``: shorter side, crop, channels, quality.
+        """The codec's conversion of most JPEG files, as ``gt_recoding``: shorter side, crop, channels, quality.
 
-        None: copies, or pixels that go through OpenCV. Channels are 0 where they stay.
+        None: copies, or pixels for OpenCV. 0 channels: unchanged.
         """
         if self.resize is None or self.format not in ("keep", "jpg"):
             return None
@@ -118,7 +118,7 @@ class Transform:
         return self._encode(self._shape(self._color(image), info), info), True
 
     def _recode(self, data: bytes, info: ImageInfo) -> bytes | None:
-        """JPEG to JPEG in the compiled codec, where it can."""
+        """JPEG to JPEG in the compiled codec, or None."""
         grey = info.channels == 1 or self.color == "grey"
         fits = info.kind == "jpg" and info.plain and self.format in ("keep", "jpg")
         if not fits or (info.channels == 1 and self.color == "rgb"):
@@ -148,7 +148,7 @@ class Transform:
     def _shape(self, image: np.ndarray, info: ImageInfo) -> np.ndarray:
         height, width = image.shape[:2]
         if self.resize is not None:
-            # The result's size comes from the whole image: a reduced one is rounded up to whole pixels.
+            # The result's size follows from the whole image: a reduced one is rounded up to whole pixels.
             full = (info.width, info.height) if info.width and info.height else (width, height)
             full = full[::-1] if (full[0] < full[1]) != (width < height) else full
             by = self.resize / min(full)
@@ -190,9 +190,9 @@ ROOM = 8 << 20  # bytes of records in one call
 
 @dataclass(frozen=True)
 class CopiedBlock:
-    """Framed records of the first few items, as many as could be made."""
+    """Framed records of the first items, as many as possible."""
 
-    data: memoryview  # of a buffer that `BulkCopier.give_back` takes for the next block
+    data: memoryview  # of a buffer that `BulkCopier.give_back` reuses
     sizes: list[int]  # framed
     lengths: list[int]
     crcs: list[int]
@@ -204,7 +204,7 @@ def available() -> bool:
 
 
 class BulkCopier:
-    """Makes records of plain JPEG files (of any, where the transform is exact), until one needs a closer look."""
+    """Makes records of plain JPEG files (of all files, if the transform is exact), up to the first unusual one."""
 
     def __init__(self, library: Any):
         self.codec = library
@@ -212,17 +212,17 @@ class BulkCopier:
 
     @classmethod
     def find(cls) -> BulkCopier | None:
-        """A gatherer for any number of threads, or None without a compiled codec."""
+        """A copier for any number of threads, or None without a compiled codec."""
         library = native.load()
         return None if library is None else cls(library)
 
     def give_back(self, data: Any) -> None:
-        """``data`` of a :class:`CopiedBlock` is written: its memory, whose pages are there, serves the next block."""
+        """Reuse the allocated memory of a written :class:`CopiedBlock` for the next block."""
         if isinstance(data, memoryview) and isinstance(data.obj, bytearray):
             self._free.append(data.obj)
 
     def gather(self, items: list[Item], transform: Transform, check: bool = False) -> CopiedBlock:
-        """Records of ``items`` from the first on, up to one that this cannot make."""
+        """Records of ``items`` from the first on, up to an unusual one."""
         recoding, state, options = transform.recoding, None, None
         if recoding is not None:
             options = (ctypes.c_int * 4)(*recoding)
@@ -248,7 +248,7 @@ class BulkCopier:
 
 
 def _heads(items: list[Item]) -> tuple[bytes, array[int]]:
-    """What stands before each file in its record, and its sizes: up to a label that float32 cannot hold."""
+    """The record header of each file, and their sizes: up to a label that float32 cannot hold."""
     keys, labels = [item.key for item in items], [item.label for item in items]
     with contextlib.suppress(UsageError):
         if set(map(type, labels)) == {float}:  # the usual case: all at once

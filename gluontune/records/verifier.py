@@ -1,4 +1,4 @@
-"""``verify``: is every record of a file what was written? ``repair``: keep all that is."""
+"""``verify``: whether every record of a file is undamaged."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Damage:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What :func:`verify` found.
+    """The result of :func:`verify`.
 
     Args:
-        records: records that the file should have: those of the checksums, else of the index, else those found.
-        whole: records that are what was written, as far as can be told, and that the index leads to.
+        records: expected records: those of the checksums, else of the index, else of the file.
+        whole: undamaged records, as far as known, that the index leads to.
         damaged: faults of records and index rows, by offset.
-        unchecked: records without a checksum: their framing and image were looked at, their bytes are not proven.
-        incomplete: whole records of images whose data end early or are damaged inside: they were packed so, and
-            decoders fill in grey. Only the compiled codec knows.
+        unchecked: records without a checksum: framing and image are checked, the bytes are not proven.
+        incomplete: whole records of images that were packed with incomplete or damaged data, which decoders fill with
+            grey; only the compiled codec detects them.
         problems: faults that harm no record: of the side files, of padding.
         path: the file.
     """
@@ -57,7 +57,7 @@ class VerifyReport:
 
     @property
     def no_record_file(self) -> bool:
-        """Nothing in it begins as a record does, and no index or checksums say otherwise: some other file."""
+        """Whether it is another kind of file: without any start of a record, index or checksums."""
         if not self.damaged or self.whole or any("no record starts" not in d.reason for d in self.damaged):
             return False
         return not any(Path(self.path).with_suffix(suffix).exists() for suffix in (".idx", ".crc"))
@@ -82,9 +82,9 @@ def verify(
     """Check every record of a ``.rec`` file against its framing, checksums, index and image format.
 
     Args:
-        path: the ``.rec`` file; ``.crc`` and ``.idx`` beside it are used if they are there.
+        path: the ``.rec`` file; ``.crc`` and ``.idx`` beside it are used if they exist.
         index: another index file, or False for none.
-        decode: decode every image (needs cv2); else only its headers, end and checksums are looked at.
+        decode: decode every image (needs cv2); else only its headers, end and checksums are checked.
         workers: threads; None: one for each usable core.
         progress: called with (bytes done, bytes in all).
 
@@ -109,7 +109,7 @@ def verify(
 
 
 class Survey(NamedTuple):
-    """A file's evidence, judged; the keys that its records had; and what is wrong with it."""
+    """A file's judged evidence, its records' keys, and its faults."""
 
     evidence: Evidence
     keys: KeyScheme
@@ -118,7 +118,7 @@ class Survey(NamedTuple):
 
 @contextlib.contextmanager
 def survey(path: PathLike, index: PathLike | bool | None = None, **how: Any) -> Iterator[Survey]:
-    """Scan, judge, decide the keys, diagnose; its bytes are there inside the block. Arguments: see :func:`verify`."""
+    """Scan, judge, decide the keys, diagnose; valid inside the block. Arguments: see :func:`verify`."""
     with scan(path, index, **how) as found:
         evidence = judge(found)
         keys = decide_keys(evidence)
@@ -126,7 +126,7 @@ def survey(path: PathLike, index: PathLike | bool | None = None, **how: Any) -> 
 
 
 def diagnose(evidence: Evidence, keys: KeyScheme) -> VerifyReport:
-    """What is wrong with a file, from its judged evidence and the keys that its records had."""
+    """The faults of a file, from its judged evidence and its records' keys."""
     damages: Damages = {}
     positions = _Positions(evidence)
     _list_records(evidence, positions, damages)
@@ -172,11 +172,11 @@ class _Positions:
 
 
 def _list_records(evidence: Evidence, positions: _Positions, damages: Damages) -> None:
-    """Records that were found damaged, rows of the checksums that nothing satisfies, and breaks."""
+    """Lists damaged records, rows of the checksums without a record, and breaks."""
     present = {checked.row for checked in evidence.checked if checked.row >= 0}
     expected = sorted((offset, row) for row, offset in enumerate(evidence.rows["offset"].tolist()))
     starts = [offset for offset, _ in expected]
-    explained: list[tuple[int, int]] = []  # spans of the file that a damage already speaks of
+    explained: list[tuple[int, int]] = []  # spans of the file with a listed damage
     reasons = {c.found.offset: c.reason or "" for c in evidence.checked if not c.whole}
     breaks = {b.offset: b.reason for b in evidence.broken}
     for place, (offset, row) in enumerate(expected):
@@ -193,7 +193,7 @@ def _list_records(evidence: Evidence, positions: _Positions, damages: Damages) -
 
 
 def _breaks(evidence: Evidence) -> list[tuple[int, str]]:
-    """Breaks that are no mere rest of a record whose own length is wrong."""
+    """Breaks, except the rests of records with a wrong length."""
     damaged_ends = {c.found.behind for c in evidence.checked if not c.whole}
     return [(b.offset, b.reason) for b in evidence.broken if b.offset not in damaged_ends]
 
@@ -204,7 +204,7 @@ def _lies_in(spans: list[tuple[int, int]], offset: int) -> bool:
 
 
 def _list_index(evidence: Evidence, true_keys: dict[int, int], positions: _Positions, damages: Damages) -> None:
-    """Rows of the index that lead to no record or to another one, and records without a row."""
+    """Lists index rows that lead to no record or to another one, and records without a row."""
     index = evidence.index
     if index.path is None:
         return

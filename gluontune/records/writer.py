@@ -1,4 +1,4 @@
-"""Writing RecordIO, byte for byte as MXNet does, with index and checksums, put in place only when whole."""
+"""Writing RecordIO, byte for byte as MXNet does, with index and checksums, put in place only when complete."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class RecordWriter:
     """Writes a ``.rec`` file beside its final place and renames it when it is closed.
 
     The bytes equal those of ``MXIndexedRecordIO.write_idx(key, pack(IRHeader(0, label, key, 0), payload))``.
-    Until :meth:`close`, and if the ``with`` block raises, the final place keeps what it had. Not thread-safe:
-    one writer belongs to one thread.
+    Until :meth:`close`, and if the ``with`` block raises, the final place is unchanged. Not thread-safe: one writer
+    belongs to one thread.
 
     Args:
         path: the final record file, ``.rec`` by custom.
-        index: also write ``.idx`` (MXNet's format) beside it; or the path of the index. As for
-            ``MXIndexedRecordIO``, ``RecordWriter("a.idx", "a.rec")`` gives the index first.
+        index: also write ``.idx`` (MXNet's format) beside it; or the path of the index. ``RecordWriter("a.idx",
+            "a.rec")``, the order of ``MXIndexedRecordIO``, is accepted.
         checksums: also write ``.crc``, with which ``verify`` finds damage inside a payload.
 
     Raises:
@@ -53,7 +53,7 @@ class RecordWriter:
         self.index_path = index_path or str(side_path(self.path, ".idx"))
         self.index, self.checksums = bool(index), checksums
         self._keys, self._offsets, self._lengths, self._crcs = (array("q") for _ in range(4))
-        self._used: set[int] | None = None  # only needed once keys stop increasing
+        self._used: set[int] | None = None  # needed once keys stop increasing
         self._position = 0
         self._file = atomic_write(self.path)
         self._stream: Any = self._file.__enter__()
@@ -63,7 +63,7 @@ class RecordWriter:
 
     @property
     def position(self) -> int:
-        """Bytes written so far: where the next record will start."""
+        """Bytes written so far: the offset of the next record."""
         return self._position
 
     def write(self, payload: bytes, label: Label, key: int | None = None) -> None:
@@ -71,14 +71,14 @@ class RecordWriter:
 
         Args:
             payload: the image's bytes (or any others).
-            label: a number, or k numbers; kept as float32.
+            label: a number, or k numbers; stored as float32.
             key: whole number, unique, at least 0; None takes the record's position.
         """
         key = self._check_key(key)
         self._append(image_record(payload, label, key), key)
 
     def write_fields(self, fields: Mapping[str, Any], key: int | None = None) -> None:
-        """Add an image record with named fields; :mod:`gluontune.records.fields` says how they lie in it.
+        """Add an image record with named fields, in the layout of :mod:`gluontune.records.fields`.
 
         Args:
             fields: ``image`` (encoded, bytes), ``label``, ``boxes`` (n, 5 or more), ``mask`` (H, W), and any others:
@@ -86,7 +86,7 @@ class RecordWriter:
             key: see :meth:`write`.
 
         Raises:
-            UsageError: a value that no field can hold; it is named.
+            UsageError: an unsupported value; names its field.
 
         >>> import pathlib, tempfile
         >>> from gluontune.records import RecordReader
@@ -102,7 +102,7 @@ class RecordWriter:
         self.write(payload, label, key)
 
     def write_record(self, record: bytes, key: int | None = None) -> None:
-        """Add a record as it is, with no image header put in front."""
+        """Add a raw record, without an image header."""
         self._append(bytes(record), self._check_key(key))
 
     def _check_key(self, key: int | None) -> int:
@@ -138,7 +138,7 @@ class RecordWriter:
         self._position += len(framed)
 
     def close(self) -> None:
-        """Put the file and its side files in place. The old side files go first, so that none is ever stale."""
+        """Put the file and its side files in place. Old side files are removed first, so that none is ever stale."""
         if self._stream is None:
             return
         try:
@@ -159,14 +159,14 @@ class RecordWriter:
             raise
 
     def abort(self) -> None:
-        """Throw away what was written; the final place keeps what it had."""
+        """Discard the written file; the final place is unchanged."""
         if self._stream is None:
             return
         self._stream = None
         stop = GluontuneError("writing was abandoned")
         with contextlib.suppress(GluontuneError):
             self._file.__exit__(GluontuneError, stop, None)
-        stop.__traceback__ = None  # its frames hold it, and whoever called: no writer would go away by itself
+        stop.__traceback__ = None  # its frames refer to it and the caller: no writer would be freed
 
     def __enter__(self) -> RecordWriter:
         return self

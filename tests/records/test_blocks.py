@@ -20,11 +20,6 @@ from gluontune.records.transform import BulkCopier, Transform
 needs_codec = pytest.mark.skipif(not native.compilers(), reason="wants a C compiler: Python copies the files")
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def written(folder, sizes):
     """Files of these sizes; each byte tells where it stands."""
     paths = []

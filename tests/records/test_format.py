@@ -25,11 +25,6 @@ labels = st.one_of(numbers, st.lists(numbers, min_size=1, max_size=5))
 images = st.lists(st.tuples(payloads, labels), max_size=6)
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def write_ours(path, items, keys=None):
     with RecordWriter(path) as writer:
         for i, (payload, label) in enumerate(items):

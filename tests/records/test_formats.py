@@ -16,8 +16,7 @@ COUNT, SIDE = 6, 64
 
 
 @pytest.fixture
-def src(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+def src(tmp_path):
     for k in range(COUNT):
         place = tmp_path / "src" / ("cat" if k % 2 else "dog")
         place.mkdir(parents=True, exist_ok=True)

@@ -14,11 +14,6 @@ from gluontune.records.layout import MAGIC, frame, image_record, join_parts, lab
 from gluontune.records.side_files import find_index, index_rows, map_file, read_index, record_ends, scan
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def part(flag, body=b"four", magic=0xCED7230A):
     return struct.pack("<II", magic, flag << 29 | len(body)) + body + bytes(-len(body) % 4)
 

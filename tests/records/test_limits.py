@@ -18,11 +18,6 @@ from gluontune.records.layout import IRHeader
 from gluontune.records.writer import index_text
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def with_directory(rows, body=b""):
     directory = rows if isinstance(rows, bytes) else json.dumps(rows).encode()
     return body + directory + struct.pack("<II8s", len(directory), zlib.crc32(directory), END)

@@ -34,11 +34,6 @@ from gluontune.records.sources import read_source
 from gluontune.records.transform import Transform
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def photo(height=60, width=90, seed=0):
     """Smooth (H, W, 3) uint8 RGB, which JPEG keeps well; the corners differ."""
     rng = np.random.default_rng(seed)

@@ -15,11 +15,6 @@ SUFFIXES = (".rec", ".idx", ".crc", ".classes")
 COUNT, BAD = 9, (3, 8)  # images, and those of them that are empty
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 @pytest.fixture
 def src(tmp_path):
     """Two classes of files that are copied as they are; records of all paddings, one in two parts."""

@@ -18,11 +18,6 @@ from gluontune.records.sources import Source
 from gluontune.records.transform import Transform
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def write(path, keys, **options):
     with RecordWriter(path, **options) as writer:
         for key in keys:

@@ -18,11 +18,6 @@ from gluontune.records import DamagedRecordError, RecordReader, RecordWriter, re
 from gluontune.records.layout import MAGIC
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 @pytest.fixture
 def file(tmp_path):
     """Ten records of 100 bytes with keys 10 to 19; each takes 24 + 100 + 8 = 132 bytes."""
