@@ -45,6 +45,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
     Args:
         package: ``__name__`` of its ``__init__``.
         file: its ``__file__``. Imports ``as`` a name and assignments under ``if TYPE_CHECKING:`` are public.
+
     >>> import gluontune
     >>> find, names, public = attach("gluontune", gluontune.__file__)
     >>> find("Recipe").__name__, "Recipe" in public

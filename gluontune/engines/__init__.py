@@ -1,6 +1,6 @@
-"""The engines that execute a job: a folder each, which declares here, as plain data, what its engine cannot do.
+"""The engines that execute a job: a folder each, with a card of plain data that declares what its engine cannot do.
 
-Neither mxnet nor torch is imported to read a card: the recipe's rules and the launcher read it before a process starts.
+A card is read without mxnet and torch: the recipe's rules and the launcher read it before a process starts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["ENGINES", "EngineCard"]
 
 @dataclass(frozen=True)
 class EngineCard:
-    """What the rest of gluontune knows of an engine.
+    """The card of an engine for the rest of gluontune.
 
     Args:
         title: of the library, for messages. session: ``module:class`` of its :class:`gluontune.engines.base.Engine`.
-        contradictions: what it cannot do: the recipe's fields, when they are at odds, and the way out.
-        commands: what its processes do besides the commands of every engine.
-        meeting: the environment variable that tells its ranks where they meet, if they meet by themselves.
-        shared: the variables that name memory which its ranks of one machine share.
+        contradictions: limits of the engine: the recipe's fields, the condition, and the way out.
+        commands: of its processes, besides the commands of every engine.
+        meeting: the environment variable with the address where its ranks connect, if they do so themselves.
+        shared: the variables with the paths of memory that its ranks of one machine share.
     """
 
     title: str

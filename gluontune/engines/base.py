@@ -1,4 +1,4 @@
-"""The contract of an engine, and what is the same on each: the course of a step, a validation, a checkpoint."""
+"""The contract of an engine, and the common course of a step, a validation, a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gluontune.job.metrics import Outcome, Score, array_score, finite
 from gluontune.monitor import StepPhases
 from gluontune.recipe import Recipe
 
-SAMPLED_EVERY = 25  # one step in so many is cut into phases by waits
+SAMPLED_EVERY = 25  # one step in so many is split into phases by waits
 
 Command = Callable[[dict[str, Any]], Optional[dict[str, Any]]]
 Arrays = Mapping[str, np.ndarray]
@@ -34,23 +34,23 @@ State = tuple[dict[str, Any], dict[str, np.ndarray]]  # values for JSON, and arr
 class Engine(ABC):
     """One rank of a training run, in its own process.
 
-    An engine fills in what is abstract, and overrides what numpy's arrays would do.
+    An engine implements the abstract methods, and overrides those that suit only numpy's arrays.
 
     Args:
-        recipe: what to train.
+        recipe: of the run.
         rank, world: this process among the ranks of the run.
-        checkpoints: ``{"folder", "keep"}`` where the run keeps checkpoints, or None.
-        rejoins: the process before this one has died: go on from the weights that the others share.
-        local_rank: among the ranks of this machine, which is that of its GPU; None: all ranks are here.
+        checkpoints: ``{"folder", "keep"}`` of the run's checkpoints, or None.
+        rejoins: this process replaces a dead one: it continues from the weights shared by the others.
+        local_rank: among the ranks of this machine, which is also its GPU; None: all ranks are here.
 
     Attributes:
         name: of the engine, as in a recipe's ``backend``.
-        phase: what the session is doing, for error messages.
-        feed, progress: the loaders, and where the training stands.
+        phase: the session's current activity, for error messages.
+        feed, progress: the loaders, and the position of the training.
         methods, phases: the recipe's methods; the times of the phases of a step.
         batches_per_epoch: steps in one epoch, the same on all ranks.
         samples_per_step: images of this rank in one step.
-        fresh: whether everything is as at the seeded start.
+        fresh: whether the session is at the seeded start.
     """
 
     name: str
@@ -69,24 +69,24 @@ class Engine(ABC):
         self.local_rank = rank if local_rank is None else local_rank
         self.phase = "starting"
         self.writer = checkpoint.Writer(**checkpoints) if checkpoints else None
-        self._losses: list[Any] = []  # of the steps under way, on the device
+        self._losses: list[Any] = []  # of the current steps, on the device
         self.fresh = False
 
     @abstractmethod
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Open the data, make the net, and :meth:`reset`: all that comes before the first step.
+        """Open the data, make the net, and :meth:`reset`: all work before the first step.
 
         Args:
-            opened: called once the data are there, before anything is exchanged with other ranks.
+            opened: called after the data are open, before any exchange with other ranks.
         """
 
     @abstractmethod
     def site(self) -> dict[str, Any]:
-        """What the ladder and the other ranks ask of the process that is there."""
+        """Facts of the process for the ladder and the other ranks."""
 
     @abstractmethod
     def weights(self, whole: bool) -> Mapping[str, Any]:
-        """The engine's arrays of the net by their places in it; ``whole``: those that are not trained, too."""
+        """The engine's arrays of the net by their places in it; ``whole``: with those that are not trained."""
 
     @abstractmethod
     def start_anew(self, total: int) -> None:
@@ -117,7 +117,7 @@ class Engine(ABC):
         return float(np.mean(self._losses))
 
     def new_score(self) -> Score:
-        """What gathers a validation into the job's metric."""
+        """A new score, which collects a validation into the job's metric."""
         return array_score(**self.site()["metric"])
 
     def capabilities(self) -> dict[str, Command]:
@@ -125,15 +125,15 @@ class Engine(ABC):
         return {}
 
     def warnings(self) -> list[str]:
-        """Remarks on what is trained, for the result's notes."""
+        """Remarks on the net, for the result's notes."""
         return []
 
     def versions(self) -> dict[str, str]:
-        """Of the engine's library."""
+        """The version of the engine's library."""
         return {}
 
     def agree(self) -> None:
-        """Bring all ranks to the same parameters, where they train apart between exchanges."""
+        """Bring all ranks to the same parameters, if they train apart between exchanges."""
 
     def begin_run(self) -> None:
         """A training begins at its seeded start."""
@@ -142,7 +142,7 @@ class Engine(ABC):
         """The loader begins another epoch of training."""
 
     def seed(self) -> None:
-        """Begin the random streams of Python and numpy anew, from the recipe's seed."""
+        """Reset the random streams of Python and numpy to the recipe's seed."""
         random.seed(self.recipe.seed)
         np.random.seed(self.recipe.seed)
 
@@ -151,18 +151,18 @@ class Engine(ABC):
         return contextlib.nullcontext()
 
     def part_states(self) -> State:
-        """Of a checkpoint: what only this engine has, such as the optimizer's state."""
+        """Parts of a checkpoint that only this engine has, such as the optimizer's state."""
         return {}, {}
 
     def load_parts(self, header: dict[str, Any], arrays: Arrays, path: str, epoch: int | None) -> None:
-        """Put back what :meth:`part_states` gave; arguments as :meth:`load_state_dict`."""
+        """Restore the result of :meth:`part_states`; arguments as for :meth:`load_state_dict`."""
 
     def loader_state(self) -> dict[str, Any]:
-        """Where the loader of training stands."""
+        """The position of the training loader."""
         return dict(self.feed.train.state())
 
     def load_loader(self, state: dict[str, Any], epoch: int | None) -> None:
-        """Put the loader where it stood, or at the beginning of ``epoch``."""
+        """Restore the loader's position, or the beginning of ``epoch``."""
         self.feed.train.restore(state)
 
     def read(self, path: str) -> State:
@@ -170,12 +170,12 @@ class Engine(ABC):
         return checkpoint.read(path)
 
     def common(self) -> dict[str, Any]:
-        """What must be alike on all ranks: versions, data, batches in an epoch."""
+        """Facts that must be equal on all ranks: versions, data, batches in an epoch."""
         versions = {"gluontune": __version__, **self.versions(), "numpy": np.__version__}
         return {"versions": versions, "data": self.feed.mark(), "batches_per_epoch": self.batches_per_epoch}
 
     def commands(self) -> dict[str, Command]:
-        """What a training process can be asked to do; each answers with values for JSON."""
+        """The commands of a training process; each returns values for JSON."""
         return {
             "steps": lambda c: self.steps(c["count"]),
             "agree": lambda c: self.agree(),
@@ -191,10 +191,10 @@ class Engine(ABC):
         }
 
     def reset(self, epochs: float | None = None) -> None:
-        """Back to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
+        """Return to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
 
         Args:
-            epochs: the length of the training from now on, to which the schedule is fitted; None leaves it.
+            epochs: the new length of the training, to which the schedule is fitted; None: unchanged.
         """
         if epochs is not None and epochs != self.recipe.epochs:
             self.recipe, self.fresh = self.recipe.override(epochs=epochs), False
@@ -213,7 +213,7 @@ class Engine(ABC):
         self.begin_run()
 
     def step(self) -> int:
-        """One training step, queued where the engine queues; returns its number of samples."""
+        """One training step, queued by an engine that queues; returns its number of samples."""
         progress = self.progress
         self.methods.before_step(progress.steps)
         with self.phases.step() as phase:
@@ -225,7 +225,7 @@ class Engine(ABC):
         return count
 
     def steps(self, count: int) -> dict[str, Any]:
-        """Take ``count`` steps and wait until they are really done.
+        """Take ``count`` steps and wait until they are done.
 
         Returns:
             ``{"samples", "seconds", "loss"}`` of this rank; ``loss`` is the mean over the steps.
@@ -243,8 +243,8 @@ class Engine(ABC):
 
         Returns:
             ``{"metric": {"name", "mode", "value"}, "flipped", "accuracy", "loss", "samples", "seconds"}``;
-            ``accuracy`` is None where the job has another metric, ``flipped`` (the metric with test-time flips) where
-            the recipe asks for none.
+            ``accuracy`` is None if the job has another metric, ``flipped`` (the metric with test-time flips) if the
+            recipe asks for none.
         """
         self.phase = "validating"
         start, score, flipped = time.perf_counter(), self.new_score(), self.new_score()
@@ -275,24 +275,19 @@ class Engine(ABC):
         header, arrays = self.part_states()
         arrays.update({f"parameter/{place}": self.to_host(array) for place, array in self.weights(True).items()})
         averaged, second = self.methods.state_dict(self.to_host)
-        stands = {
-            "backend": self.name,
-            "step": self.progress.steps,
-            "epoch": self.progress.epoch,
-            "loader": self.loader_state(),
-        }
-        return {**stands, **averaged, **header}, {**arrays, **second}
+        position = {"step": self.progress.steps, "epoch": self.progress.epoch, "loader": self.loader_state()}
+        return {"backend": self.name, **position, **averaged, **header}, {**arrays, **second}
 
     def load_state_dict(self, header: dict[str, Any], arrays: Arrays, path: str, epoch: int | None = None) -> None:
-        """Put what :meth:`state_dict` gave into a session that was just built or reset.
+        """Restore the result of :meth:`state_dict` in a session that was just built or reset.
 
         Args:
             path: the file, for errors.
-            epoch: the one to begin anew with, where the number of ranks was another and the data were divided
-                otherwise; steps are then counted as if all epochs before had been taken by these ranks.
+            epoch: the one to restart, after a change of the number of ranks, which divides the data differently;
+                steps are then counted as if these ranks had taken all epochs before.
 
         Raises:
-            GluontuneError: it is of another engine, net, optimizer, data set or number of ranks.
+            GluontuneError: the checkpoint is of another engine, net, optimizer, data set or number of ranks.
         """
         theirs = header.get("backend", "mxnet")
         if theirs != self.name:
@@ -311,7 +306,7 @@ class Engine(ABC):
         self.methods.load_state_dict(header, arrays, self.to_device)
 
     def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
-        """Copy all that a resumed run needs, and have it written; see :meth:`Writer.save`."""
+        """Copy the state of a resumed run and write it; see :meth:`Writer.save`."""
         assert self.writer is not None
         self.phase = "writing a checkpoint"
         if self.writer.busy and not wait:
@@ -320,7 +315,7 @@ class Engine(ABC):
         return {**self.writer.save({**header, **extra}, arrays, wait), "skipped": False}
 
     def restore(self, path: str, epoch: int | None = None) -> None:
-        """Go on from a checkpoint, after :meth:`build` or :meth:`reset`; ``epoch`` as of :meth:`load_state_dict`."""
+        """Continue from a checkpoint, after :meth:`build` or :meth:`reset`; ``epoch`` as of :meth:`load_state_dict`."""
         self.phase = "reading a checkpoint"
         self.progress.close()
         header, arrays = self.read(path)
@@ -329,7 +324,7 @@ class Engine(ABC):
         self.fresh = False
 
     def use_feed(self, feed: Feed, batch_size: int) -> None:
-        """Take the loaders, which give whole batches of ``batch_size`` over all ranks."""
+        """Set the loaders, which yield whole batches of ``batch_size`` over all ranks."""
         self.feed, self.progress = feed, Progress(feed, self.begin_epoch)
         self.batches_per_epoch, self.samples_per_step = len(feed.train), feed.batch_size
         if self.batches_per_epoch == 0:
@@ -339,7 +334,7 @@ class Engine(ABC):
             )
 
     def close(self) -> None:
-        """Finish the checkpoint that is being written, and stop the loaders' threads and workers."""
+        """Finish an unfinished checkpoint, and stop the loaders' threads and workers."""
         if self.writer is not None:
             self.writer.finish()
         if hasattr(self, "feed"):

@@ -1,4 +1,4 @@
-"""What the methods of a recipe do in a training process, on either engine: see :mod:`gluontune.methods`."""
+"""The methods of a recipe in a training process, on either engine: see :mod:`gluontune.methods`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class MethodSteps:
 
     Args:
         recipe: its ``methods``. rank: of the process.
-        weights: gives the net's arrays by place, with the statistics or without; PyTorch's detached.
-        set_weight: takes place and values, and makes them the trained ones.
+        weights: returns the net's arrays by place, with the statistics or without; PyTorch's detached.
+        set_weight: takes place and values, and sets the trained weight.
 
     Attributes:
-        second: the second set of weights, or None. updates: which steps make one.
-        views: of a validation image, where flips are asked for.
+        second: the second set of weights, or None. updates: the steps of each update.
+        views: of a validation image, with test-time flips.
     """
 
     def __init__(self, recipe: Recipe, rank: int, weights: Callable[[bool], Arrays], set_weight: Put):
@@ -47,7 +47,7 @@ class MethodSteps:
         self._per_epoch = 1
 
     def attach(self, loader: Any, mean: Any, layers: list[list[Any]], set_trained: Callable[[Any, bool], None]) -> None:
-        """Have the training batches changed on their way out of a loader of ``gt.loading``.
+        """Change the training batches of a loader of ``gt.loading``.
 
         Args:
             mean: the data set's colour, of pixels 0 … 1, (C,). layers: the trained parameters of each layer.
@@ -63,14 +63,14 @@ class MethodSteps:
         return change_batch(self._batch, images, labels, (self._seed, epoch, self._rank, number), self._mean, progress)
 
     def thaw(self) -> None:
-        """Have all layers trained again."""
+        """Train all layers again."""
         for layer in self._layers[: self._frozen]:
             for parameter in layer:
                 self._set_trained(parameter, True)
         self._frozen = 0
 
     def before_step(self, step: int) -> None:
-        """A training step begins; ``step`` are over. Layers whose training is over by now stop."""
+        """Before a training step, after ``step`` others: freeze the layers whose training is over."""
         if self._freezing is None:
             return
         count = frozen_layers(step / self._total, len(self._layers), **self._freezing)
@@ -80,26 +80,26 @@ class MethodSteps:
         self._frozen = max(count, self._frozen)
 
     def plan(self, total: int) -> UpdatePlan:
-        """The updates of a training of ``total`` steps, which begins next."""
+        """The updates of the next training, of ``total`` steps."""
         self._total = total
         self.updates = UpdatePlan(total, self._accumulate, **self._growing)
         return self.updates
 
     def begin(self, per_epoch: int) -> None:
-        """The training of :meth:`plan` begins at its seeded start."""
+        """Start the training of :meth:`plan` at its seeded start."""
         self._per_epoch = per_epoch
         if self.second is not None:
             self.second.begin(self._weights(self.second.of_all))
 
     def training_loss(self, loss: Callable[..., Any], log_softmax: Callable[..., Any], axis: int) -> Any:
-        """The loss of a training batch: smoothed, and of blended labels, as the methods ask for."""
-        own = loss
+        """The loss of a training batch: smoothed, and of blended labels, by the methods."""
+        changed = loss
         if "label-smoothing" in self._loss:
-            own = smoothed(own, log_softmax, self._loss["label-smoothing"]["epsilon"], axis)
+            changed = smoothed(changed, log_softmax, self._loss["label-smoothing"]["epsilon"], axis)
         if not {"mixup", "cutmix"} & set(self._batch):
-            return own
-        blend = mixed(own)
-        return lambda output, label: (blend if is_blended(label) else own)(output, label)
+            return changed
+        blend = mixed(changed)
+        return lambda output, label: (blend if is_blended(label) else changed)(output, label)
 
     def class_numbers(self, label: Any) -> Any:
         """Class numbers, also of blended labels."""
@@ -116,13 +116,13 @@ class MethodSteps:
         return selected(losses, self._loss["selective-backprop"]["keep"], rng)
 
     def after_step(self, steps: int) -> None:
-        """A training step is over, the last of an update or not; ``steps`` with it."""
+        """After a training step, the ``steps``-th, whether it ends an update or not."""
         if self.second is not None and self.updates.complete(steps):
             self.second.after_update(self._weights(True), self._set_weight)
 
     @contextlib.contextmanager
     def second_weights(self) -> Iterator[None]:
-        """While it lasts, the net has the second set of weights, where there is one."""
+        """A context in which the net has the second set of weights, if there is one."""
         if self.second is None:
             yield
             return
@@ -133,7 +133,7 @@ class MethodSteps:
             self.second.swap(self._weights(True), self._set_weight)
 
     def state_dict(self, to_host: Callable[[Any], np.ndarray]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Of a checkpoint: the second set of weights. ``to_host`` copies one of the engine's arrays."""
+        """The second set of weights, for a checkpoint. ``to_host`` copies one of the engine's arrays."""
         if self.second is None:
             return {"averaged": None}, {}
         held = {f"average/{place}": to_host(array) for place, array in self.second.held.items()}
@@ -142,7 +142,7 @@ class MethodSteps:
     def load_state_dict(
         self, header: dict[str, Any], arrays: Mapping[str, np.ndarray], to_device: Callable[[np.ndarray, str], Any]
     ) -> None:
-        """Put back what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
         if self.second is not None:
             self.second.count = header.get("averaged") or 0
             self.second.held = {place: to_device(v, place) for place, v in part_of(arrays, "average").items()}
@@ -151,7 +151,7 @@ class MethodSteps:
         self, step: int, images: Any, axes: tuple[int, int], take: Callable[[Any, np.ndarray, int], Any],
         scores: Callable[[Any], Any],
     ) -> Any:  # fmt: skip
-        """The mean scores over the views of a validation batch; None where no flips are asked for, or not yet.
+        """The mean scores over the views of a validation batch; None without flips, or before they start.
 
         Args:
             step: steps since the seeded start. axes: those of height and width. take: of array, indices, axis.
@@ -168,10 +168,10 @@ class MethodSteps:
 
 
 def initialize(recipe: Recipe, feed: Feed, job: Job, net: Any) -> None:
-    """Set the first values of a Gluon net whose shapes are known, as the recipe's methods say.
+    """Set the first values of a Gluon net with known shapes by the recipe's methods.
 
     Raises:
-        UsageError: the net or the data do not have what a method sets.
+        UsageError: the net or the data do not suit a method.
     """
     chosen = numbers_of(recipe.methods, "net")
 
@@ -182,14 +182,14 @@ def initialize(recipe: Recipe, feed: Feed, job: Job, net: Any) -> None:
                 "whitening-init reads images of a data set by name: use loader='resident' or 'threaded', and a job "
                 "whose data() returns a name"
             )
-        found: list[np.ndarray] = []
+        read: list[np.ndarray] = []
         batches = feed.train.epoch(0)
         for batch, _ in batches:
-            found.append(np.array(batch))
-            if sum(map(len, found)) >= count:
+            read.append(np.array(batch))
+            if sum(map(len, read)) >= count:
                 break
         batches.close()
-        pixels = np.concatenate(found)[:count].astype(np.float32) / 255
+        pixels = np.concatenate(read)[:count].astype(np.float32) / 255
         scaled = (pixels - np.asarray(data.mean, np.float32)) / np.asarray(data.std, np.float32)
         return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
 
@@ -197,10 +197,10 @@ def initialize(recipe: Recipe, feed: Feed, job: Job, net: Any) -> None:
 
 
 def refuse_methods(recipe: Recipe, where: str, why: str, *kinds: str) -> None:
-    """Refuse methods of these kinds for a job that trains in its own way.
+    """Refuse methods of these kinds for a job with its own training step.
 
     Args:
-        where: place in the job's file, as the beginning of a message. why: the reason.
+        where: place in the job's file, the start of a message. why: the reason.
 
     Raises:
         UsageError: names the method.

@@ -1,4 +1,4 @@
-"""Where a training stands, and the batches from there on."""
+"""The position of a training, and the batches from there on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gluontune.job.data import Feed
 
 
 class Progress:
-    """Where a training stands.
+    """The position of a training.
 
     Args:
         feed: the loaders. begin_epoch: called when the loader begins another epoch.
 
     Attributes:
-        epoch: of the next batch. steps: since the seeded start, those before a checkpoint included.
-        repeated: a batch that each step takes, in place of the loader's; None: the loader's.
+        epoch: of the next batch. steps: since the seeded start, with those before a checkpoint.
+        repeated: a batch for every step in place of the loader's, or None.
     """
 
     def __init__(self, feed: Feed, begin_epoch: Callable[[], None]):
@@ -29,12 +29,12 @@ class Progress:
         self._batches: Iterator[Any] | None = None
 
     def move(self, epoch: int, steps: int) -> None:
-        """Stand elsewhere: the epoch under way is let go."""
+        """Move to another position; the current epoch is closed."""
         self.close()
         self.epoch, self.steps = epoch, steps
 
     def next_batch(self) -> tuple[Any, ...]:
-        """The next batch, over the end of an epoch."""
+        """The next batch, across the end of an epoch."""
         if self.repeated is not None:
             return self.repeated
         for _ in range(2):
@@ -52,8 +52,7 @@ class Progress:
         """The loader without the net: ``{"samples_per_sec", "cpu_ms_per_sample"}``; its epoch goes on.
 
         Args:
-            seconds: about how long to load, after a lead-in of a quarter as long, which uses up what was
-                loaded ahead.
+            seconds: loading time, after a quarter of it for the batches loaded ahead.
         """
 
         def load() -> int:
@@ -68,7 +67,7 @@ class Progress:
         return {"samples_per_sec": samples / took, "cpu_ms_per_sample": 1e3 * cpu / samples}
 
     def close(self) -> None:
-        """Let the epoch under way go."""
+        """Close the current epoch."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
@@ -76,7 +75,7 @@ class Progress:
 
 
 def repeat(work: Callable[[], int], seconds: float) -> tuple[int, float, float]:
-    """Work again and again: ``(units, seconds, CPU seconds of this process)``."""
+    """Repeat ``work``: ``(units, seconds, CPU seconds of this process)``."""
     start, cpu, units = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - start < seconds:
         units += work()

@@ -1,1 +1,1 @@
-"""What is trained: a data set and a net by name or a ``job.py``, its metric, its checkpoints' files."""
+"""The subject of a training: a data set and a net by name or a ``job.py``, its metric, its checkpoints' files."""

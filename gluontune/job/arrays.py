@@ -1,4 +1,4 @@
-"""Batches in whatever nesting and flavour (``mx.nd``, ``mx.np``, numpy) a job has them."""
+"""Batches in any nesting and flavour (``mx.nd``, ``mx.np``, numpy)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gluontune.runtime import as_net_array
 
 
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """``value`` with each of its arrays changed; lists and tuples keep their nesting.
+    """``value`` with each of its arrays changed, in lists and tuples of any nesting.
 
     >>> mapped(lambda x: x + 1, [1, (2, 3)])
     [2, (3, 4)]
@@ -27,7 +27,7 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def flat(value: Any) -> list[Any]:
-    """The arrays of ``value`` in order; None counts as no array.
+    """The arrays of ``value`` in order; without None.
 
     >>> flat([1, (2, None), [3]])
     [1, 2, 3]
@@ -38,19 +38,19 @@ def flat(value: Any) -> list[Any]:
 
 
 def first(value: Any) -> Any:
-    """The first array of a batch: its length is the batch's."""
+    """The first array of a batch: its length is that of the batch."""
     return flat(value)[0]
 
 
 def as_batch(found: Any) -> tuple[Any, ...]:
-    """What a loader yields, as a tuple: a data set of single arrays gives a tuple of one."""
+    """A loader's item as a tuple; a single array becomes a tuple of one."""
     return tuple(found) if isinstance(found, (list, tuple)) else (found,)
 
 
 def parts_of(batch: tuple[Any, ...], ctxs: list[Any]) -> list[tuple[Any, ...]]:
     """A batch cut along the first axis: one tuple of arrays for each context that gets a part.
 
-    Arrays become ``mx.np`` ones where the process computes with these (``npx.set_np()``).
+    Arrays become ``mx.np`` ones if the process uses these (``npx.set_np()``).
     """
     cut = mapped(lambda array: _Cut(split_batch(array, ctxs)), batch)
     count = len(first(cut).parts)
@@ -68,7 +68,7 @@ class _Cut:
 
 
 def without_bfloat16(array: Any) -> Any:
-    """An array of MXNet's; bfloat16, which numpy and MXNet's metrics do not know, as float32."""
+    """An MXNet array, with bfloat16, unknown to numpy and MXNet's metrics, as float32."""
     return array.astype("float32") if np.dtype(array.dtype).names else array  # two bytes under a name
 
 
@@ -87,7 +87,7 @@ def described(batch: Any) -> str:
 
 
 def hint_of(batch: Any) -> str:
-    """What most often is wrong with such a batch, for messages."""
+    """The most frequent fault of such a batch, for messages."""
     inputs = list(batch)[:-1] if isinstance(batch, (list, tuple)) and len(batch) > 1 else batch
     for kind, of in (("float64", batch), ("uint8", inputs)):  # labels may be whole numbers
         given = [str(np.dtype(a.dtype)) for a in flat(of) if getattr(a, "dtype", None) is not None]
@@ -104,16 +104,16 @@ def _one(array: Any) -> str:
 
 
 def write_weights(path: str | Path, weights: dict[str, np.ndarray]) -> None:
-    """Parameters by their place in the net, as a zip of numpy arrays (no pickle)."""
+    """Write parameters by their place in the net as a zip of numpy arrays (no pickle)."""
     with atomic_write(path) as stream:
         np.savez(stream, **weights)
 
 
 def read_weights(path: str | Path) -> dict[str, np.ndarray]:
-    """What :func:`write_weights` wrote.
+    """Read the file of :func:`write_weights`.
 
     Raises:
-        GluontuneError: no such file, or not a whole one.
+        GluontuneError: no such file, or a damaged one.
     """
     try:
         return read_npz(path)

@@ -1,8 +1,8 @@
 """The checkpoint file and its folder; needs no mxnet.
 
-A checkpoint is one file, ``step-00000512.ckpt``: a line with the format's name and the SHA-256 of all that
-follows, a line of JSON (recipe, progress, positions), and a zip of numpy arrays (``numpy.savez``). Nothing
-in it can run code, and ``numpy.load`` reads the arrays after the two lines.
+A checkpoint is one file, ``step-00000512.ckpt``: a line with the format's name and the SHA-256 of the rest, a line of
+JSON (recipe, progress, positions), and a zip of numpy arrays (``numpy.savez``). Nothing in it can run code, and
+``numpy.load`` reads the arrays after the two lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK = 1 << 20
 
 
 class DamagedCheckpoint(GluontuneError):
-    """The file is not whole, or is no checkpoint at all."""
+    """A damaged file, or no checkpoint."""
 
 
 def name_of(step: int) -> str:
@@ -46,7 +46,7 @@ def name_of(step: int) -> str:
 
 
 class _Hashing:
-    """A stream that can only be written to, and hashes what goes through."""
+    """A write-only stream that hashes its data."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream, self.hash, self.given_up = stream, hashlib.sha256(), False
@@ -66,13 +66,13 @@ class _Hashing:
 
 
 def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a checkpoint beside ``path``, bring it to the disk, and rename it into place.
+    """Write a checkpoint beside ``path``, sync it, and rename it into place.
 
     Args:
         header: values for JSON. arrays: by name; any dtype that needs no pickle.
 
     Raises:
-        GluontuneError: the disk is full, the folder read-only, …; what was there before is untouched.
+        GluontuneError: the disk is full, the folder read-only, …; an earlier file is untouched.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / name_of(3)
@@ -88,11 +88,11 @@ def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, np.n
         try:
             np.savez(hashing, **arrays)  # type: ignore[arg-type]
         except BaseException:
-            hashing.given_up = True  # its zip file writes an end when it is collected
+            hashing.given_up = True  # its zip file writes an end when it is deleted
             raise
         stream.seek(len(FORMAT) + 1)
         stream.write(hashing.hash.hexdigest().encode())
-    with contextlib.suppress(OSError):  # the new name too must reach the disk, where folders can be synced
+    with contextlib.suppress(OSError):  # sync the new name, too, if folders can be synced
         folder = os.open(Path(path).parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -104,7 +104,7 @@ def read_header(path: str | Path, *, whole: bool = True) -> dict[str, Any]:
     """The header of a checkpoint.
 
     Args:
-        whole: read all of the file and compare its checksum.
+        whole: verify the checksum of the whole file.
 
     Raises:
         DamagedCheckpoint: it is cut off, changed, or not a checkpoint of this version.
@@ -114,7 +114,7 @@ def read_header(path: str | Path, *, whole: bool = True) -> dict[str, Any]:
 
 
 def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and arrays of a checkpoint whose checksum holds. Raises as :func:`read_header`."""
+    """Header and arrays of a checkpoint with a correct checksum. Raises as :func:`read_header`."""
     with _opened(path, True) as (stream, header):
         try:
             return header, read_arrays(stream)
@@ -123,7 +123,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def check_same_net(mine: Mapping[str, Any], theirs: Mapping[str, Any], source: str) -> None:
-    """Whether the net's parameters (``mine``) and those that ``source`` brings have the same names and shapes.
+    """Check that the net's parameters (``mine``) and those of ``source`` have the same names and shapes.
 
     Raises:
         GluontuneError: they differ.
@@ -135,10 +135,10 @@ def check_same_net(mine: Mapping[str, Any], theirs: Mapping[str, Any], source: s
 
 
 def restore_loader(restore: Callable[[Any], None], state: dict[str, Any], rank: int, source: str) -> None:
-    """Put a loader where rank 0's stood; the other ranks' stand at the same place of their own shares.
+    """Restore a loader to rank 0's position; the other ranks are at the same position of their shares.
 
     Args:
-        restore: of the loader. state: of rank 0's. rank: whose loader it is. source: names the file in errors.
+        restore: of the loader. state: of rank 0's. rank: of the loader. source: the file, for errors.
 
     Raises:
         GluontuneError: the state is of another data set, or of another division of it.
@@ -152,7 +152,7 @@ def restore_loader(restore: Callable[[Any], None], state: dict[str, Any], rank: 
 
 
 def part_of(arrays: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
-    """The arrays of one part of a checkpoint by their names there, such as ``parameter`` by place in the net.
+    """The arrays of one part of a checkpoint by their names in it, such as ``parameter`` by place in the net.
 
     >>> part_of({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1)}, "average")
     {'0.weight': array([1.])}
@@ -161,7 +161,7 @@ def part_of(arrays: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray
 
 
 def weights_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The weights that a run validates, by place in the net: the second set where there is one, else the trained ones.
+    """The validated weights of a run, by place in the net: the second set if there is one, else the trained ones.
 
     >>> weights_in({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1), "parameter/0.bias": np.zeros(1)})
     {'0.weight': array([1.]), '0.bias': array([0.])}
@@ -204,7 +204,7 @@ def files(folder: str | Path) -> list[Path]:
 
 
 def newest(folder: str | Path) -> tuple[Path | None, dict[str, Any], list[str]]:
-    """The newest whole checkpoint, its header, and a sentence on each damaged one that was passed over.
+    """The newest whole checkpoint, its header, and a sentence on each damaged one before it.
 
     Raises:
         GluontuneError: there are checkpoints, and all are damaged.
@@ -242,7 +242,7 @@ def prune(folder: str | Path, keep: int) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str | Path) -> Iterator[Path]:
-    """Hold a folder of checkpoints for one run; what a killed run left half-written is removed.
+    """Hold a folder of checkpoints for one run; partial files of killed runs are removed.
 
     Raises:
         UsageError: another run holds it.
@@ -261,10 +261,10 @@ def locked(folder: str | Path) -> Iterator[Path]:
 
 
 class Writer:
-    """Writes checkpoints in a thread, so that training goes on as soon as they are copied.
+    """Writes checkpoints in a thread, so that training continues once they are copied.
 
     Args:
-        folder: where. keep: the newest so many are kept, and the best.
+        folder: of the checkpoints. keep: the number of newest ones to keep, besides the best.
     """
 
     def __init__(self, folder: str, keep: int):
@@ -274,11 +274,11 @@ class Writer:
         self._written: str | None = None
 
     def save(self, header: dict[str, Any], arrays: dict[str, np.ndarray], wait: bool = False) -> dict[str, Any]:
-        """Begin to write, once the one before is written.
+        """Start writing, after the previous one is written.
 
         Returns:
-            ``{"written", "error"}``: the last checkpoint that is whole on the disk, and what went wrong with
-            this one or the one before (an error is told once). With ``wait`` this one has been written.
+            ``{"written", "error"}``: the last complete checkpoint on the disk, and the error of this one or the one
+            before (reported once). With ``wait`` this one has been written.
         """
         self.finish()
         self._thread = threading.Thread(target=self._write, args=(header, arrays), name="gluontune-checkpoint")
@@ -293,7 +293,7 @@ class Writer:
         return self._thread is not None and self._thread.is_alive()
 
     def finish(self) -> None:
-        """Wait for the checkpoint that is being written."""
+        """Wait for the unfinished checkpoint."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -304,5 +304,5 @@ class Writer:
             write(path, header, arrays)
             self._written = str(path)
             prune(self.folder, self.keep)
-        except Exception as error:  # training goes on without; the caller is told
+        except Exception as error:  # training continues without it; the caller gets the error
             self._error = str(error)

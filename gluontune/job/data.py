@@ -18,9 +18,9 @@ from gluontune.loading.loaders import seeded_subset
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
-_READ_TWICE = 16  # samples, to see whether they are drawn anew
-_MARKED = 16  # images that are compared between ranks
-_COMPARED = 256  # samples, where a batch of them cannot be made
+_READ_TWICE = 16  # samples, to detect random transforms
+_MARKED = 16  # images compared between ranks
+_COMPARED = 256  # samples, if a batch of them fails
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Feed:
     Args:
         train, val: loaders of ``gt.loading``.
         stage: the block that turns uint8 NHWC batches into normalized float NCHW inside the graph;
-            None where the loader has done that already.
+            None if the loader does that.
         batch_size: images of this rank in one step.
         num_train: training images in all.
         image_shape: (H, W, C), or None for a job's own Gluon datasets.
@@ -44,7 +44,7 @@ class Feed:
     image_shape: tuple[int, int, int] | None
 
     def inputs(self, ctx: Any) -> tuple[Any, ...]:
-        """Two samples' worth of the net's inputs, for building it: images are zeros, others the first sample twice."""
+        """Two samples of the net's inputs, for building it: images of zeros, or the first sample twice."""
         mx = mxnet()
         if self.image_shape is None:
             return parts_of(self.train.pair()[:-1], [ctx])[0]
@@ -52,7 +52,7 @@ class Feed:
         return parts_of((mx.nd.zeros((2, channels, height, width), ctx=ctx),), [ctx])[0]
 
     def mark(self) -> str:
-        """What tells data sets apart: their length, a checksum of all labels in order, and one of some images."""
+        """An identification of the data set: its length, a checksum of all labels in order, and one of some images."""
         loader = getattr(self.train, "loader", self.train)  # of an adapter
         labels, split = getattr(loader, "labels", None), getattr(loader, "split", None)
         mark = f"{self.num_train} images"
@@ -63,7 +63,7 @@ class Feed:
             for place in np.linspace(0, len(split) - 1, _MARKED).astype(int):
                 try:
                     crc = zlib.crc32(split.read(int(place)), crc)
-                except GluontuneError:  # a damaged image is the loader's to tell
+                except GluontuneError:  # the loader reports a damaged image
                     crc = zlib.crc32(b"damaged", crc)
             mark += f", {_MARKED} of the images {crc:08x}"
         return mark
@@ -77,7 +77,7 @@ def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
     """Build both loaders.
 
     Raises:
-        UsageError: the loader needs a data set of gluontune's, and the job brings Gluon datasets.
+        UsageError: the loader needs a named data set, and the job has Gluon datasets.
     """
     local = recipe.num_devices if recipe.engine == "local" else 1
     batch_size = recipe.batch_size_per_device * local
@@ -97,7 +97,7 @@ def named_loaders(
     """Loaders of training and validation over a data set of ``gt.datasets``. Only ``gluon`` needs mxnet.
 
     Args:
-        data: opened. rank, world: which share of the training images. batch_size: of this rank.
+        data: opened. rank, world: of the share of the training images. batch_size: of this rank.
         more: of :func:`gt.loading.build`, for both.
 
     Returns:
@@ -130,7 +130,7 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
     if recipe.val_samples is not None and recipe.val_samples < len(val):
         val = _Part(val, np.arange(recipe.val_samples))
     if recipe.loader == "resident":
-        train, val = _kept(train, job), _kept(val, job)
+        train, val = _cached(train, job), _cached(val, job)
     count = len(train)
     common: dict[str, Any] = {
         "num_workers": recipe.num_workers if recipe.loader == "gluon" else 0, "seed": recipe.seed,
@@ -147,7 +147,7 @@ def _gluon_feed(recipe: Recipe, job: Job, rank: int, world: int, batch_size: int
     return Feed(trainer, validator, None, batch_size, count, None)
 
 
-def _kept(dataset: Any, job: Job) -> Any:
+def _cached(dataset: Any, job: Job) -> Any:
     try:
         return loading.keep_in_memory(dataset)
     except UsageError as error:
@@ -168,11 +168,11 @@ class _Part:
 
 
 class _Rows(_Part):
-    """A sequence cut into rows that are read side by side: row *j* of each batch goes on from the batch before.
+    """A sequence cut into parallel rows: row *j* of each batch continues that of the batch before.
 
     Args:
-        dataset: samples that follow each other. rows: of a batch of this rank.
-        rank, world: the rows of all ranks are cut together, and each takes its own.
+        dataset: consecutive samples. rows: of a batch of this rank.
+        rank, world: each rank takes its share of all rows.
 
     >>> list(_Rows(range(7), 2, 0, 1))
     [0, 3, 1, 4, 2, 5]
@@ -185,7 +185,7 @@ class _Rows(_Part):
 
 
 class _Blamed:
-    """A job's data set whose errors have the line of the job's file."""
+    """A job's data set whose errors name the line of the job's file."""
 
     def __init__(self, dataset: Any, job: Job):
         self.dataset, self._file, self._made_by = dataset, job.file, job.function("data")
@@ -199,7 +199,7 @@ class _Blamed:
 
 
 class GluonBatches:
-    """A job's own Gluon dataset behind the interface of ``gt.loading``'s loaders.
+    """A job's Gluon dataset with the interface of ``gt.loading``'s loaders.
 
     Args:
         place: of its definition, for messages. batchify_fn, options: of :func:`gt.loading.safe_dataloader`.
@@ -221,7 +221,7 @@ class GluonBatches:
         return as_batch(together([self._dataset[0]] * 2))
 
     def steady_bytes(self) -> int | None:
-        """Bytes of one sample, where samples are the same each time they are read; None where they are drawn anew."""
+        """Bytes of one sample; None if samples change when they are read again."""
         if redrawn(self._dataset, _READ_TWICE) is not None:
             return None
         return sample_bytes(self._dataset)
@@ -235,12 +235,12 @@ class GluonBatches:
                 self._done += 1
                 yield as_batch(batch)
         except Exception as error:
-            if self._batchify is None and (told := self._unlike()):
-                raise GluontuneError(told) from error
+            if self._batchify is None and (fault := self._unlike()):
+                raise GluontuneError(fault) from error
             raise
 
     def _unlike(self) -> str:
-        """Two samples that cannot be one batch, as a sentence; "" where the first are alike."""
+        """A sentence on two samples that cannot form a batch, or ""."""
         places = range(min(len(self._dataset), _COMPARED))
         shapes = [mapped(lambda part: tuple(np.shape(part)), as_batch(self._dataset[place])) for place in places]
         other = next((place for place in places if shapes[place] != shapes[0]), None)
@@ -252,11 +252,11 @@ class GluonBatches:
         )
 
     def state(self) -> dict[str, Any]:
-        """Where the loader stands, as plain values."""
+        """The position of the loader, as plain values."""
         return {"items": len(self._dataset), "epoch": self._epoch, "batch": self._done}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken, in the epoch that is asked for next.
+        """Continue from ``state`` in the next requested epoch.
 
         Raises:
             UsageError: the state is of another number of items.

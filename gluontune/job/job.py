@@ -1,4 +1,4 @@
-"""What is trained: a data set and a net by name, or the user's own ``job.py``.
+"""The subject of a training: a data set and a net by name, or the user's own ``job.py``.
 
 A ``job.py`` may define any of
 
@@ -6,19 +6,19 @@ A ``job.py`` may define any of
 * ``data()``: the name of a data set (``"folder:/data/birds"``: then every rung applies), or a pair ``(train, val)``
   of Gluon datasets whose items are ``(input, …, label)``;
 * ``loss()``: a Gluon loss of ``(output, label)`` with one value per sample;
-* ``metric()``: an ``mx.metric.EvalMetric``; ``metric_mode = "min"`` or ``"max"`` where its name does not tell which
-  is better. Without one: accuracy where the loss is a classification's, else the loss;
+* ``metric()``: an ``mx.metric.EvalMetric``; ``metric_mode = "min"`` or ``"max"`` unless its name implies which is
+  better. Without one: accuracy for a classification loss, else the loss;
 * ``step(net, *batch)``: in place of ``net(x)`` and ``loss``: returns the loss of each sample, or ``(loss, output)``.
-  Where it has a parameter ``trainers`` (a dict by the nets' names; ``trainer``, where there is one net), it does its
-  own updates: ``record``, ``backward`` and ``trainers["g"].step(batch_size)``;
-* ``batchify(samples)``: the batch of a list of samples, where they cannot just be stacked (texts of many lengths): as
-  Gluon's ``batchify_fn``;
+  With a parameter ``trainers`` (a dict by the nets' names; or ``trainer``, for one net) it does its own updates:
+  ``record``, ``backward`` and ``trainers["g"].step(batch_size)``;
+* ``batchify(samples)``: the batch of a list of samples that cannot just be stacked (texts of many lengths), as Gluon's
+  ``batchify_fn``;
 * ``begin(net, batch_size)``: recurrent state at the start of an epoch, arrays in any nesting. ``step`` then has a
   parameter ``state`` and returns the new one last: ``(loss, state)`` or ``(loss, output, state)``. The samples are
-  taken to follow each other: row *j* of each batch goes on where row *j* of the batch before ended.
+  consecutive: row *j* of each batch continues row *j* of the batch before.
 
-A name may also hold the thing itself (``net = nn.Dense(10)``), as scripts have it. What is left out comes from the
-recipe. The net may be written with ``mx.nd``/``F`` or, after ``npx.set_np()``, with ``mx.np``.
+A name may also hold the object itself (``net = nn.Dense(10)``), as in scripts. The recipe provides the rest. The net
+may be written with ``mx.nd``/``F`` or, after ``npx.set_np()``, with ``mx.np``.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from gluontune.recipe import Recipe, rules
 
 @dataclass
 class Job:
-    """What one training process works on.
+    """The subject of one training process.
 
     Args:
         net: makes a new net, or a dict of nets. loss: makes the loss block.
-        dataset: an opened ``gt.datasets.Dataset``, or None where the job brings Gluon datasets.
+        dataset: an opened ``gt.datasets.Dataset``, or None for Gluon datasets of the job.
         train, val: Gluon datasets of the job, or None.
-        classes: number of classes, or None where only the job knows it.
-        file: path of the job file, for messages. module: what it defines.
+        classes: number of classes, or None if only the job knows it.
+        file: path of the job file, for messages. module: its module.
     """
 
     net: Callable[[], Any]
@@ -60,12 +60,12 @@ class Job:
     module: ModuleType | None = None
 
     def function(self, name: str) -> Callable[..., Any] | None:
-        """The job's own function of that name, or None."""
+        """The job's function of that name, or None."""
         found = getattr(self.module, name, None)
         return found if callable(found) else None
 
     def place(self, name: str) -> str:
-        """``job.py:12: ``, where the job defines ``name``; as the beginning of a message."""
+        """``job.py:12: ``, the definition of ``name`` in the job, as the start of a message."""
         return place_of_function(self.file, self.function(name))
 
     @property
@@ -78,15 +78,15 @@ class Job:
 
     @property
     def updates(self) -> str | None:
-        """``trainers`` or ``trainer``, the parameter with which ``step`` does its own updates; None: it does not."""
+        """``trainers`` or ``trainer``, the parameter of a ``step`` with its own updates, or None."""
         names = _parameters(self.step)
         return next((name for name in ("trainers", "trainer") if name in names), None)
 
     def metric(self) -> tuple[Any, str | None]:
-        """A new metric of the job and its ``metric_mode``; None where it defines none.
+        """A new metric of the job and its ``metric_mode``; None without one.
 
         Raises:
-            GluontuneError: it is no EvalMetric, or the mode is neither ``min`` nor ``max``.
+            GluontuneError: not an EvalMetric, or the mode is neither ``min`` nor ``max``.
         """
         from gluontune.runtime import mxnet
 
@@ -106,7 +106,7 @@ class Job:
 
 
 def load_job(recipe: Recipe) -> Job:
-    """The job that a recipe names.
+    """The job of a recipe.
 
     Raises:
         GluontuneError: the job file, its data or its functions do not fit; names the file and function.
@@ -148,7 +148,7 @@ def _softmax() -> Any:
 
 
 def _is_ready(given: Any) -> bool:
-    """Whether a name of the job holds the thing itself, not the function that makes it."""
+    """Whether a name of the job holds the object itself, not a function that makes it."""
     from gluontune.runtime import mxnet
 
     return isinstance(given, (str, tuple, Mapping, mxnet().gluon.Block))
@@ -164,7 +164,7 @@ def _parameters(function: Callable[..., Any] | None) -> set[str]:
 
 
 def _check_step(job: Job) -> None:
-    """``step`` and ``begin`` against each other, before anything is built."""
+    """Check ``step`` and ``begin`` against each other, before anything is built."""
     if job.begin is not None and "state" not in _parameters(job.step):
         raise GluontuneError(
             f"{job.place('step' if job.step else 'begin')}begin() gives a recurrent state, so step() must take it: "
@@ -178,7 +178,7 @@ def _check_step(job: Job) -> None:
 
 
 def _changed(net: Callable[[], Any], recipe: Recipe) -> Callable[[], Any]:
-    """``net`` with the layers that the recipe's methods add, and its stochastic depth."""
+    """``net`` with the layers of the recipe's methods, and its stochastic depth."""
     layers = numbers_of(recipe.methods, "net")
     if not recipe.stochastic_depth and not layers:
         return net

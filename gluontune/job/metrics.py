@@ -1,4 +1,4 @@
-"""What a validation shows: the job's own metric, else accuracy where the loss is a classification's, else the loss."""
+"""The metric of a validation: the job's, else accuracy for a classification loss, else the loss."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _REGRESSIONS = ("L1Loss", "L2Loss", "HuberLoss", "LogisticLoss", "PoissonNLLLoss
 
 
 def direction(name: str) -> str | None:
-    """``min`` or ``max``: which values of the metric are better, by its name; None: the name does not tell.
+    """``min`` or ``max``: which values of the metric are better, by its name; None if unknown.
 
     >>> direction("rmse"), direction("top_k_accuracy_5"), direction("validation-loss"), direction("wumpus")
     ('min', 'max', 'min', None)
     """
-    said = name.lower()
-    words = said.replace("_", " ").replace("-", " ").replace("(", " ").replace(")", " ").split()
+    lowered = name.lower()
+    words = lowered.replace("_", " ").replace("-", " ").replace("(", " ").replace(")", " ").split()
     for mode, known in (("min", _SMALLER), ("max", _LARGER)):
-        if any(word in known for word in words) or any(k in said for k in known if len(k) > 4):
+        if any(word in known for word in words) or any(k in lowered for k in known if len(k) > 4):
             return mode
     return None
 
 
 @dataclass
 class Outcome:
-    """Of one batch on one context.
+    """The outcome of one batch on one context.
 
     Args:
-        loss: one value for each sample, shape (N,). output: what the net gave, or None where a job's step keeps it.
-        label: what it should have given, or None.
+        loss: one value for each sample, shape (N,). output: of the net, or None if a job's step does not return it.
+        label: the wanted output, or None.
     """
 
     loss: Any
@@ -49,12 +49,12 @@ class Outcome:
     label: Any = None
 
     def shapes(self) -> str:
-        """For messages."""
+        """The shapes, for messages."""
         return f"output {described(self.output)}; label {described(self.label)}"
 
 
 class Score(Protocol):
-    """Gathers the outcomes of a validation into one figure.
+    """Collects the outcomes of a validation into one figure.
 
     Attributes:
         name: such as ``accuracy``. mode: ``max`` or ``min``, which is better.
@@ -84,10 +84,10 @@ class _Mean:
 
 
 def array_score(name: str, mode: str, axis: int = -1) -> Score:
-    """Accuracy, or the mean loss, of arrays of any library that know ``argmax`` and ``sum``.
+    """Accuracy, or the mean loss, of any library's arrays with ``argmax`` and ``sum``.
 
     Args:
-        name: ``accuracy`` or another, for the loss. mode: which is better. axis: of the classes.
+        name: ``accuracy`` or another name, for the loss. mode: ``max`` or ``min``. axis: of the classes.
     """
     if name == "accuracy":
         return _Mean(name, mode, lambda outcome: outcome.output.argmax(axis) == outcome.label)
@@ -102,13 +102,13 @@ class _Given:
         metric.reset()
         found = metric.get()[0]
         self.name = str(found[0] if isinstance(found, (list, tuple)) else found)
-        told = mode or direction(self.name)
-        if told is None:
+        better = mode or direction(self.name)
+        if better is None:
             raise GluontuneError(
                 f"{job.place('metric')}metric() gives {self.name!r}, whose name does not tell whether more is better: "
                 "add metric_mode = 'max' or 'min' to the job"
             )
-        self.mode = told
+        self.mode = better
 
     def update(self, outcome: Outcome) -> None:
         if isinstance(self._metric, mxnet().metric.Loss):
@@ -132,10 +132,10 @@ def make_score(job: Job, loss: Any, sample: Outcome) -> Score:
     """The metric of a job.
 
     Args:
-        loss: the job's loss block. sample: the outcome of one validation batch, which shows shapes and types.
+        loss: the job's loss block. sample: the outcome of one validation batch, for shapes and types.
 
     Raises:
-        GluontuneError: ``metric()`` gives no metric, or none whose direction is known.
+        GluontuneError: ``metric()`` returns no metric, or one of unknown direction.
 
     >>> nd, losses = mxnet().nd, mxnet().gluon.loss
     >>> one = Outcome(loss=nd.array([0.1, 2.0]), output=nd.array([[9, 0], [8, 1]]), label=nd.array([0, 1]))
@@ -172,10 +172,9 @@ def _is_classification(job: Job, loss: Any, sample: Outcome) -> bool:
 
 
 def hits_of(loss: Any, outcome: Outcome) -> np.ndarray:
-    """1 where the class is right, 0 elsewhere; one value for each label.
+    """1 for a right class, 0 otherwise; one value for each label.
 
-    Labels may be class numbers, or one-hot (then their largest entry counts); two classes of a
-    ``SigmoidBinaryCrossEntropyLoss`` are told apart by their sign.
+    Labels are class numbers, or one-hot; two classes of a ``SigmoidBinaryCrossEntropyLoss`` differ by their sign.
     """
     output, label = to_numpy(outcome.output), to_numpy(outcome.label)
     binary = mxnet().gluon.loss.SigmoidBinaryCrossEntropyLoss

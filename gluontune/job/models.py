@@ -1,4 +1,4 @@
-"""Nets by name: gluoncv's and MXNet's model zoos, and two small ones that need neither."""
+"""Nets by name: gluoncv's and MXNet's model zoos, and small ones that need neither."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL_NETS: Registry[Any] = Registry("net")
 
 @SMALL_NETS.register("mlp")
 def _mlp(classes: int) -> Any:
-    """Two hidden layers of 256; for tests and for seeing what a batch costs without convolutions."""
+    """Two hidden layers of 256; for tests and for the cost of a batch without convolutions."""
     return _dense(classes, [(256, "relu"), (256, "relu")])
 
 
@@ -34,8 +34,8 @@ def _small_cnn(classes: int) -> Any:
 def _airbench94(classes: int) -> Any:
     """A whitening layer, three pairs of wide convolutions, 2 million parameters: 94 % on CIFAR-10 in 8 epochs.
 
-    Jordan, 94% on CIFAR-10 in 3.29 Seconds on a Single GPU, 2024, and its script airbench94_muon. Its parameters
-    bring the multiples of the rate and the decay with them that go with Muon's 0.24: the recipe ``dawnbench-94``.
+    Jordan, 94% on CIFAR-10 in 3.29 Seconds on a Single GPU, 2024, and its script airbench94_muon. Its parameters have
+    multiples of rate and decay that suit Muon's 0.24: the recipe ``dawnbench-94``.
     """
     mx = mxnet()
     nn = mx.gluon.nn
@@ -46,7 +46,7 @@ def _airbench94(classes: int) -> Any:
         net.add(nn.BatchNorm(momentum=0.6, scale=False), nn.GELU())
         net.add(nn.Conv2D(channels, 3, padding=1, use_bias=False))
         net.add(nn.BatchNorm(momentum=0.6, scale=False), nn.GELU())
-    # The script divides the scores by 256 and sums the loss over 2,000 images; here both stand in rates and decays.
+    # The script divides the scores by 256 and sums the loss over 2,000 images; here rates and decays include both.
     head = nn.Dense(classes, use_bias=False, weight_initializer=mx.init.Normal(1 / 256))
     net.add(nn.MaxPool2D(3), nn.Flatten(), head)
     head.weight.lr_mult = 0.67 * 2000 / 256**2 / 0.24
@@ -77,12 +77,12 @@ def _sigmoid_100(classes: int) -> Any:
 
 @SMALL_NETS.register("sigmoid_300_100_50")
 def _sigmoid_300_100_50(classes: int) -> Any:
-    """Hidden layers of 300 sigmoids, 100 rectifiers and 50 sigmoids: hard to start for plain gradient descent."""
+    """Hidden layers of 300 sigmoids, 100 rectifiers and 50 sigmoids: a difficult start for plain gradient descent."""
     return _dense(classes, [(300, "sigmoid"), (100, "relu"), (50, "sigmoid")])
 
 
 def _zoos() -> list[Any]:
-    """The ``get_model`` functions that are there, gluoncv's first, each with its names."""
+    """The available ``get_model`` functions, gluoncv's first, each with its names."""
     found = []
     try:
         mxnet()
@@ -97,7 +97,7 @@ def _zoos() -> list[Any]:
 
 
 def net_names() -> list[str]:
-    """Every name that :func:`build_net` takes here.
+    """Every available name for :func:`build_net`.
 
     >>> "small_cnn" in net_names()
     True
@@ -112,7 +112,7 @@ def build_net(name: str, classes: int) -> Any:
     """A new, uninitialized net with ``classes`` outputs.
 
     Raises:
-        UsageError: unknown name; the nearest ones are offered.
+        UsageError: unknown name; offers the nearest ones.
         GluontuneError: the net cannot be built with that number of classes.
 
     >>> build_net("small_cnn", 10)[-1]
@@ -133,7 +133,7 @@ def build_net(name: str, classes: int) -> Any:
 
 
 def give_values(net: Any, ctx: Any = None) -> bool:
-    """Initialize a net of which a parameter has no values; whether it was so."""
+    """Initialize a net if a parameter has no values. Returns whether it did."""
     lacks = any(not p._data and not p._deferred_init for p in net.collect_params().values())
     if lacks:
         net.initialize(compute.FirstValues(), ctx=ctx)

@@ -1,6 +1,6 @@
-"""A net with its trained parameters, out of a checkpoint or a parameter file; for ``load``, export and inference.
+"""A net with its trained parameters from a checkpoint or a parameter file; for ``load``, export and inference.
 
-Of a checkpoint with averaged weights (methods ``ema``, ``lookahead``) the net has these: they are what was validated.
+From a checkpoint with averaged weights (methods ``ema``, ``lookahead``) the net gets these, the validated ones.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Trained:
     """A net ready for inference.
 
     Args:
-        net: takes normalized float32 (N, C, H, W). data: the data set that it was trained on.
-        image_shape: (H, W, C). recipe: of its training, as far as it is known.
-        own: what its job trains by other than softmax cross-entropy and accuracy; None: nothing.
-        inputs: arrays that the net takes, where the job brings Gluon datasets; data is None then.
+        net: takes normalized float32 (N, C, H, W). data: the data set of its training.
+        image_shape: (H, W, C). recipe: of its training, as far as known.
+        own: the job's training objective besides softmax cross-entropy and accuracy, or None.
+        inputs: inputs of the net, for a job with Gluon datasets; data is None then.
     """
 
     net: Any
@@ -43,13 +43,13 @@ class Trained:
 
 
 def recipe_of_source(source: str | Path | None, recipe: Recipe, keep: Sequence[str] = ()) -> Recipe:
-    """The recipe that a checkpoint brings, else ``recipe``. No mxnet is needed.
+    """The recipe of a checkpoint, else ``recipe``. No mxnet is needed.
 
     Args:
-        keep: fields of ``recipe`` that win over the checkpoint's.
+        keep: fields of ``recipe`` that override the checkpoint's.
 
     Raises:
-        UsageError: the checkpoint names a job file, which ``recipe`` does not: it would run.
+        UsageError: the checkpoint names a job file, which ``recipe`` does not: a program that would run.
     """
     path = _checkpoint_of(source)
     if path is None:
@@ -74,13 +74,13 @@ def trained(
     """Build the recipe's net with the parameters of ``source``.
 
     Args:
-        source: a checkpoint (``.ckpt``), a folder of them (the newest), a ``.params`` or ``.npz`` file; None
-            gives random weights by the recipe's seed, with BatchNorm's values moved off their initial ones.
-        image_size: side of the images where the data set has mixed sizes.
-        images: refuse a job that brings Gluon datasets.
+        source: a checkpoint (``.ckpt``), a folder of them (the newest), a ``.params`` or ``.npz`` file; None: random
+            weights by the recipe's seed, with BatchNorm's values moved off their initial ones.
+        image_size: side of the images of a data set with mixed sizes.
+        images: refuse a job with Gluon datasets.
 
     Raises:
-        GluontuneError: the source cannot be read or is of another net; the job brings Gluon datasets.
+        GluontuneError: the source cannot be read or is of another net; the job has Gluon datasets.
         UsageError: images of mixed sizes, and no ``image_size``.
     """
     mx = mxnet()
@@ -117,22 +117,21 @@ def trained(
 def load(source: str | Path, *, pixels: bool = False, job: str | Path | None = None) -> Any:
     """The net that a run has trained, as its ``net()`` built it: no rewrites, imperative, float32, on the CPU.
 
-    With averaged weights (methods ``ema`` and ``lookahead``) it has these. What was rewritten for speed is not
-    rewritten here; ``gt.applied(recipe, net, x)`` does it again. Hybridize it, save it with ``net.save_parameters``,
-    or predict with it.
+    With averaged weights (methods ``ema`` and ``lookahead``) it has these. ``gt.applied(recipe, net, x)`` repeats the
+    rewrites. Hybridize it, save it with ``net.save_parameters``, or predict with it.
 
     Args:
-        source: a checkpoint (``.ckpt``) or the folder of a run's checkpoints, whose newest whole one is read.
-        pixels: return the net behind its input stage: it takes uint8 (N, H, W, C) as the loaders give them. Else it
-            takes what ``net()`` takes: for a data set normalized float32 (N, C, H, W).
-        job: where the run's ``job.py`` is now, if it was moved.
+        source: a checkpoint (``.ckpt``) or the folder of a run's checkpoints, of which the newest whole one is read.
+        pixels: return the net behind its input stage, for uint8 (N, H, W, C) as in the loaders. Otherwise it takes the
+            inputs of ``net()``: normalized float32 (N, C, H, W) for a data set.
+        job: the present path of the run's ``job.py``, if it was moved.
 
     Returns:
-        a Gluon block; a dict of them where the job has several nets.
+        a Gluon block; a dict of them for several nets.
 
     Raises:
-        GluontuneError: no checkpoint there, damaged, or of another net than ``net()`` gives now.
-        UsageError: ``pixels`` for a job that brings its own datasets.
+        GluontuneError: no checkpoint, a damaged one, or one of another net than that of ``net()`` now.
+        UsageError: ``pixels`` for a job with its own datasets.
 
     >>> import tempfile, gluontune as gt
     >>> folder = tempfile.mkdtemp()
@@ -185,7 +184,7 @@ def _own(job: Job) -> str | None:
 
 
 def _checkpoint_of(source: str | Path | None) -> Path | None:
-    """The checkpoint that a path means, or None for a parameter file and for random weights."""
+    """The checkpoint of a path, or None for a parameter file and for random weights."""
     if source is None:
         return None
     path = Path(source)

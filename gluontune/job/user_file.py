@@ -1,4 +1,4 @@
-"""The user's own file: run as a script of its own would be, and blamed by file and line where it does not fit."""
+"""The user's file: run like a script, with errors that name its line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NAMES = ("net", "data", "loss", "metric", "step", "begin")
 
 
 class _TrainsAtImport(BaseException):
-    """Leaves the user's file at its first update; no ``except Exception`` of theirs holds it up."""
+    """Leaves the user's file at its first update, past any ``except Exception``."""
 
 
 class _AsWritten(SourceFileLoader):
-    """Runs the file as it stands. Byte code beside it would be taken for as new within a second of the same size."""
+    """Runs the source itself: byte code beside it would count as current within a second of the same size."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -32,15 +32,12 @@ class _AsWritten(SourceFileLoader):
 def load_module(path: str | Path) -> ModuleType:
     """Run a ``job.py`` and return it as a module.
 
-    It can import from its own folder, and from the current one: after Python's own modules and what is installed, so
-    that a file called ``queue.py`` there hides neither from the libraries.
-
-    It sees ``sys.argv`` as if it had been started alone, without arguments: a script that parses them gets its
-    defaults, never ours.
+    It can import from its folder, and from the current one, after Python's modules and installed packages, so that a
+    file called ``queue.py`` there hides neither. Its ``sys.argv`` has no arguments: a script that parses them gets its
+    defaults.
 
     Raises:
-        GluontuneError: the file is missing, raises, ends the process, or trains while it is imported; the message
-            has its line.
+        GluontuneError: the file is missing, raises, ends the process, or trains while it is imported; names its line.
     """
     file = Path(path).resolve()
     if not file.is_file():
@@ -89,7 +86,7 @@ def as_script(file: str | Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_training() -> Iterator[None]:
-    """The first update of a ``gluon.Trainer`` ends what runs inside."""
+    """A context that the first update of a ``gluon.Trainer`` ends."""
     from gluontune.runtime import mxnet
 
     trainer = mxnet().gluon.Trainer
@@ -107,12 +104,12 @@ def _no_training() -> Iterator[None]:
 
 @contextlib.contextmanager
 def blaming(path: str | Path | None, name: str, function: Any = None, seen: str = "") -> Iterator[None]:
-    """Tell an error of the user's code, or of MXNet within it, with the file's line.
+    """A context that adds the file's line to errors of the user's code, or of MXNet within it.
 
     Args:
-        path: of the job file; None: there is none, and what comes is not the user's fault.
-        name: what was called, such as ``"net()"``. function: its definition, where no line of the file raised.
-        seen: what it was called with, for the message.
+        path: of the job file, or None.
+        name: the called function, such as ``"net()"``. function: its definition, if no line of the file raised.
+        seen: its arguments, for the message.
     """
     try:
         yield
@@ -128,7 +125,7 @@ def blaming(path: str | Path | None, name: str, function: Any = None, seen: str 
 
 
 def place_of(path: str | Path, error: BaseException, function: Any = None) -> str:
-    """``file:line`` of the innermost frame of the user's file in a traceback, else of ``function``'s definition."""
+    """``file:line`` of the innermost frame of the user's file in a traceback, else of ``function``."""
     file = Path(path).resolve()
     line = None
     if isinstance(error, SyntaxError) and error.filename == str(file):
@@ -140,7 +137,7 @@ def place_of(path: str | Path, error: BaseException, function: Any = None) -> st
 
 
 def place_of_function(path: str | Path | None, function: Any) -> str:
-    """``file:line: `` where ``function`` is defined, as the beginning of a message."""
+    """``file:line: `` of the definition of ``function``, as the start of a message."""
     return "" if path is None else f"{_at(Path(path).resolve(), _line_of(function))}: "
 
 
@@ -154,7 +151,7 @@ def _at(file: Path, line: int | None) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """An error's kind and message on one line; of MXNet's, the line that says something."""
+    """An error's kind and message on one line; of MXNet's, the informative line."""
     kind = type(error).__name__
     text = str(error).split("Stack trace:")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -162,12 +159,12 @@ def in_words(error: BaseException) -> str:
         lines = [line[12:] if line.startswith("MXNetError: ") else line for line in lines]
         told = [line for line in lines if "Check failed" in line or "Error in" in line or "requires" in line]
         lines = told[:2] or lines
-    said = " ".join(lines[-3:])[:600]
-    return f"{kind}: {said}" if said and kind != "MXNetError" else said or kind
+    words = " ".join(lines[-3:])[:600]
+    return f"{kind}: {words}" if words and kind != "MXNetError" else words or kind
 
 
 def call(path: str | Path | None, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the job; an error has its line."""
+    """Call a function of the job; an error names its line."""
     with as_script(path) if path is not None else contextlib.nullcontext():
         try:
             return function(*arguments)

@@ -22,6 +22,7 @@ PIECE = 1 << 16  # smallest piece in pixels: each holds the interpreter's lock f
 
 class BatchPool:
     """Batch memory that is reused once it is released, since page faults of fresh memory cost as much as resizing.
+
     >>> pool = BatchPool((2, 4, 4, 3))
     >>> first = pool.take(); address = first.ctypes.data
     >>> pool.take().ctypes.data == address  # ``first`` is still held

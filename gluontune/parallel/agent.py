@@ -1,13 +1,13 @@
-"""The launcher's hand on one host: ``python -m gluontune.parallel.agent``, started there by ssh.
+"""The launcher's agent on one host: ``python -m gluontune.parallel.agent``, started there by ssh.
 
-It starts the host's ranks and helpers of the engine, passes commands, events and logs through, and ends all
-of it when its stdin closes, when the launcher is silent for 15 s (a cut link closes nothing), or when told to.
-Messages are those of :mod:`gluontune.parallel.link`, on stdin and stdout; stdout belongs to them alone.
+It starts the host's ranks and helpers of the engine, passes commands, events and logs, and ends all of them when its
+stdin closes, after 15 s of silence of the launcher (a cut link closes nothing), or on request. Messages are those of
+:mod:`gluontune.parallel.link`, on stdin and stdout; nothing else is written to stdout.
 """
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # on another host, where nobody knows how to start it without its current folder
+if __name__ == "__main__":  # on another host, which starts it with its current folder
     from gluontune.core.interpreter import leave_current_folder
 
     leave_current_folder()
@@ -36,7 +36,7 @@ _TICK_S = 0.2
 
 
 def source_mark() -> str:
-    """A checksum of gluontune's own source: a version number alone does not tell two checkouts apart."""
+    """A checksum of gluontune's source, since a version number does not distinguish two checkouts."""
     folder, crc = Path(__file__).parents[1], 0
     for path in sorted(folder.rglob("*.py")):
         crc = zlib.crc32(path.relative_to(folder).as_posix().encode() + path.read_bytes(), crc)
@@ -44,7 +44,7 @@ def source_mark() -> str:
 
 
 class Agent:
-    """Everything that was started on this host.
+    """All processes of a run on this host.
 
     Args:
         speaking: the descriptor to the launcher.
@@ -61,7 +61,7 @@ class Agent:
         self._told_trouble = False
 
     def tell(self, **message: Any) -> None:
-        """Say something to the launcher; without it there is nothing left to do here."""
+        """Send a message to the launcher; end if it is gone."""
         data = frame(message)
         try:
             with self._lock:
@@ -71,7 +71,7 @@ class Agent:
             self.end()
 
     def end(self) -> None:
-        """End all, and this process."""
+        """End all processes, and this one."""
         for rank in list(self.ranks.values()):
             rank.signal(signal.SIGKILL)
         if self.cluster is not None:
@@ -80,10 +80,10 @@ class Agent:
             self.folder.cleanup()
         os._exit(0)
 
-    # What the launcher can ask for; what a method returns is its answer.
+    # Requests of the launcher; each method returns the answer.
 
     def do_hello(self, cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        """Go to the launcher's folder, take over its variables, and tell what this host has."""
+        """Enter the launcher's folder, set its variables, and return facts of this host."""
         try:
             os.chdir(cwd)
         except OSError as error:
@@ -106,7 +106,7 @@ class Agent:
         return {"port": self.listener.port}
 
     def do_settle(self, address: str) -> dict[str, Any]:
-        """The search is over: listen at the address that was found, and nowhere else."""
+        """Listen only at the chosen address, after the search."""
         if self.listener is not None:
             self.listener.settle(address)
         return {}
@@ -115,7 +115,7 @@ class Agent:
         return {"found": hosts.dial(targets, attempts=2)}
 
     def do_watch(self, targets: list[tuple[str, str, int, str]]) -> dict[str, Any]:
-        """From now on, tell when another host (name, address, port, token) can no longer be reached from here."""
+        """Report from now on when another host (name, address, port, token) can no longer be reached."""
         for name, *target in targets:
             threading.Thread(target=self._watch_host, args=(name, tuple(target)), daemon=True).start()
         return {}
@@ -155,7 +155,7 @@ class Agent:
         return {"there": os.path.exists(path)}
 
     def do_file(self, name: str, data: str) -> dict[str, Any]:
-        """Add a piece to a file that this host lacks."""
+        """Append a piece to a file missing on this host."""
         if self.folder is None:
             self.folder = tempfile.TemporaryDirectory(prefix="gluontune-")
         path = Path(self.folder.name) / Path(name).name
@@ -166,7 +166,7 @@ class Agent:
     # The loop.
 
     def carry_out(self, message: dict[str, Any]) -> None:
-        """One message of the launcher."""
+        """Execute one message of the launcher."""
         kind = message["do"]
         if kind == "say":
             self.ranks[message["rank"]].say(message["command"])
@@ -182,7 +182,7 @@ class Agent:
                 self.tell(answer=message["id"], error=str(error))
 
     def look_after(self) -> None:
-        """Logs, ends and troubles since the last look."""
+        """Report logs, ends and failures since the last call."""
         for place, rank in list(self.ranks.items()):
             while (event := rank.poll()) is not None:
                 if event["event"] == "end":
@@ -203,20 +203,20 @@ class Agent:
             self.tell(rank=place, log="\n".join(lines) + "\n")
 
     def beat(self) -> None:
-        """Give signs of life."""
+        """Send signs of life."""
         while True:
             time.sleep(BEAT_S)
             self.tell(beat=1)
 
     def watch(self) -> None:
-        """End all where the launcher gives no sign of life; what is said to a cut link blocks, and must not matter."""
+        """End all if the launcher is silent, even while a write to a cut link blocks."""
         while time.monotonic() - self.heard <= LEASE_S:
             time.sleep(BEAT_S)
         self.end()
 
 
 def _listen(agent: Agent, inbox: int) -> None:
-    """Pass stdin on, and know when the launcher was last heard, whatever the loop is at."""
+    """Pass stdin on, and note the launcher's last sign of life, independent of the loop."""
     while True:
         data = os.read(0, 1 << 20)
         if not data:
@@ -229,9 +229,9 @@ def _listen(agent: Agent, inbox: int) -> None:
 def main() -> None:
     """Serve until the launcher is gone."""
     speaking = os.dup(1)
-    os.dup2(2, 1)  # whatever prints here must not disturb the messages
+    os.dup2(2, 1)  # prints must not disturb the messages
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # of a whole cluster, perhaps: the launcher decides
+        signal.signal(number, signal.SIG_IGN)  # perhaps for a whole cluster: the launcher decides
     agent = Agent(speaking)
     outbox, inbox = os.pipe()
     threading.Thread(target=_listen, args=(agent, inbox), daemon=True).start()

@@ -1,7 +1,7 @@
 """Ranks that train alone for some steps and then exchange their parameters: averages, or changes to shared weights.
 
-All three have the same four calls: ``publish`` (the parameters are now the truth: the run begins), ``after_step``,
-``agree`` (all ranks together: afterwards all hold the same parameters) and ``close``.
+All have four calls: ``publish`` (the run begins with these parameters), ``after_step``, ``agree`` (called on all ranks;
+afterwards their parameters are equal) and ``close``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from gluontune.core.errors import GluontuneError
 from gluontune.parallel.shared import SharedWeights
 from gluontune.runtime import mxnet
 
-_WORTH_A_THREAD = 262_144  # weights: handing over fewer costs more than adding them
+_WORTH_A_THREAD = 262_144  # weights: passing fewer to a thread costs more than adding them
 
 
 class Averaging(ABC):
     """Every so many steps, the ranks' parameters are replaced by their mean.
 
-    Called at the same steps on every rank. Statistics that a net keeps besides its weights (BatchNorm's) are
-    averaged as well; the optimizer's states stay each rank's own. With SGD or momentum and ``every=1`` this is the
-    exchange of gradients, up to rounding.
+    Called at the same steps on every rank. Statistics of a net (BatchNorm's) are averaged as well; each rank has its
+    optimizer's states. With SGD or momentum and ``every=1`` this is the exchange of gradients, up to rounding.
 
     Args:
-        arrays: gives the NDArrays of the parameters, the same order on every rank.
+        arrays: returns the NDArrays of the parameters, the same order on every rank.
         every: steps between exchanges.
         world: number of ranks.
 
@@ -44,7 +43,7 @@ class Averaging(ABC):
         self.steps_taken = 0
 
     def publish(self, steps_taken: int = 0) -> None:
-        """Begin, or go on after ``steps_taken`` steps, from parameters that are equal on all ranks."""
+        """Begin, or continue after ``steps_taken`` steps, with parameters that are equal on all ranks."""
         self._apart, self.steps_taken = 0, steps_taken
 
     def after_step(self) -> None:
@@ -56,13 +55,13 @@ class Averaging(ABC):
             self._apart = 0
 
     def agree(self) -> None:
-        """Exchange now, if any step was taken since the last time."""
+        """Exchange now, after any step since the last exchange."""
         if self._apart:
             self._exchange()
             self._apart = 0
 
     def _at_rest(self) -> list[Any]:
-        """The arrays, once all queued work is done, in the order of rows: no other is sent."""
+        """The arrays after all queued work, in row order, the only one that is sent."""
         arrays = self.arrays()
         mxnet().nd.waitall()
         for array in arrays:
@@ -71,10 +70,10 @@ class Averaging(ABC):
 
     @abstractmethod
     def _exchange(self) -> None:
-        """Bring the ranks' parameters together, now."""
+        """Exchange the ranks' parameters now."""
 
-    def close(self) -> None:  # noqa: B027 (an exchange without memory of its own has nothing to let go)
-        """Nothing more will be exchanged."""
+    def close(self) -> None:  # noqa: B027 (an exchange without memory has nothing to release)
+        """End the exchange."""
 
 
 class HorovodAveraging(Averaging):
@@ -93,14 +92,14 @@ class HorovodAveraging(Averaging):
 
 
 class KvstoreAveraging(Averaging):
-    """By MXNet's parameter server, which sums what the workers push."""
+    """By MXNet's parameter server, which sums the workers' values."""
 
     def __init__(self, arrays: Callable[[], list[Any]], every: int, world: int):
         super().__init__(arrays, every, world)
         self._store: Any = None
 
     def publish(self, steps_taken: int = 0) -> None:
-        """As :meth:`Averaging.publish`; the first time, all ranks take over rank 0's parameters."""
+        """As :meth:`Averaging.publish`; at first all ranks take rank 0's parameters."""
         super().publish(steps_taken)
         if self._store is not None:
             return
@@ -118,16 +117,16 @@ class KvstoreAveraging(Averaging):
 
 
 class SharedUpdates(Averaging):
-    """Asynchronous learners: each adds what it has learned to shared weights, and takes what the others have added.
+    """Asynchronous learners: each adds its changes to shared weights, and takes the others' changes.
 
-    Nobody waits for another: no lock, no barrier. The exchange is double-buffered: while the learner takes its next
-    steps on one copy of the weights, a thread adds the last change to the shared ones and fetches the others'
-    changes into a second copy, which are taken in at the next exchange. A learner's weights are thus one exchange
-    old, and the time of memory traffic hides behind the steps where a core is free. Small nets do without the thread.
+    No learner waits for another: no lock, no barrier. The exchange is double-buffered: during the learner's next steps
+    on one copy of the weights, a thread adds the last change to the shared ones and fetches the others' changes into a
+    second copy, which are added at the next exchange. A learner's weights are thus one exchange old, and the memory
+    traffic overlaps with the steps if a core is free. Small nets need no thread.
 
     Args:
-        arrays: gives the NDArrays of the parameters, float32, on one context.
-        averaged: for each, whether changes are divided by the number of learners: for running statistics, of which
+        arrays: returns the NDArrays of the parameters, float32, on one context.
+        averaged: for each, whether changes are divided by the number of learners: for running statistics, for which
             the sum of several learners' changes would overshoot.
         path: of the shared memory.
 
@@ -149,7 +148,7 @@ class SharedUpdates(Averaging):
         self._sizes, self._views = sizes, dict[int, np.ndarray]()
         self._places = [slice(int(a), int(b)) for a, b in zip(edges, edges[1:])]
         total = int(edges[-1])
-        self._statistics = [place for place, kept in zip(self._places, averaged) if kept]
+        self._statistics = [place for place, average in zip(self._places, averaged) if average]
         self._now, self._mine, self._change, self._others = (np.zeros(total, np.float32) for _ in range(4))
         self._gather(self._mine)
         mark = zlib.crc32(repr(shapes).encode())
@@ -165,14 +164,14 @@ class SharedUpdates(Averaging):
         self.shared.put(self._mine, steps_taken)
 
     def rejoin(self) -> int:
-        """Take the weights as the others have them; returns the steps that this learner had taken before."""
+        """Take the shared weights. Returns the steps that this learner had taken before."""
         steps = self.shared.steps[self.shared.rank]
         super().publish(steps)
         self._pull()
         return steps
 
     def agree(self) -> None:
-        """Hand over what is left, then take the shared weights as they are."""
+        """Add the last change, then take the shared weights."""
         super().agree()
         self._settle()
         self._pull()
@@ -200,7 +199,7 @@ class SharedUpdates(Averaging):
         np.subtract(self.shared.weights, self._mine, out=self._others)
 
     def _settle(self) -> None:
-        """Wait for the exchange under way."""
+        """Wait for a running exchange."""
         if self._pending is not None:
             self._pending.result()
             self._pending = None
@@ -224,13 +223,13 @@ class SharedUpdates(Averaging):
 def flat_views(
     arrays: Sequence[Any], known: dict[int, np.ndarray] | None = None, sizes: list[int] | None = None
 ) -> list[np.ndarray]:
-    """The memory of float32 NDArrays as flat numpy arrays, once all queued work on them is done.
+    """The memory of float32 NDArrays as flat numpy arrays, after all queued work on them.
 
-    On the CPU these are views: what is written into them is the array's. They hold until the next operation on it.
+    On the CPU these are writable views of the arrays, valid until the next operation on them.
 
     Args:
-        known: views by address, of earlier calls with the same arrays; filled, and used again.
-        sizes: of the arrays, where a view may be of memory that was used again for another of them.
+        known: views by address, of earlier calls with the same arrays; updated.
+        sizes: of the arrays, if a view may be of memory that another of them uses now.
 
     >>> ones = mxnet().nd.ones((2, 3))
     >>> flat_views([ones])[0][:] = 5
@@ -242,7 +241,7 @@ def flat_views(
         return [array.asnumpy().reshape(-1) for array in arrays]
     nd.waitall()
     known = {} if known is None else known
-    if len(known) > 8 * len(arrays):  # arrays that are moved all the time
+    if len(known) > 8 * len(arrays):  # arrays that move all the time
         known.clear()
     found = []
     for array in arrays:
@@ -260,7 +259,7 @@ def flat_views(
 
 
 def put_back(flat: np.ndarray, arrays: Sequence[Any], views: Sequence[np.ndarray]) -> None:
-    """Write the values of ``flat``, one array after the other, into the NDArrays that ``views`` are of."""
+    """Write the values of ``flat``, array by array, into the NDArrays of ``views``."""
     on_cpu = arrays[0].context.device_type == "cpu"
     begin = 0
     for array, view in zip(arrays, views):
@@ -273,7 +272,7 @@ def put_back(flat: np.ndarray, arrays: Sequence[Any], views: Sequence[np.ndarray
 
 
 def _address(array: Any) -> int:
-    """Where an NDArray lies; asking makes MXNet bring it into the order of rows."""
+    """The address of an NDArray, which MXNet brings into row order."""
     mx, address = mxnet(), ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
     return int(address.value or 0)

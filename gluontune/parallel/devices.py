@@ -1,4 +1,4 @@
-"""Which MXNet contexts a process trains on, the safe split of a batch over them, and how their gradients meet."""
+"""The MXNet contexts of a process, the safe split of a batch over them, and the sum of their gradients."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def contexts(devices: str = "auto", count: int = 1, first: int = 0) -> list[Any]
 
     Args:
         devices: ``auto`` (GPUs if this mxnet sees one, else the CPU), ``cpu`` or ``gpu``.
-        count: how many GPUs; CPU contexts beyond the first share the same cores and serve tests only.
-        first: index of the first GPU (a rank's own).
+        count: number of GPUs; CPU contexts beyond the first share the same cores and serve tests only.
+        first: index of the first GPU.
 
     Raises:
         GluontuneError: fewer GPUs than asked for.
@@ -41,11 +41,10 @@ def contexts(devices: str = "auto", count: int = 1, first: int = 0) -> list[Any]
 def split_batch(batch: Any, ctxs: list[Any]) -> list[Any]:
     """Cut a batch along its first axis into one NDArray for each context.
 
-    Unlike ``gluon.utils.split_and_load`` it takes a batch that is smaller than the number of contexts:
-    contexts that would get nothing are left out.
+    Unlike ``gluon.utils.split_and_load`` it accepts a batch smaller than the number of contexts: some get no part.
 
     Args:
-        batch: NDArray or numpy array, shape (N, ...); its dtype is kept.
+        batch: NDArray or numpy array, shape (N, ...); of any dtype.
         ctxs: the contexts.
 
     >>> [part.shape for part in split_batch(mxnet().nd.zeros((3, 2)), contexts("cpu", 4))]
@@ -62,12 +61,12 @@ def split_batch(batch: Any, ctxs: list[Any]) -> list[Any]:
 
 
 def clear_idle(parameters: Iterable[Any], used: int) -> None:
-    """Zero the gradients of contexts that had no part of a batch, before the gradients are summed.
+    """Zero the gradients of contexts without a part of a batch, before the gradients are summed.
 
     Otherwise Gluon's trainer refuses the step ("gradient has not been updated"), or sums those of the step before.
 
     Args:
-        parameters: of the net. used: contexts that had a part, the first ones.
+        parameters: of the net. used: number of contexts with a part, the first ones.
     """
     for parameter in parameters:
         if parameter.grad_req != "null":
@@ -79,11 +78,11 @@ def clear_idle(parameters: Iterable[Any], used: int) -> None:
 def choose_kvstore(
     ctxs: Sequence[Any], shapes: Sequence[Sequence[int]], repeats: int = 5
 ) -> tuple[str, dict[str, float]]:
-    """The kvstore that sums gradients over these contexts fastest, and the milliseconds of each that is there.
+    """The kvstore that sums gradients over these contexts fastest, and the milliseconds of each available one.
 
     Args:
         ctxs: contexts of one process. shapes: of the float32 gradients.
-        repeats: exchanges of each, after one that does not count; the median is compared.
+        repeats: exchanges of each, after one for warm-up; medians are compared.
 
     >>> name, times = choose_kvstore(contexts("cpu", 2), [(8, 8), (8,)])
     >>> name in times, sorted(times)
@@ -110,7 +109,7 @@ def push_and_pull(store: Any, keys: list[int], arrays: list[Any]) -> None:
 
 
 def median_ms(exchange: Callable[[], None], repeats: int, before: int) -> float:
-    """The median time of ``repeats`` exchanges, after some ``before`` that do not count."""
+    """The median time of ``repeats`` exchanges, after ``before`` for warm-up."""
     times = []
     for _ in range(before + repeats):
         mxnet().nd.waitall()

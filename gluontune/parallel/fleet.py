@@ -1,4 +1,4 @@
-"""The ranks of one run on several hosts: starting them, and seeing when one of the hosts is lost."""
+"""The ranks of one run on several hosts: their start, and the detection of lost hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gluontune.parallel import horovod, kvstore
 from gluontune.parallel.hosts import Hosts, Place, is_loopback
 from gluontune.parallel.link import HOST_CUT_S, LINK_SILENT_S, Link, LinkLost, RemoteRank
 
-_PASSED_ON = ("GLUONTUNE_", "MXNET_", "OMP_", "NCCL_")  # of the launcher's variables; all others are the host's own
+_PASSED_ON = ("GLUONTUNE_", "MXNET_", "OMP_", "NCCL_")  # variables of the launcher; all others are the host's
 _PIECE = 256 * 1024
 
 
@@ -27,19 +27,19 @@ class Fleet:
     """The hosts of a run, with the engine's helpers and meeting place on them.
 
     Args:
-        hosts: which. world: ranks. engine: ``kvstore`` or ``horovod``. runtime: the recipe's.
+        hosts: of the run. world: ranks. engine: ``kvstore`` or ``horovod``. runtime: the recipe's.
 
     Attributes:
-        ranks: in order, once :meth:`start` was called.
-        places: where each is.
-        applied: variables that gluontune set for rank 0.
+        ranks: in order, after :meth:`start`.
+        places: of each rank.
+        applied: variables set by gluontune for rank 0.
 
     Raises:
-        LinkLost: a host does not answer (it is named). HostsDiffer: unequal versions. GluontuneError: hosts
-            that cannot reach each other, a port in use, no Horovod there.
+        LinkLost: a host does not answer; names it. HostsDiffer: unequal versions. GluontuneError: hosts that cannot
+            reach each other, a port in use, no Horovod there.
     """
 
-    notices_after_s = LINK_SILENT_S  # how long a host that is cut off may go unnoticed
+    notices_after_s = LINK_SILENT_S  # the time until a cut off host is noticed
 
     def __init__(self, hosts: Hosts, world: int, engine: str, runtime: str):
         self.hosts, self.world, self.runtime = hosts, world, runtime
@@ -76,19 +76,19 @@ class Fleet:
                     )
 
     def _find_network(self) -> None:
-        """For each host an address that the others reach; ``addresses`` stays empty where there is one host."""
+        """Find an address of each host that the others reach; ``addresses`` is empty for one host."""
         self.addresses: dict[str, str] = {}
         if len(self.links) == 1:
             return
         token = secrets.token_hex(16)
-        # Each host has a token of its own: behind 127.0.0.1 a host finds itself, perhaps with the same port.
+        # Each host has another token: behind 127.0.0.1 a host finds itself, perhaps with the same port.
         tokens = {name: f"{token} {name}" for name in self.links}
         ports = {name: link.ask("listen", token=tokens[name])["port"] for name, link in self.links.items()}
         first, *others = self.links
         candidates = [address for _, address in self._facts[first]["addresses"]]
         targets = [(address, ports[first], tokens[first]) for address in candidates]
         until = time.monotonic() + self.hosts.connect_s
-        while True:  # a network that was cut may come back, and a run that is restarted waits for it
+        while True:  # a cut network may come back, and a restarted run waits for it
             asked = [(name, self.links[name].start_ask("dial", targets=targets)) for name in others]
             found = {name: self.links[name].answer(number)["found"] for name, number in asked}
             reached = [k for k in range(len(candidates)) if all(found[name][k]["own"] for name in others)]
@@ -106,7 +106,7 @@ class Fleet:
         self._check_network()
         for name, own in self.addresses.items():
             self.links[name].ask("settle", address=own)
-        for place, name in enumerate(others):  # the others among themselves
+        for place, name in enumerate(others):  # between the others
             known = others[:place]
             targets = [(self.addresses[n], ports[n], tokens[n]) for n in known]
             answers = self.links[name].ask("dial", targets=targets)["found"]
@@ -119,7 +119,7 @@ class Fleet:
             self.links[name].ask("watch", targets=watched)
 
     def _check_network(self) -> None:
-        """No engine has a password: whoever reaches its ports can take part, and run code through the kvstore."""
+        """Refuse open networks: engines have no password, and who reaches the kvstore can run code."""
         name, address = next(iter(self.addresses.items()))
         if not is_loopback(address) and not self.hosts.insecure_network:
             raise GluontuneError(
@@ -129,7 +129,7 @@ class Fleet:
             )
 
     def _start_engine(self, engine: str) -> list[dict[str, str]]:
-        """Helpers or meeting place; the engine's variables for each rank."""
+        """Start helpers or meeting place. Returns the engine's variables of each rank."""
         names = list(self.links)
         first = self.links[names[0]]
         address = self.addresses.get(names[0], "127.0.0.1")
@@ -144,13 +144,13 @@ class Fleet:
         port = first.ask("port", address=address, port=self.hosts.port)["port"]
         shared = kvstore.cluster_env(self.world, len(names), address, port)
         envs = {name: {**shared, "DMLC_NODE_HOST": self.addresses.get(name, address)} for name in names}
-        for k, name in enumerate(names):  # a server on each host, so that all links carry alike
+        for k, name in enumerate(names):  # a server on each host, for equal traffic on all links
             helpers = [*(["scheduler"] if k == 0 else []), f"server {k}"]
             self.links[name].ask("helpers", names=helpers, runtime_name=self.runtime, shared=envs[name])
         return [{**envs[place.host], "DMLC_ROLE": "worker"} for place in self.places]
 
     def _check_own_names(self) -> None:
-        """Horovod 0.28 forgets HOROVOD_GLOO_IFACE when it makes process sets, and takes the host's own name."""
+        """Check host names: Horovod 0.28 ignores HOROVOD_GLOO_IFACE for process sets, and uses the host's name."""
         for name, address in self.addresses.items():
             named, hostname = self._facts[name]["named"], self._facts[name]["hostname"]
             if not is_loopback(address) and all(is_loopback(other) for other in named):
@@ -176,13 +176,9 @@ class Fleet:
             self.ranks.append(RemoteRank(link, rank))
             link.ranks[rank] = self.ranks[-1]
             given = {
-                "module": module,
-                "setup": setup(rank, place.local_rank),
-                "runtime_name": self.runtime,
-                "env": dict(env),
-                "engine_env": self._rank_env[rank],
-                "local_ranks": place.local_ranks,
-            }
+                "module": module, "setup": setup(rank, place.local_rank), "runtime_name": self.runtime,
+                "env": dict(env), "engine_env": self._rank_env[rank], "local_ranks": place.local_ranks,
+            }  # fmt: skip
             asked.append((link, link.start_ask("start", rank=rank, **given)))
         answers = [link.answer(number) for link, number in asked]
         for remote, answer in zip(self.ranks, answers):
@@ -191,11 +187,11 @@ class Fleet:
 
     @property
     def pids(self) -> list[int]:
-        """The processes on this machine: ssh, or what runs agents here."""
+        """The processes on this machine: ssh, or local agents."""
         return [link.process.pid for link in self.links.values()]
 
     def trouble(self) -> tuple[str, str] | None:
-        """Kind and message of a host or helper that was lost, or None."""
+        """Kind and message of a lost host or helper, or None."""
         for link in self.links.values():
             if link.trouble is not None:
                 return "ClusterFailed", link.trouble
@@ -229,10 +225,10 @@ class Fleet:
         ]
 
     def check_folder(self, folder: str) -> None:
-        """Whether rank 0 writes its checkpoints where the launcher looks for them.
+        """Check that rank 0 and the launcher share the folder of checkpoints.
 
         Raises:
-            GluontuneError: it does not.
+            GluontuneError: they do not.
         """
         place = self.places[0]
         mark = Path(folder) / f".seen-{secrets.token_hex(8)}"
@@ -248,7 +244,7 @@ class Fleet:
             )
 
     def deliver(self, path: str) -> list[str]:
-        """Where each rank finds the file ``path`` of this machine; hosts that lack it get a copy."""
+        """The path of each rank to the file ``path`` of this machine, copied to hosts without it."""
         there = self._ask_all("see", path=path)
         paths = dict.fromkeys(self.links, path)
         for name, link in self.links.items():

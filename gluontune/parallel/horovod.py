@@ -1,8 +1,8 @@
 """Horovod: ring all-reduce between processes, without a server.
 
-gluontune starts the ranks itself and keeps Horovod's own meeting place for them (the HTTP server of
-``horovod.runner``, as ``horovodrun --gloo`` does). In a rank, Horovod only sums gradients and hands rank 0's
-values round; rates, optimizer and batch sizes are those of every other engine, so that a mean is taken once.
+gluontune starts the ranks and runs Horovod's meeting place for them (the HTTP server of ``horovod.runner``, as
+``horovodrun --gloo`` does). In a rank, Horovod only sums gradients and broadcasts rank 0's values; rates, optimizer and
+batch sizes are those of every other engine, so that a mean is taken once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MISSING = (
     f"(about 75 s; it needs g++ and cmake): {to_make('horovod')}"
 )
 
-# Gloo takes a rank that is silent for 30 s as lost, and ends the process. A ladder pauses whole groups for
-# longer; whether a rank still lives is watched by who has started it.
+# Gloo declares a rank lost after 30 s of silence and ends the process. A ladder pauses whole groups for longer; the
+# process that started a rank watches its life.
 _LONG_STEP = 32  # images of a rank
 _PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "86400"}
 
 
 def installed() -> str | None:
-    """The version of the Horovod that is installed, or None. Imports nothing."""
+    """The version of the installed Horovod, or None. Imports nothing."""
     try:
         return importlib.metadata.version("horovod")
     except importlib.metadata.PackageNotFoundError:
@@ -44,10 +44,10 @@ def installed() -> str | None:
 
 @dataclass
 class Meeting:
-    """Where the ranks of one run find each other.
+    """The meeting place of the ranks of one run.
 
     Args:
-        envs: environment variables for each rank. server: Horovod's own HTTP server. port: its TCP port.
+        envs: environment variables for each rank. server: Horovod's HTTP server. port: its TCP port.
     """
 
     envs: list[dict[str, str]]
@@ -55,16 +55,16 @@ class Meeting:
     port: int
 
     def close(self) -> None:
-        """End the server; the ranks need it only while they start."""
+        """End the server, which the ranks need only at their start."""
         self.server.stop()
 
 
 def start_meeting(slots: Sequence[int], *, port: int = 0, address: str = "127.0.0.1") -> Meeting:
-    """Open a meeting place on this machine; its ``envs`` are for ranks that run here, too.
+    """Open a meeting place on this machine; its ``envs`` suit local ranks.
 
     Args:
-        slots: ranks on each host. port: TCP port; 0: a free one. address: where it listens, and nowhere else; it
-            has no password.
+        slots: ranks on each host. port: TCP port; 0: a free one. address: the only one that it listens at, without
+            a password.
 
     Raises:
         GluontuneError: Horovod is not installed, or the port is in use.
@@ -77,7 +77,7 @@ def start_meeting(slots: Sequence[int], *, port: int = 0, address: str = "127.0.
     text = ",".join(f"host{k}:{count}" for k, count in enumerate(slots))
     plan = hosts.get_host_assignments(hosts.parse_hosts(text), sum(slots))
     server = http.RendezvousServer()
-    port = free_port(address, port)  # Horovod's own server takes any port that is free, on all addresses
+    port = free_port(address, port)  # Horovod's server takes any free port, on all addresses
     server._httpd = http.RendezvousHTTPServer((address, port), http.RendezvousHandler, 0)
     server._listen_thread = threading.Thread(target=server._httpd.serve_forever, daemon=True)
     server._listen_thread.start()
@@ -88,23 +88,23 @@ def start_meeting(slots: Sequence[int], *, port: int = 0, address: str = "127.0.
 
 
 def network_env(address: str, interface: str) -> dict[str, str]:
-    """What a rank's variables say of the network, where the ranks are on several hosts.
+    """A rank's variables of the network, for ranks on several hosts.
 
     Args:
-        address: of the meeting place. interface: of the rank's own host.
+        address: of the meeting place. interface: of the rank's host.
     """
     return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
 
 
 def join(rank: int, world: int, batch_size: int = 1) -> Exchange:
-    """Meet the other ranks; called in each of them, before the net is built.
+    """Connect to the other ranks; called in each of them, before the net is built.
 
     Args:
-        batch_size: of this rank. With long steps Horovod's thread looks for work less often (each 5 ms in place of
-            1 ms, unless HOROVOD_CYCLE_TIME says otherwise): on a CPU it takes the core from the training.
+        batch_size: of this rank. With long steps Horovod's thread polls less often (every 5 ms in place of 1 ms,
+            unless HOROVOD_CYCLE_TIME is set): on a CPU it takes the core from the training.
 
     Raises:
-        GluontuneError: Horovod was not built for this mxnet, or another rank or number of them was meant.
+        GluontuneError: Horovod was not built for this mxnet, or has another rank or number of ranks.
     """
     mxnet()
     try:
@@ -123,7 +123,7 @@ def join(rank: int, world: int, batch_size: int = 1) -> Exchange:
 
 
 class Exchange:
-    """What the ranks do together.
+    """Collective operations of the ranks.
 
     Args:
         hvd: the module ``horovod.mxnet``, initialized. rank: of this process.
@@ -135,11 +135,11 @@ class Exchange:
     def sum_gradients(self, grads: Sequence[Any], compression: str = "none") -> None:
         """Replace each NDArray by its sum over the ranks: a sum, because the trainer divides by the global batch.
 
-        All in one group: the ranks then agree once a step instead of once for each gradient.
+        All in one group, so that the ranks negotiate once a step and not for each gradient.
 
         Args:
-            compression: ``fp16`` sends half precision: half the bytes, 11 bits of each gradient. What Horovod's
-                ``Compression.fp16`` does; sums above 65,504 become infinite.
+            compression: ``fp16`` sends half precision: half the bytes, 11 bits of each gradient, as Horovod's
+                ``Compression.fp16``; sums above 65,504 become infinite.
         """
         if compression == "fp16":
             halves = [grad.astype("float16") for grad in grads]
@@ -159,7 +159,7 @@ class Exchange:
 
         mxnet().nd.waitall()
         for array in named.values():
-            to_default_layout(array)  # Horovod sends no other
+            to_default_layout(array)  # the only one that Horovod sends
         for name in sorted(named):
             self.hvd.broadcast_(named[name], root_rank=0, name=f"first.{name}")
         mxnet().nd.waitall()
@@ -167,13 +167,13 @@ class Exchange:
     def read_once(
         self, read: Callable[[], tuple[dict[str, Any], dict[str, np.ndarray]]]
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """What ``read`` gives on rank 0, on every rank: the others may be on hosts without the file."""
+        """Rank 0's result of ``read``, on every rank: the others may be on hosts without the file."""
         return self.hand_round(*(read() if self.rank == 0 else (None, None)))
 
     def hand_round(
         self, header: dict[str, Any] | None, arrays: Mapping[str, np.ndarray] | None
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Rank 0's values for JSON and its arrays, on every rank; the others give None. Nothing is pickled."""
+        """Rank 0's values for JSON and its arrays, on every rank; the others pass None. Nothing is pickled."""
         blob = b""
         if header is not None and arrays is not None:
             parts = {n: np.ascontiguousarray(a) for n, a in arrays.items()}

@@ -1,7 +1,7 @@
-"""Which machines a run takes, how they are reached, and at which addresses they reach each other: found by trying.
+"""The machines of a run, their commands, and the addresses where they reach each other, by trial.
 
-Every host listens, the others dial all its addresses, and a token tells the right listener from a stranger
-(or from oneself, behind 127.0.0.1). So a firewall is found before the engine starts, and named.
+Every host listens, the others dial all its addresses, and a token distinguishes the right listener from a stranger (or
+from oneself, behind 127.0.0.1). So a firewall is detected, and named, before the engine starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import psutil
 
 from gluontune.core.errors import UsageError
 
-# A dead link must not be waited for, and nobody sits there to type a password. A user's own -o comes first and wins.
+# No waiting for a dead link or a typed password. A user's -o comes first and wins.
 _SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=3", "ServerAliveCountMax=3")
 
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9_.@-]+)(:(?P<slots>\d+))?")
@@ -32,7 +32,7 @@ _HOST = re.compile(r"(?P<name>[A-Za-z0-9_.@-]+)(:(?P<slots>\d+))?")
 
 @dataclass(frozen=True)
 class Place:
-    """Where one rank runs: its host, its number there, and how many ranks share that host."""
+    """The place of one rank: its host, its number there, and the number of ranks on that host."""
 
     host: str
     local_rank: int
@@ -44,14 +44,14 @@ class Hosts:
     """The machines of a run.
 
     Args:
-        names: as ``rsh`` takes them; ranks fill them in this order.
+        names: for ``rsh``; ranks fill them in this order.
         slots: most ranks on each.
-        rsh: the command that runs another on a host: ``RSH HOST COMMAND…``, like ``mpirun``'s rsh agent
-            and ``rsync -e``; None: ssh with BatchMode, and for this machine's own name no command at all.
+        rsh: the command that runs another on a host: ``RSH HOST COMMAND…``, like ``mpirun``'s rsh agent and
+            ``rsync -e``; None: ssh with BatchMode, and no command for this machine's name.
         python: the command that runs Python there; None: the path of this one.
         port: TCP port of the scheduler (kvstore) or the meeting place (Horovod) on the first host; 0: a free one.
         connect_s: seconds in which a host must answer.
-        insecure_network: the ranks may meet at other addresses than loopback, where the engines trust everybody.
+        insecure_network: allow other addresses than loopback, where the engines trust everybody.
 
     >>> hosts = Hosts.parse("node1:4,node2:4")
     >>> [(p.host, p.local_rank, p.local_ranks) for p in hosts.places(6)][3:]
@@ -81,10 +81,10 @@ class Hosts:
 
     @classmethod
     def parse(cls, text: str, **options: object) -> Hosts:
-        """Read ``node1:4,node2:4``; a host without a number takes one rank.
+        """The hosts in ``node1:4,node2:4``; one rank without a number.
 
         Raises:
-            UsageError: a host that cannot be read, twice the same, or no ranks on one.
+            UsageError: an unreadable host, a duplicate, or no ranks on one.
         """
         names, slots = [], []
         for part in text.split(","):
@@ -102,7 +102,7 @@ class Hosts:
         return sum(self.slots)
 
     def places(self, world: int) -> list[Place]:
-        """Where each of ``world`` ranks runs: the first host is filled first.
+        """The place of each of ``world`` ranks; the first host is filled first.
 
         Raises:
             UsageError: more ranks than fit.
@@ -118,7 +118,7 @@ class Hosts:
         return found
 
     def command(self, host: str, *words: str) -> list[str]:
-        """The command that runs ``python WORDS`` on ``host``; quoted for ssh, which hands its words to a shell."""
+        """The command that runs ``python WORDS`` on ``host``; quoted for ssh, which passes its words to a shell."""
         python = shlex.split(self.python) if self.python else [sys.executable]
         if self.rsh is None and host in ("localhost", "127.0.0.1", socket.gethostname()):
             return [*python, *words]
@@ -133,16 +133,16 @@ class Hosts:
 
 
 _DIAL_S = 4.0
-_CALLER_S = 2.0  # in which a caller must have said its token
+_CALLER_S = 2.0  # limit for a caller's token
 _HEARD = 4096
-_MOST_CALLERS = 256  # at once; one more, and the one that was silent longest goes
+_MOST_CALLERS = 256  # at once; beyond that the longest silent one is dropped
 _READY = b"here\n"
 _END = b"\n"
 
 
 def own_addresses() -> list[tuple[str, str]]:
-    """``(interface, IPv4 address)`` of this host, loopback first: who meets there is seen by nobody else. Whether a
-    cable is in, dialing shows."""
+    """``(interface, IPv4 address)`` of this host, loopback first, which nobody else can connect to. Dialing shows
+    whether the others work."""
     found = [
         (name, entry.address)
         for name, entries in psutil.net_if_addrs().items()
@@ -162,7 +162,7 @@ def is_loopback(address: str) -> bool:
 
 
 def own_name_stands_for() -> list[str]:
-    """The IPv4 addresses that this host's own name resolves to here."""
+    """The IPv4 addresses of this host's name, as resolved here."""
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
         return sorted({str(entry[4][0]) for entry in found})
@@ -170,13 +170,13 @@ def own_name_stands_for() -> list[str]:
 
 
 class Listener:
-    """Answers those who know the token, until the process ends.
+    """Answers callers with the right token, until the process ends.
 
-    Nobody waits for anybody: all callers are heard at once, each for 2 s at most; where there are too many, the one
-    that has been silent longest is let go. A token is compared in constant time.
+    No caller blocks another: all are served at once, each for 2 s at most; beyond a limit the longest silent one is
+    dropped. A token is compared in constant time.
 
     Args:
-        token: what a caller must say. It listens at all addresses until :meth:`settle` names one.
+        token: of the callers. It listens at all addresses until :meth:`settle` names one.
 
     >>> listener = Listener("secret")
     >>> dial([("127.0.0.1", listener.port, "secret")])
@@ -195,7 +195,7 @@ class Listener:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def settle(self, address: str) -> None:
-        """From now on listen at one address only, with the same port.
+        """Listen only at one address from now on, with the same port.
 
         Raises:
             OSError: the address is not this host's.
@@ -207,7 +207,7 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address where it listens."""
         return str(self._socket.getsockname()[0])
 
     def _hear(self, server: socket.socket) -> None:
@@ -228,7 +228,7 @@ class Listener:
                 self._let_go(caller)
 
     def _take_in(self, server: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it has gone again, or there are no more descriptors
+        with contextlib.suppress(OSError):  # a closed connection, or no more descriptors
             caller, _ = server.accept()
             caller.setblocking(False)
             if len(self._callers) >= _MOST_CALLERS:
@@ -239,7 +239,7 @@ class Listener:
     def _listen_to(self, caller: socket.socket) -> None:
         since, said = self._callers[caller]
         try:
-            heard = caller.recv(_HEARD)  # all that it said: closing on unread bytes would reset the connection
+            heard = caller.recv(_HEARD)  # all of its bytes: closing with unread ones would reset the connection
         except OSError:
             heard = b""
         said += heard
@@ -258,7 +258,7 @@ class Listener:
 
 
 def dial(targets: Sequence[tuple[str, int, str]], attempts: int = 1) -> list[dict[str, Any]]:
-    """For each address, port and token: ``own``, the address from which it was reached, or ``error``."""
+    """For each address, port and token: ``own``, the local address of the connection, or ``error``."""
     found: list[dict[str, Any]] = [{"own": None, "error": "no answer"} for _ in targets]
 
     def call(place: int, address: str, port: int, token: str) -> None:

@@ -1,4 +1,4 @@
-"""MXNet's parameter server: its scheduler and servers on this machine, and what its workers must know."""
+"""MXNet's parameter server: its scheduler and servers on this machine, and the variables of its workers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import IO
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 
-# A process with DMLC_ROLE=scheduler or server serves inside `import mxnet` and ends with the job: a cluster's
-# SIGTERM to all of its processes must not take the server from ranks that are about to save.
+# A process with DMLC_ROLE=scheduler or server serves inside `import mxnet` and ends with the job: a cluster's SIGTERM
+# to all its processes must not end the server before the ranks have saved.
 _SERVE = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from gluontune.core.processes import die_with_parent; die_with_parent({parent}); "
@@ -26,7 +26,7 @@ _SERVE = (
 
 @dataclass
 class Cluster:
-    """The helper processes of a ``dist_sync`` kvstore, and what a worker needs to find them.
+    """The helper processes of a ``dist_sync`` kvstore, and the variables of its workers.
 
     Args:
         worker_env: environment variables for every worker.
@@ -40,7 +40,7 @@ class Cluster:
     log: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
 
     def failed(self) -> str | None:
-        """The name of a helper that has ended with an error, or None."""
+        """A sentence on a helper that ended with an error, or None."""
         for name, process in zip(self.names, self.processes):
             code = process.poll()
             if code not in (None, 0):
@@ -48,14 +48,14 @@ class Cluster:
         return None
 
     def _last_words(self) -> str:
-        """The line of the helpers' output that says most."""
+        """The most informative line of the helpers' output."""
         self.log.seek(0)
         lines = self.log.read().decode("utf-8", "replace").splitlines()
         telling = [line for line in lines if "Check failed" in line or "Error" in line]
         return (telling or lines or ["it said nothing"])[-1].strip()[-300:]
 
     def close(self) -> None:
-        """End the helpers; they hold nothing that must be saved."""
+        """End the helpers, which have nothing to save."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -73,14 +73,14 @@ class Cluster:
 def _own_address() -> str:
     """A loopback address that no other cluster of this machine has.
 
-    ps-lite's sockets reconnect for ever: on a shared address, the worker of a dead cluster can find a new
-    cluster's server behind a port that is used again, and push its gradients into a stranger's training.
+    ps-lite's sockets reconnect for ever: on a shared address, the worker of a dead cluster can reach a new cluster's
+    server behind a reused port, and push its gradients into another training.
     """
     return "127." + ".".join(str(1 + secrets.randbelow(253)) for _ in range(3))
 
 
 def free_port(address: str, wanted: int = 0) -> int:
-    """``wanted``, or any TCP port of ``address`` that nobody uses.
+    """``wanted``, or any free TCP port of ``address``.
 
     Raises:
         GluontuneError: ``wanted`` is in use, or the address is not this machine's.
@@ -97,7 +97,7 @@ def free_port(address: str, wanted: int = 0) -> int:
 
 
 def cluster_env(workers: int, servers: int, address: str, port: int) -> dict[str, str]:
-    """The variables that scheduler, servers and workers share; ``address`` and ``port`` are the scheduler's."""
+    """The common variables of scheduler, servers and workers; ``address`` and ``port`` are the scheduler's."""
     return {
         "DMLC_PS_ROOT_URI": address,
         "DMLC_PS_ROOT_PORT": str(port),
@@ -112,10 +112,9 @@ def start_cluster(workers: int, env: Mapping[str, str], *, under: Sequence[str] 
     """Start scheduler and servers on the loopback interface.
 
     Args:
-        workers: number of training processes that will join.
-        env: the environment that the helpers inherit (with gluontune's runtime settings).
-            They end with the thread that calls this.
-        under: a command that becomes the one that follows it, such as one that sets limits.
+        workers: number of training processes.
+        env: the environment of the helpers (with gluontune's runtime settings). They end with the calling thread.
+        under: a command that execs the one that follows it, such as one that sets limits.
 
     Raises:
         GluontuneError: a helper cannot be started.
@@ -136,8 +135,8 @@ def start_helpers(
     """Start some of a cluster's helpers on this machine.
 
     Args:
-        names: ``scheduler``, ``server 0``, … env: what they inherit. shared: :func:`cluster_env`, with this
-            machine's own ``DMLC_NODE_HOST``. under: see :func:`start_cluster`.
+        names: ``scheduler``, ``server 0``, … env: of the helpers. shared: :func:`cluster_env`, with this machine's
+            ``DMLC_NODE_HOST``. under: see :func:`start_cluster`.
 
     Raises:
         GluontuneError: a helper cannot be started.

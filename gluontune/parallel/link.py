@@ -1,4 +1,4 @@
-"""The launcher's side of one host: the ssh (or other) process, and what comes through it: one JSON object a line."""
+"""The launcher's side of one host: the ssh (or other) process, and its messages: one JSON object a line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gluontune.core.interpreter import SAFE
 from gluontune.core.processes import Heard
 from gluontune.parallel.hosts import Hosts
 
-BEAT_S = 1.0  # both sides give a sign of life so often
-LINK_SILENT_S = 10.0  # the launcher takes a host that is silent for so long as cut off
-HOST_CUT_S = 8.0  # hosts that cannot reach each other for so long are cut off, even if the launcher hears both
-LEASE_S = 15.0  # an agent that hears nothing for so long ends all that it has started: the launcher is gone
+BEAT_S = 1.0  # interval of both sides' signs of life
+LINK_SILENT_S = 10.0  # silence after which the launcher declares a host cut off
+HOST_CUT_S = 8.0  # time after which hosts that cannot reach each other are cut off, even if the launcher reaches both
+LEASE_S = 15.0  # silence of the launcher after which an agent ends all its processes
 
 _MARK = b"gluontune "  # login scripts print, too
 
@@ -38,13 +38,13 @@ def frame(message: Mapping[str, Any]) -> bytes:
 
 
 class Lines:
-    """Cuts a stream of bytes into messages; ``noise`` keeps the lines that are none."""
+    """Splits a stream of bytes into messages; ``noise`` has the other lines."""
 
     def __init__(self) -> None:
         self._rest, self.noise = bytearray(), ""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """The messages that ``data`` completes."""
+        """The messages completed by ``data``."""
         self._rest += data
         while (end := self._rest.find(b"\n")) >= 0:
             line = bytes(self._rest[:end])
@@ -56,11 +56,11 @@ class Lines:
 
 
 class LinkLost(GluontuneError):
-    """A host does not answer, or answers no longer."""
+    """A host does not answer, or no longer."""
 
 
 class RemoteRank(Heard):
-    """A rank on another host; what :class:`gluontune.core.processes.PipedProcess` is for one on this machine."""
+    """A rank on another host, with the interface of :class:`gluontune.core.processes.PipedProcess`."""
 
     def __init__(self, link: Link, rank: int):
         reading, self._writing = os.pipe()
@@ -73,11 +73,11 @@ class RemoteRank(Heard):
         self.link.send(do="say", rank=self.rank, command=dict(command))
 
     def signal(self, number: int) -> None:
-        """Signal the process and all that it started."""
+        """Signal the process and its session."""
         self.link.send(do="signal", rank=self.rank, number=int(number))
 
     def take(self, message: dict[str, Any]) -> None:
-        """What the agent says about this rank (called in the link's thread)."""
+        """Handle a message about this rank, in the link's thread."""
         if "log" in message:
             self.log.write(message["log"].encode())
             self.log.flush()
@@ -89,11 +89,11 @@ class RemoteRank(Heard):
                     line = line[os.write(self._writing, line) :]
 
     def how_ended(self, name: str) -> str:
-        """How it came to its end; ``name`` is what to call it."""
+        """The reason why it ended, for the process called ``name``."""
         return self._how.replace("NAME", name)
 
     def close(self) -> None:
-        """Let go of the pipe and the log; its agent ends the process."""
+        """Close the pipe and the log; the agent ends the process."""
         with contextlib.suppress(OSError):
             os.close(self._writing)
         self._close_reading()
@@ -103,13 +103,13 @@ class Link:
     """One host, through its agent.
 
     Args:
-        hosts: how it is reached. name: of the host.
+        hosts: of the run. name: of the host.
 
     Attributes:
-        ranks: those that run there, by their number.
-        lost: why it can no longer be heard, or None.
-        cut: the host that it cannot reach, and why, or None.
-        trouble: what its agent says of a helper that failed, or None.
+        ranks: of this host, by their number.
+        lost: the reason why it is lost, or None.
+        cut: the host that it cannot reach, and the reason, or None.
+        trouble: the agent's message on a failed helper, or None.
     """
 
     def __init__(self, hosts: Hosts, name: str):
@@ -126,12 +126,8 @@ class Link:
             name, *(SAFE if hosts.python is None else ()), "-m", "gluontune.parallel.agent"
         )
         try:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._said,
-                start_new_session=True,  # Ctrl-C is for the launcher, which then ends what it must
+            self.process = subprocess.Popen(  # in a session: Ctrl-C is for the launcher, which then ends its agents
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, start_new_session=True
             )
         except OSError as error:
             raise LinkLost(f"host {name}: {command[0]} cannot be started: {error.strerror}") from error
@@ -145,7 +141,7 @@ class Link:
         return f"host {self.name}{ranks}"
 
     def send(self, **message: Any) -> None:
-        """Say something; where the link is broken, its reader finds out and tells better."""
+        """Send a message; if the link is broken, its reader reports it."""
         data = frame(message)
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError), self._lock:
@@ -153,18 +149,18 @@ class Link:
                 data = data[os.write(self.process.stdin.fileno(), data) :]
 
     def start_ask(self, do: str, **given: Any) -> int:
-        """Ask the agent for something; :meth:`answer` waits for it."""
+        """Send a request to the agent, for :meth:`answer`."""
         number = next(self._numbers)
         self._answers[number] = queue.Queue()
         self.send(do=do, id=number, given=given)
         return number
 
     def answer(self, number: int) -> dict[str, Any]:
-        """The answer to a question.
+        """The answer to a request.
 
         Raises:
             LinkLost: the host does not answer, or no longer.
-            GluontuneError: what was asked for cannot be done there.
+            GluontuneError: the request failed there.
         """
         until = time.monotonic() + self._limit
         while True:
@@ -179,7 +175,7 @@ class Link:
                 self._lose(f"host {self.name} has not answered for {self._limit:.0f} s")
 
     def ask(self, do: str, **given: Any) -> dict[str, Any]:
-        """Both at once."""
+        """Send a request and wait for its answer."""
         return self.answer(self.start_ask(do, **given))
 
     def _beat(self) -> None:
@@ -189,10 +185,10 @@ class Link:
                 word = "has gone silent" if self._spoke else "has not answered"
                 self._lose(f"{self} {word} for {limit:.0f} s: is it up, and is there a way to it?")
             before = time.monotonic()
-            # In a thread of its own: a cut link may block what is written to it.
+            # In a thread: a write to a cut link may block.
             threading.Thread(target=self.send, kwargs={"do": "beat"}, daemon=True).start()
             time.sleep(BEAT_S)
-            if (stopped := time.monotonic() - before - BEAT_S) > 1:  # this process was stopped itself
+            if (stopped := time.monotonic() - before - BEAT_S) > 1:  # this process was stopped
                 self._heard += stopped
 
     def _listen(self) -> None:
@@ -222,7 +218,7 @@ class Link:
         self._kill()
 
     def last_words(self) -> str:
-        """What ssh, or Python there, said last."""
+        """The last line of ssh, or of Python there."""
         size = os.fstat(self._said.fileno()).st_size
         said = os.pread(self._said.fileno(), 2000, max(0, size - 2000)).decode("utf-8", "replace")
         lines = [line.strip() for line in (self._lines.noise + said).splitlines() if line.strip()]
@@ -237,7 +233,7 @@ class Link:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def start_close(self) -> None:
-        """Have the agent end all that it started."""
+        """Have the agent end all its processes."""
         self._closing = True
         threading.Thread(target=self._say_goodbye, daemon=True).start()
 

@@ -1,7 +1,7 @@
-"""A model of synchronous training on many devices: what step, exchange and loader times let one expect.
+"""A model of synchronous training on many devices, from the times of steps, exchange and loader.
 
-**It is a model**: arithmetic on measured times, for machines that nobody has measured. It leaves out what it does not
-know: contention of switches, of memory and of host cores between devices, and faults. Pure functions, no mxnet.
+**It is a model**: arithmetic on measured times, for machines without measurements. It omits contention of switches, of
+memory and of host cores between devices, and faults. Pure functions, no mxnet.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ ALGORITHMS = ("ring", "parameter-server")
 
 @dataclass(frozen=True)
 class Link:
-    """What carries gradients between devices.
+    """The connection between devices.
 
     Args:
         gb_per_sec: bandwidth of one device's connection, 1e9 bytes a second, in each direction.
         latency_us: of one message.
-        overhead_ms: of one exchange, whatever its size and the number of devices (negotiation, Python).
+        overhead_ms: of one exchange of any size and number of devices (negotiation, Python).
         tensor_us: of each tensor in it.
     """
 
@@ -41,17 +41,17 @@ class Link:
 
 @dataclass(frozen=True)
 class Parts:
-    """What was measured on one device.
+    """Measurements of one device.
 
     Args:
-        step_ms: of training steps without exchange or loading, one value or many: with many devices, each step
-            waits for the slowest.
+        step_ms: of training steps without exchange or loading, one value or many: with many devices, each step waits
+            for the slowest.
         gradient_bytes: of one exchange. tensors: in how many gradients.
         batch: samples of one device in a step.
-        input_ms: of loading a batch in the training thread, where no worker does it beside the step.
-        loader_samples_per_sec: of one device's own workers; None where they never limit.
-        shared_loader_samples_per_sec: of one source that all devices share (a file server); None: no such source.
-        hidden: share of the exchange that goes on during the backward pass (0: it begins afterwards, as here).
+        input_ms: of loading a batch in the training thread, without workers.
+        loader_samples_per_sec: of one device's workers; None if they never limit.
+        shared_loader_samples_per_sec: of one source shared by all devices (a file server), or None.
+        hidden: share of the exchange during the backward pass (0: it begins afterwards, as here).
     """
 
     step_ms: Sequence[float]
@@ -75,9 +75,9 @@ def exchange_ms(
 ) -> float:
     """Milliseconds of one exchange of gradients.
 
-    Ring all-reduce: 2 (N - 1) messages one after another, each of 1/N of the bytes, so every link carries
-    2 (N - 1) / N of them. Parameter server: every worker sends and receives all bytes; a server's link carries those
-    of all workers, divided by the number of servers.
+    Ring all-reduce: 2 (N - 1) messages in turn, each of 1/N of the bytes, so every link carries 2 (N - 1) / N of them.
+    Parameter server: every worker sends and receives all bytes; a server's link carries those of all workers, divided
+    by the number of servers.
 
     Source: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms*, 2009; Li et al., *Scaling distributed
     machine learning with the parameter server*, 2014.
@@ -112,16 +112,16 @@ def slowest_ms(step_ms: Sequence[float], devices: int) -> float:
 
 
 def expected(parts: Parts, devices: int, link: Link, algorithm: str = "ring", servers: int = 1) -> dict[str, Any]:
-    """What the model expects of ``devices`` devices at the same batch for each (weak scaling).
+    """The model's prediction for ``devices`` devices at the same batch for each (weak scaling).
 
     Args:
-        parts: step, gradients and loader as measured. devices: how many. link: the connection of each.
+        parts: step, gradients and loader as measured. devices: their number. link: the connection of each.
         algorithm: ``ring`` or ``parameter-server``. servers: of the latter.
 
     Returns:
         ``devices``, ``samples_per_sec``, ``efficiency`` (against as many times one device), ``step_ms``,
         ``exchange_ms``, ``exchange_share`` of the step, and ``bound_by``: ``compute``, ``stragglers``, ``exchange``
-        or ``input``: what the largest part of the lost time goes to.
+        or ``input``: the cause of the largest part of the lost time.
 
     >>> parts = Parts([100.0], 100e6, 64)
     >>> found = expected(parts, 8, Link(10))
@@ -135,8 +135,8 @@ def expected(parts: Parts, devices: int, link: Link, algorithm: str = "ring", se
     exchange = exchange_ms(parts.gradient_bytes, devices, link, algorithm, servers, parts.tensors)
     shown = (1 - parts.hidden) * exchange
     step = slowest + shown
-    own = parts.loader_samples_per_sec
-    feeding = [1e3 * parts.batch / own] if own else []
+    local = parts.loader_samples_per_sec
+    feeding = [1e3 * parts.batch / local] if local else []
     one = max([alone, *feeding])
     if parts.shared_loader_samples_per_sec:
         feeding.append(1e3 * parts.batch * devices / parts.shared_loader_samples_per_sec)
@@ -156,7 +156,7 @@ def expected(parts: Parts, devices: int, link: Link, algorithm: str = "ring", se
 
 
 def minimum_bandwidth(model_bytes: float, samples: float, batch: int, seconds_per_epoch: float) -> float:
-    """Least bandwidth, GB/s, at which a second learner can bring any speedup.
+    """Least bandwidth, GB/s, at which a second learner can speed up the training.
 
     In the time of one mini-batch a learner must send its gradient and receive the weights: twice the model's bytes.
 

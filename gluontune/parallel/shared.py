@@ -1,8 +1,8 @@
-"""Memory that several processes share, and weights in it that are updated without locks.
+"""Memory shared by several processes, and weights in it that are updated without locks.
 
-The memory is anonymous (``memfd_create``): it has no name that could be left behind, and is gone with the last
-process that maps it. One process makes it with :func:`create` and tells the others its path; the first learner to
-:class:`attach <SharedWeights>` writes its weights into it.
+The memory is anonymous (``memfd_create``): it has no name, and vanishes with the last process that maps it. One process
+makes it with :func:`create` and passes its path to the others; the first learner to :class:`attach <SharedWeights>`
+writes its weights into it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from gluontune.core.errors import GluontuneError
 
-#: The environment variable in which ranks find the path.
+#: The environment variable with the path for the ranks.
 PATH_VARIABLE = "GLUONTUNE_SHARED_MEMORY"
 
 _MAGIC = 0x6C7531
@@ -31,7 +31,7 @@ def available() -> bool:
 
 
 def create() -> tuple[int, str]:
-    """Shared memory without content: its descriptor, to be closed in the end, and the path for other processes.
+    """New shared memory: its descriptor, to be closed in the end, and the path for other processes.
 
     Raises:
         GluontuneError: the system has none.
@@ -46,7 +46,7 @@ def create() -> tuple[int, str]:
 
 
 def steps_of(path: str, rank: int) -> int:
-    """Steps that learner ``rank`` has taken; 0 where nobody has attached yet."""
+    """Steps taken by learner ``rank``; 0 before anyone has attached."""
     handle = os.open(path, os.O_RDONLY)
     try:
         found = os.pread(handle, 8, 8 * (_WORDS + rank))
@@ -56,15 +56,15 @@ def steps_of(path: str, rank: int) -> int:
 
 
 class SharedWeights:
-    """One learner's view of the shared weights.
+    """The shared weights in one learner.
 
     Args:
-        path: of :func:`create`, or of any file. first: this learner's weights, float32 (N,): what the memory holds
-            if nobody came before. mark: a number that tells nets apart (a checksum of the shapes).
+        path: of :func:`create`, or of any file. first: this learner's weights, float32 (N,), the content of new memory.
+            mark: a number that identifies the net (a checksum of the shapes).
         rank, world: this learner among the others.
 
     Attributes:
-        weights: float32 (N,), shared: what is written here is seen by all.
+        weights: float32 (N,), shared: writes are visible to all.
         fresh: whether this learner was the first.
 
     Raises:
@@ -113,32 +113,29 @@ class SharedWeights:
 
     @property
     def steps(self) -> list[int]:
-        """Steps that each learner has taken."""
+        """Steps taken by each learner."""
         return self._header[_WORDS:].tolist()
 
     def add(self, change: np.ndarray, steps: int) -> None:
-        """Add this learner's change to the weights, where others may be writing at the same time.
-
-        No lock: where two add to the same weight at the same moment, one of the two additions can be lost.
-        """
+        """Add this learner's change to the weights, without a lock: of two simultaneous additions one may be lost."""
         np.add(self.weights, change, out=self.weights)
         self._header[_WORDS + self.rank] = steps
 
     def put(self, weights: np.ndarray, steps: int) -> None:
-        """Overwrite the weights; for when all learners stand still."""
+        """Overwrite the weights; while all learners are idle."""
         self.weights[:] = weights
         self._header[_WORDS + self.rank] = steps
 
     def close(self) -> None:
-        """Let the memory go."""
+        """Release the memory."""
         del self.weights, self._header
-        with contextlib.suppress(BufferError):  # somebody still holds a view: it goes with the process
+        with contextlib.suppress(BufferError):  # a view in use: the memory is released with the process
             self._memory.close()
 
 
 @contextlib.contextmanager
 def _alone(handle: int) -> Iterator[None]:
-    """Hold a file against the others."""
+    """A context with an exclusive lock of a file."""
     fcntl.flock(handle, fcntl.LOCK_EX)
     try:
         yield

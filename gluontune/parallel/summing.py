@@ -1,8 +1,8 @@
-"""Ranks of one machine that sum their gradients in memory they share: no server, no sockets, no thread of its own.
+"""Ranks of one machine that sum their gradients in memory they share: no server, no sockets, no thread.
 
-MXNet's ``dist_sync`` sends each gradient by itself to a server process and back through the network stack, although
-all ranks are on one machine, and the server wants a core of its own. Here each rank writes all of its gradients into
-one piece of shared memory, waits for the others, and adds them up.
+MXNet's ``dist_sync`` sends each gradient to a server process and back through the network stack, even on one machine,
+and the server needs a core. Here each rank writes all its gradients into one piece of shared memory, waits for the
+others, and adds them up.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from gluontune.parallel.shared import PATH_VARIABLE, create
 
 _CAPACITY = 1 << 20  # float32 values in one round; more go in several
 _LINE = 8  # int64 in a cache line: no two ranks write to the same one
-_YIELDS_S = 300e-6  # so long a waiting rank only lets others go first; then it sleeps
+_YIELDS_S = 300e-6  # time for which a waiting rank yields its core; then it sleeps
 _SLEEP_S = 50e-6
-_DIRECT = 2  # ranks that each add up everything; more share the sum out and read the parts
+_DIRECT = 2  # most ranks that each add up everything; more divide the sum and read the parts
 
 
 class SharedSum:
     """One rank's part in sums over shared memory.
 
-    A round has two halves of the memory by turns, so that one wait is enough: a rank can be a round ahead of the
-    others, not two. All ranks add in the same order and get the same bits. Up to two ranks add up everything
-    themselves; of more, each adds up its share, and all read the others'.
+    Rounds alternate between two halves of the memory, so that one wait is enough: a rank can be one round ahead of the
+    others, not two. All ranks add in the same order and get the same bits. Up to two ranks add up everything; of more,
+    each adds up its share, and all read the others'.
 
     Args:
         path: of :func:`gluontune.parallel.shared.create`. rank, world: this process among the ranks.
@@ -59,8 +59,8 @@ class SharedSum:
         self.rank, self.world, self.capacity = rank, world, capacity
         self._round = self._waits = 0
         self._parent = os.getppid()
-        # Per rank: waits that it has reached, and the length that it brought to each half. Then, for each half, what
-        # each rank brings and the sum.
+        # Per rank: its number of waits, and the length that it contributes to each half. Then, for each half, the
+        # values of each rank and the sum.
         head = 3 * _LINE * world
         begin = -(-8 * head // mmap.PAGESIZE) * mmap.PAGESIZE
         size = begin + 4 * 2 * (world + 1) * capacity
@@ -77,10 +77,10 @@ class SharedSum:
         self._slots = np.frombuffer(self._memory, np.float32, offset=begin).reshape(2, world + 1, capacity)
 
     def add_up(self, values: np.ndarray) -> None:
-        """Replace float32 values (N,) by their sum over all ranks, in place; returns when all have come.
+        """Replace float32 values (N,) by their sum over all ranks, in place, after all have arrived.
 
         Raises:
-            GluontuneError: another rank brings another number of values; the process that started the ranks is gone.
+            GluontuneError: the ranks have different numbers of values; the process that started them has ended.
         """
         for begin in range(0, len(values), self.capacity):
             self._one_round(values[begin : begin + self.capacity], len(values))
@@ -111,7 +111,7 @@ class SharedSum:
         np.copyto(values, slots[self.world])
 
     def _wait(self) -> None:
-        """Until every rank has come here as often as this one."""
+        """Wait until every rank has waited as often as this one."""
         self._waits += 1
         reached = self._head[0, :, 0]
         reached[self.rank] = self._waits
@@ -128,14 +128,14 @@ class SharedSum:
                     raise GluontuneError("the process that started this rank is gone, and another rank does not come")
 
     def close(self) -> None:
-        """Let the memory go."""
+        """Release the memory."""
         del self._head, self._slots
-        with contextlib.suppress(BufferError):  # somebody still holds a view: it goes with the process
+        with contextlib.suppress(BufferError):  # a view in use: the memory is released with the process
             self._memory.close()
 
 
 class SharedExchange:
-    """What the ranks of engine ``shared-memory`` do together.
+    """Collective operations of the ranks of engine ``shared-memory``.
 
     Args:
         path: of the memory. rank, world: this process among the ranks.
@@ -146,7 +146,7 @@ class SharedExchange:
         self._sum = SharedSum(path, rank=rank, world=world)
         self._flat = np.zeros(0, np.float32)
         self._views: dict[int, np.ndarray] = {}
-        self._last: list[Any] = []  # the arrays of the last call: mostly the same again
+        self._last: list[Any] = []  # the arrays of the last call: mostly the same
         self._sizes: list[int] = []
 
     def sum_gradients(self, grads: Sequence[Any], factor: float = 1.0) -> None:
@@ -177,11 +177,11 @@ class SharedExchange:
         put_back(self._flat, arrays, views)
 
     def read_once(self, read: Callable[[], Any]) -> Any:
-        """What ``read`` gives: all ranks see the same files."""
+        """The result of ``read``: all ranks see the same files."""
         return read()
 
     def _checked(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """The arrays' memory, and room for all of it."""
+        """The arrays' memory, with a buffer for all of it."""
         if len(arrays) != len(self._last) or any(a is not b for a, b in zip(arrays, self._last)):
             for array in arrays:
                 if array.stype != "default" or np.dtype(array.dtype) != np.float32:
@@ -195,7 +195,7 @@ class SharedExchange:
         return flat_views(arrays, self._views, self._sizes)
 
     def leave(self) -> None:
-        """Let the memory go."""
+        """Release the memory."""
         self._sum.close()
 
 
@@ -216,11 +216,11 @@ _TICK_S = 0.1
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of a script.
+    """This process among the ranks of a script.
 
     Args:
         rank: 0 … ``world`` - 1. world: processes.
-        exchange: its ``sum_gradients`` is what ``gt.optim.setup(…, workers=world, exchange=…)`` takes.
+        exchange: its ``sum_gradients`` is for ``gt.optim.setup(…, workers=world, exchange=…)``.
     """
 
     rank: int
@@ -231,19 +231,19 @@ class Ranks:
 def start_ranks(count: int) -> Ranks:
     """Run this script as ``count`` processes on this machine.
 
-    Write it at the top of the script: in the process that you started it starts the script ``count`` times with the
-    same arguments, waits for all, and ends with their status; in each of those it returns. If one fails, or you
-    press Ctrl-C, all end. Each has CPUs of its own; give it a share of the threads (``OMP_NUM_THREADS``) as well.
+    Write it at the top of the script: the process that you started runs the script ``count`` times with the same
+    arguments, waits for all, and ends with their status; in each of those the function returns. If one fails, or on
+    Ctrl-C, all end. Each is bound to its CPUs; give it a share of the threads (``OMP_NUM_THREADS``) as well.
 
     Args:
         count: processes, 1 or more; 1 starts none.
 
     Returns:
-        The rank, the number of ranks, and what sums their gradients (float32, one context each).
+        The rank, the number of ranks, and the exchange of their gradients (float32, one context each).
 
     Raises:
-        UsageError: fewer than 1; not called from a script, so that there is nothing to start.
-        GluontuneError: the system has no shared memory (it is Linux's).
+        UsageError: fewer than 1; not called from a script.
+        GluontuneError: the system has no shared memory (Linux has it).
 
     >>> ranks = start_ranks(1)
     >>> ranks.rank, ranks.world
@@ -270,7 +270,7 @@ def start_ranks(count: int) -> Ranks:
 
 
 def _run(count: int, path: str) -> int:
-    """Start all, wait for all; the status of the first that failed, or 0."""
+    """Start all, wait for all; returns the status of the first that failed, or 0."""
     running: list[Any] = []
     try:
         for rank in range(count):

@@ -9,16 +9,10 @@ CARD: dict[str, Any] = {
     "title": "MXNet",
     "session": "gluontune.engines.mxnet.session:Session",
     "contradictions": (
-        (
-            ("engine", "backend"),
-            lambda r: r.engine == "ddp",
-            "it is PyTorch's; use backend='torch', or engine='shared-memory'",
-        ),
-        (
-            ("dtype", "devices"),
-            lambda r: r.dtype == "bfloat16" and r.devices == "gpu",
-            "MXNet 1.9 has no bfloat16 kernels for a GPU; use dtype='float16' or devices='cpu'",
-        ),
+        (("engine", "backend"), lambda r: r.engine == "ddp",
+         "it is PyTorch's; use backend='torch', or engine='shared-memory'"),
+        (("dtype", "devices"), lambda r: r.dtype == "bfloat16" and r.devices == "gpu",
+         "MXNet 1.9 has no bfloat16 kernels for a GPU; use dtype='float16' or devices='cpu'"),
     ),
     "commands": ("training", "gradients", "exchange", "individual"),
-}
+}  # fmt: skip

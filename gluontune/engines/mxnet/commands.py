@@ -1,8 +1,8 @@
-"""What only MXNet's engine is asked for: the net's and the exchange's speed alone, and individuals of a population.
+"""Commands of MXNet's engine alone: the speed of the net and of the exchange, and individuals of a population.
 
-A process serves many individuals of a population one after another (:func:`gluontune.ladder.esgd`): building a net
-and opening the data take longer than some generations. All that an individual draws (order, augmentation, dropout)
-is seeded from the recipe's seed and the individual's own number, so it does not matter which process trains it.
+A process trains many individuals of a population in turn (:func:`gluontune.ladder.esgd`): building a net and opening
+the data take longer than some generations. All random numbers of an individual (order, augmentation, dropout) are
+seeded by the recipe's seed and the individual's number, so any process can train it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from gluontune.runtime import set_data
 
 _LEAST_STEPS = 3
 _OWN_KEYS = 10_000_000
-_EPOCHS = 100_000  # of one individual: the next one's epochs begin after them
+_EPOCHS = 100_000  # of one individual: the next one's epochs follow
 
 
 def training_alone(
     mx: Any, progress: Progress, steps: Callable[[int], Any], batch_sizes: Iterable[int], seconds: float
 ) -> dict[str, dict[str, float]]:
-    """Training steps on a batch that lies ready, for each batch size. The parameters move: reset afterwards.
+    """Training steps on a ready batch, for each batch size. The parameters change: reset afterwards.
 
     Args:
-        steps: takes so many training steps. batch_sizes: images of this process in a step.
-        seconds: about how long each size is trained, after two steps that compile.
+        steps: takes a number of training steps. batch_sizes: images of this process in a step.
+        seconds: training time of each size, after two steps that compile.
 
     Returns:
         ``{str(batch size): {"step_time_ms", "samples_per_sec", "cpu_ms_per_sample"}}``.
@@ -63,7 +63,7 @@ def training_alone(
 
 
 def gradients(net: Any) -> dict[str, int]:
-    """What a step of this net exchanges: ``{"bytes", "tensors"}``."""
+    """The gradients that a step of this net exchanges: ``{"bytes", "tensors"}``."""
     held = [p.list_grad()[0] for p in net.collect_params().values() if p.grad_req != "null"]
     sizes = [int(np.prod(g.shape, dtype=np.int64)) * np.dtype(g.dtype).itemsize for g in held]
     return {"bytes": sum(sizes), "tensors": len(sizes)}
@@ -72,11 +72,11 @@ def gradients(net: Any) -> dict[str, int]:
 def exchange_alone(
     context: Context, optimization: Optimization, sizes: list[list[int]], repeats: int
 ) -> list[dict[str, float]]:
-    """The ranks' exchange without training; all ranks together.
+    """The ranks' exchange without training; called on all ranks.
 
     Args:
         sizes: ``[number of tensors, float32 values in each]`` of each exchange.
-        repeats: of each, after two that do not count.
+        repeats: of each, after two for warm-up.
 
     Returns:
         ``{"bytes", "tensors", "ms"}`` of each, the median time.
@@ -96,7 +96,7 @@ def exchange_alone(
 
 
 def _resized(mx: Any, size: int, array: Any) -> Any:
-    """The batch cut, or repeated, to ``size`` rows; a numpy array stays one."""
+    """The batch cut or repeated to ``size`` rows."""
     copies = [array] * -(-size // array.shape[0])
     if isinstance(array, np.ndarray):
         return np.concatenate(copies)[:size]
@@ -106,7 +106,7 @@ def _resized(mx: Any, size: int, array: Any) -> Any:
 
 
 class Population:
-    """What a search over weights asks of a training process: other weights, another optimizer, a score, a step back.
+    """A search over weights in a training process: other weights, another optimizer, a score, a step back.
 
     Args:
         recipe: of the search. work, step, optimization, progress: of the session. begin: makes new trainers, of a
@@ -122,7 +122,7 @@ class Population:
         self._marked: Any = None
 
     def commands(self) -> dict[str, Callable[..., Any]]:
-        """What it can be asked, by name."""
+        """The commands, by name."""
         return {
             "adopt": self.adopt, "mark": self.mark, "back_off": self.back_off, "score": self.score, "write": self.write
         }  # fmt: skip
@@ -130,14 +130,14 @@ class Population:
     def adopt(
         self, *, weights: str | None, changes: dict[str, Any], number: int, total_updates: int, start: int | None = None
     ) -> None:
-        """Become an individual.
+        """Switch to an individual.
 
         Args:
             weights: file of its parameters; None: the recipe's seeded start.
             changes: fields of the recipe: its optimizer and hyper-parameters.
-            number: its number in the whole search; says which epochs and random numbers are its own.
+            number: its number in the whole search, which selects its epochs and random numbers.
             total_updates: length of its schedule.
-            start: seed of its own start, in place of the recipe's, where ``weights`` is None.
+            start: seed of its start, in place of the recipe's, if ``weights`` is None.
         """
         context = self.work.context
         self.progress.move(number * _EPOCHS, number * _EPOCHS)
@@ -153,17 +153,17 @@ class Population:
         self._marked = None
 
     def mark(self) -> None:
-        """Remember parameters and optimizer as they are now."""
+        """Save parameters and optimizer in memory."""
         self._marked = (self.work.host_weights(), states.capture(self.optimization.trainer))
 
     def back_off(self) -> None:
-        """Go back to what was marked; the batches go on, so that the next step is another one."""
+        """Restore the marked state; the batches go on, so that the next step is another one."""
         weights, (header, arrays) = self._marked
         self._put(weights, "the step before")
         states.restore(self.optimization.trainer, header, arrays, "the step before")
 
     def score(self) -> dict[str, Any]:
-        """Loss and accuracy over the validation images: those at even places are for choosing, the others for telling.
+        """Loss and accuracy over the validation images: those at even places are for selection, the others for reports.
 
         Returns:
             ``{"fitness", "fitness_accuracy", "loss", "accuracy", "samples"}``; the first two are of the even places,
@@ -184,15 +184,12 @@ class Population:
             raise GluontuneError("a score needs at least two validation images")
         loss, hits = sums[:, 0] / sums[:, 2], sums[:, 1] / sums[:, 2]
         return {
-            "fitness": finite(loss[0]),
-            "fitness_accuracy": float(hits[0]),
-            "loss": finite(loss[1]),
-            "accuracy": float(hits[1]),
-            "samples": place,
-        }
+            "fitness": finite(loss[0]), "fitness_accuracy": float(hits[0]), "loss": finite(loss[1]),
+            "accuracy": float(hits[1]), "samples": place,
+        }  # fmt: skip
 
     def write(self, *, path: str) -> dict[str, Any]:
-        """Write the parameters; tell which of them are not trained."""
+        """Write the parameters. Returns the names of those that are not trained."""
         write_weights(path, self.work.host_weights())
         return {"fixed": [place for place, p in self.work.parameters.items() if p.grad_req == "null"]}
 

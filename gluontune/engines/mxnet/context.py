@@ -1,7 +1,7 @@
-"""Where a rank of MXNet's engine computes, and MXNet's random numbers.
+"""The place of computation of a rank of MXNet's engine, and MXNet's random numbers.
 
-MXNet's generators cannot be read. So with checkpoints every step begins with generators that are seeded from
-(seed, rank, step), where a net may draw from them at all; a resumed run then draws what an uninterrupted one draws.
+The state of MXNet's generators cannot be read. So with checkpoints every step of a net that may draw from them begins
+with generators seeded from (seed, rank, step); a resumed run then draws like an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from gluontune.recipe import Recipe
 from gluontune.runtime import as_net_array, mxnet
 
 Exchange = Optional[Union[horovod.Exchange, SharedExchange]]
-_QUIET = ("mxnet.gluon.", "gluoncv.", "gluontune.")  # their blocks draw nothing unless they say "drop"
+_QUIET = ("mxnet.gluon.", "gluoncv.", "gluontune.")  # their blocks draw nothing, except with "drop" in the name
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where a rank computes.
+    """The place of computation of a rank.
 
     Args:
         mx: the library. ctxs: its contexts of this rank. rank, world: among the ranks of the run.
-        exchange: what sums the ranks' gradients; None where a kvstore does, and where there is nothing to sum.
+        exchange: sums the ranks' gradients; None for a kvstore, or for one rank.
     """
 
     mx: Any
@@ -47,28 +47,28 @@ class Context:
         return str(self.ctxs[0].device_type)
 
     def seed(self, seed: int) -> None:
-        """Begin the random streams of Python, numpy and MXNet anew."""
+        """Reset the random streams of Python, numpy and MXNet."""
         random.seed(seed)
         np.random.seed(seed)
         self.mx.random.seed(seed)
 
     @staticmethod
     def state_dict() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Where the random streams of Python and numpy stand."""
+        """The state of the random streams of Python and numpy."""
         kind, keys, position, has_gauss, cached = np.random.get_state()
         drawn = {"python": random.getstate(), "numpy": [kind, position, has_gauss, cached]}
         return {"random": drawn}, {"random/numpy": np.asarray(keys)}
 
     @staticmethod
     def load_state_dict(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
         version, internal, gauss = header["random"]["python"]
         random.setstate((version, tuple(internal), gauss))
         kind, *rest = header["random"]["numpy"]
         np.random.set_state((kind, arrays["random/numpy"], *rest))
 
     def array(self, values: np.ndarray, dtype: Any = None) -> Any:
-        """An array of MXNet's, of the flavour that the job computes with."""
+        """An MXNet array of the flavour of the job."""
         return as_net_array(self.mx.nd.array(values, dtype=values.dtype if dtype is None else dtype))
 
     def index(self, chosen: np.ndarray, place: int) -> Any:
@@ -81,10 +81,10 @@ class Context:
 
 
 def meet(recipe: Recipe, rank: int, world: int) -> Exchange:
-    """What sums the ranks' gradients; see :class:`Context`.
+    """The exchange that sums the ranks' gradients, or None; see :class:`Context`.
 
     Raises:
-        GluontuneError: Horovod is not installed, or no shared memory was made for this process.
+        GluontuneError: Horovod is not installed, or this process has no shared memory.
     """
     if recipe.engine == "horovod":
         return horovod.join(rank, world, recipe.batch_size_per_device)
@@ -94,7 +94,7 @@ def meet(recipe: Recipe, rank: int, world: int) -> Exchange:
 
 
 def shared_memory(engine: str) -> str:
-    """The path of the memory that was made for the ranks of this engine."""
+    """The path of the shared memory of this engine's ranks."""
     path = os.environ.get(PATH_VARIABLE)
     if path is None:
         raise GluontuneError(f"engine {engine!r}: no shared memory; start it with gluontune launch --engine {engine}")
@@ -102,14 +102,14 @@ def shared_memory(engine: str) -> str:
 
 
 def parameters(net: Any) -> dict[str, Any]:
-    """The parameters by their place in the net: Gluon's own names count on in each process."""
+    """The parameters by their place in the net: Gluon's names are numbered on in each process."""
     return dict(sorted(net._collect_params_with_prefix().items()))
 
 
 def may_draw(net: Any) -> bool:
-    """Whether a forward pass of ``net`` may take numbers from MXNet's generators.
+    """Whether a forward pass of ``net`` may draw from MXNet's generators.
 
-    Blocks of Gluon, GluonCV and gluontune do so only for dropout; nothing is known of others.
+    Blocks of Gluon, GluonCV and gluontune do so only for dropout; other blocks are unknown.
 
     >>> nn = mxnet().gluon.nn
     >>> quiet, dropping = nn.HybridSequential(), nn.HybridSequential()
@@ -124,7 +124,7 @@ def may_draw(net: Any) -> bool:
 
 
 def seed_step(*key: int) -> None:
-    """Seed Python's, numpy's and MXNet's generators for one step (about 2 ms, nearly all of it MXNet's)."""
+    """Seed Python's, numpy's and MXNet's generators for one step (about 2 ms, nearly all in MXNet)."""
     number = int(np.random.SeedSequence(key).generate_state(1)[0]) & 0x7FFFFFFF
     random.seed(number)
     np.random.seed(number)

@@ -1,4 +1,4 @@
-"""Steps that the job writes itself: a ``step``, and one that does its own updates, such as a GAN's."""
+"""Training steps of the job: its ``step``, and a ``step`` with its own updates, such as a GAN's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gluontune.runtime import as_net_array, set_data
 
 
 class JobStep(Step):
-    """The job's ``step(net, *batch)``, with its recurrent state where it has one."""
+    """The job's ``step(net, *batch)``, with its recurrent state if it has one."""
 
     name = "step"
 
@@ -35,7 +35,7 @@ class JobStep(Step):
         self._states: dict[bool, dict[int, tuple[int, Any]]] = {True: {}, False: {}}
 
     def call(self, place: int, part: Part, training: bool, **more: Any) -> Outcome:
-        """One call of ``step``; its state is kept for the next."""
+        """One call of ``step``; its state is saved for the next."""
         staged = part if self.stage is None else (self.stage(part[0]), *part[1:])
         if self._begin is not None:
             more["state"] = self._state_of(place, part, training)
@@ -85,30 +85,30 @@ class JobStep(Step):
             return
         left = iter([self.context.array(leaves[name]) for name in sorted(leaves, key=int)])
         for place, size in enumerate(header.get("state_parts", [])):
-            # The nesting is begin()'s own; the checkpoint has the arrays in order.
+            # begin() defines the nesting; the checkpoint has the arrays in order.
             held = mapped(functools.partial(_next_of, left, self.context.ctxs[place]), self._fresh(place, size))
             self._states[True][place] = (size, held)
 
 
 class UpdatingStep(JobStep):
-    """A ``step`` that records, goes backward and updates by itself, such as a GAN's."""
+    """A ``step`` with its own recording, backward pass and updates, such as a GAN's."""
 
     name, updates = "updates", True
 
     def _given(self, real: dict[str, Any]) -> dict[str, Any]:
-        """What ``step`` takes as ``trainers``, or as ``trainer``."""
+        """The argument ``trainers`` or ``trainer`` of ``step``."""
         name = self.job.updates
         assert name is not None
         return {name: real if name == "trainers" else next(iter(real.values()))}
 
     def _inert(self, optimization: Optimization) -> dict[str, Any]:
-        """The same, of trainers that update nothing."""
+        """The same, with trainers that update nothing."""
         rate, real = self.recipe.scaled_learning_rate, optimization.trainers
         return self._given({name: _Inert(real.get(name), rate) for name in self.work.named_nets})
 
     def train(self, parts: list[Part], phase: Phase, optimization: Optimization) -> list[Any]:
         given = self._given(optimization.trainers)
-        with phase("forward"):  # all of it: the job's own code cannot be cut into phases
+        with phase("forward"):  # all of it: the job's code cannot be split into phases
             return [self.call(place, part, True, **given).loss for place, part in enumerate(parts)]
 
     def evaluate(self, place: int, part: Part, optimization: Optimization) -> Outcome:
@@ -121,7 +121,7 @@ class UpdatingStep(JobStep):
 
     @contextlib.contextmanager
     def _untouched(self) -> Iterator[None]:
-        """Statistics that a recorded pass moves (BatchNorm's) are put back."""
+        """A context that restores statistics changed by a recorded pass (BatchNorm's)."""
         mx = self.mx
         fixed = [p for p in self.work.net.collect_params().values() if p.grad_req == "null"]
         before = {p.name: p.data(self.context.ctxs[0]).copy() for p in fixed if p._data}
@@ -136,7 +136,7 @@ class UpdatingStep(JobStep):
 
 
 class _Inert:
-    """A trainer that updates nothing: the losses of a validation batch are wanted, not its gradients' effect."""
+    """A trainer that updates nothing, for the losses of a validation batch."""
 
     def __init__(self, trainer: Any, rate: float):
         self._trainer = trainer
@@ -152,7 +152,7 @@ class _Inert:
 
 
 def _next_of(left: Iterator[Any], ctx: Any, like: Any) -> Any:
-    """The next of the arrays, on ``ctx``, where the state has one."""
+    """The next of the arrays, on ``ctx``, if the state has one."""
     return like if like is None else next(left).as_in_context(ctx)
 
 
@@ -164,7 +164,7 @@ def make_step(recipe: Recipe, work: Work, methods: MethodSteps) -> Step:
     """The training step of a job.
 
     Raises:
-        UsageError: the recipe asks for what a step of this kind cannot do; says why.
+        UsageError: the recipe asks for something that this kind of step cannot do.
     """
     job = work.job
     if job.step is None:

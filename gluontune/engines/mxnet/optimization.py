@@ -1,4 +1,4 @@
-"""What updates the parameters of a rank on MXNet's engine: trainers, float16's loss scale, the ranks' averages."""
+"""Updates of a rank's parameters on MXNet's engine: trainers, float16's loss scale, the ranks' averages."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Optimization:
     """The optimizer's side of a training.
 
     Args:
-        context: where the rank computes.
+        context: of the rank.
 
     Attributes:
-        trainers: by name; one, unless the job updates several nets by itself. scaler: of float16's losses, or None.
-        averaging: the exchange of parameters where gradients are not exchanged in every step, or None.
+        trainers: by name; one, unless the job updates several nets itself. scaler: of float16's losses, or None.
+        averaging: the exchange of parameters, if gradients are not exchanged in every step, or None.
     """
 
     def __init__(self, context: Context):
@@ -44,7 +44,7 @@ class Optimization:
         return next(iter(self.trainers.values()))
 
     def connect(self, recipe: Recipe, net: Any) -> None:
-        """Choose how the devices and ranks exchange what this net has; after its first batch."""
+        """Choose the exchange of devices and ranks for this net; after its first batch."""
         if len(self.context.ctxs) > 1:
             shapes = [p.shape for p in net.collect_params().values() if p.grad_req != "null"]
             self._kvstore, _ = choose_kvstore(self.context.ctxs, shapes)
@@ -60,20 +60,20 @@ class Optimization:
             self.scaler = compute.to_mixed_precision(next(iter(nets.values())), self.trainer, "float16")
 
     def scaled(self, losses: list[Any]) -> list[Any]:
-        """What the backward pass begins from."""
+        """The start of the backward pass."""
         return [self.scaler.scale(value) for value in losses] if self.scaler else losses
 
     def update(self, net: Any, count: int, used: int, steps: int) -> None:
-        """One step of the trainer, and the exchange of parameters where it falls due.
+        """One step of the trainer, and the exchange of parameters when it is due.
 
         Args:
-            count: images of this rank. used: contexts that had a part of them. steps: that make an update.
+            count: images of this rank. used: contexts with a part of them. steps: of an update.
         """
         for trainer in self.trainers.values():
             trainer.accumulate = steps
         if used < len(self.context.ctxs):
             clear_idle(net.collect_params().values(), used)
-        images = count * (self.context.world if self.averaging is None else 1)  # behind the gradient of an update
+        images = count * (self.context.world if self.averaging is None else 1)  # of the gradient of an update
         if self.scaler:
             self.scaler.step(self.trainer, images)
         else:
@@ -82,11 +82,8 @@ class Optimization:
             self.averaging.after_step()
 
     def rejoin(self) -> int:
-        """Take the place of a learner that has died; returns the steps that it had taken.
-
-        What the optimizer knew of the past (momentum) is lost with the learner.
-        """
-        assert isinstance(self.averaging, SharedUpdates)  # no other engine lets a learner come back
+        """Replace a dead learner; returns the steps that it had taken. Its optimizer's state (momentum) is lost."""
+        assert isinstance(self.averaging, SharedUpdates)  # no other engine replaces a learner
         steps = self.averaging.rejoin()
         optimizer = self.trainer._optimizer
         optimizer.begin_num_update = optimizer.num_update = steps
@@ -104,7 +101,7 @@ class Optimization:
         }, arrays  # fmt: skip
 
     def load_state_dict(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: str) -> None:
-        """Put back what :meth:`state_dict` gave.
+        """Restore the result of :meth:`state_dict`.
 
         Raises:
             GluontuneError: it is of other nets, or of another optimizer.
@@ -129,18 +126,18 @@ def make_trainer(
     recipe: Recipe, net: Any, *, steps: int, steps_per_epoch: int, growth: Any = (), exchange: Any = None,
     kvstore: str | None = None, apart: bool = False,
 ) -> Any:  # fmt: skip
-    """What a recipe says about the optimizer, handed to ``gt.optim``.
+    """The trainer of a recipe, by ``gt.optim``.
 
     Args:
         steps, steps_per_epoch: lengths of schedule and epoch. growth: of the updates.
-        exchange: what sums the ranks' gradients. kvstore: of the devices of one process.
+        exchange: sums the ranks' gradients. kvstore: of the devices of one process.
         apart: parameters are exchanged, not gradients.
     """
     servers = recipe.engine == "kvstore" and not apart
     compression = None
     if recipe.compression == "2bit":
         compression = {"type": "2bit", "threshold": recipe.compression_threshold}
-        kvstore = "device"  # the one of a process that compresses, even where another measured faster
+        kvstore = "device"  # the one of a process that compresses, even if another measured faster
     sums: Callable[[list[Any]], None] | None = None
     if exchange is not None and not apart:
         sums = exchange.sum_gradients
@@ -160,10 +157,10 @@ def make_trainer(
 
 
 def make_averaging(recipe: Recipe, context: Context, net: Any) -> Averaging | None:
-    """The exchange of parameters that a recipe asks for; None where gradients are exchanged.
+    """The exchange of parameters of a recipe; None if gradients are exchanged.
 
     Raises:
-        GluontuneError: the recipe's engine is ``async``, and no shared memory was made for this process.
+        GluontuneError: the recipe's engine is ``async``, and this process has no shared memory.
     """
     every, world = recipe.exchange_every, context.world
     if recipe.engine != "async" and every == 1:

@@ -1,7 +1,7 @@
-"""The training process from the inside, on MXNet's engine: composes what a recipe says, and takes steps.
+"""A training process on MXNet's engine: composes the parts of a recipe, and takes steps.
 
-There is one training step in gluontune, that of :class:`gluontune.engines.base.Engine`; the ladder, the launcher, the
-method's repeats and the notebooks all drive it through :mod:`gluontune.training.group`.
+gluontune has one training step, that of :class:`gluontune.engines.base.Engine`; the ladder, the launcher, repeats and
+the notebooks all drive it through :mod:`gluontune.training.group`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Session(Engine):
     """One rank of a training run on MXNet's engine.
 
     Attributes:
-        context, work, optimization: where it computes, what is trained, what updates it.
-        training_step: how a batch becomes losses and gradients; see :mod:`gluontune.engines.mxnet.steps`.
-        tried: the outcome of one validation batch, from which the metric is chosen.
+        context, work, optimization: its place of computation, its nets and data, its updates.
+        training_step: turns a batch into losses and gradients; see :mod:`gluontune.engines.mxnet.steps`.
+        tried: the outcome of one validation batch, which selects the metric.
     """
 
     name = "mxnet"
@@ -52,7 +52,7 @@ class Session(Engine):
     tried: Outcome
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Import mxnet, open the data, build and initialize the net: all that comes before the first step."""
+        """Import mxnet, open the data, build and initialize the net: all work before the first step."""
         recipe, local = self.recipe, self.recipe.engine == "local"
         self.phase = "importing mxnet"
         mx = mxnet()
@@ -105,14 +105,14 @@ class Session(Engine):
         }
 
     def warnings(self) -> list[str]:
-        """What may be wrong in MXNet's gradients of this net."""
+        """Possible faults in MXNet's gradients of this net."""
         return doubtful(self.work.net) if self.context.device == "cpu" and self.rank == 0 else []
 
     def versions(self) -> dict[str, str]:
         return {"mxnet": self.context.mx.__version__}
 
     def seed(self) -> None:
-        """Begin the random streams of Python, numpy and MXNet anew, from the recipe's seed."""
+        """Reset the random streams of Python, numpy and MXNet to the recipe's seed."""
         self.context.seed(self.recipe.seed)
 
     def weights(self, whole: bool) -> Mapping[str, Any]:
@@ -131,7 +131,7 @@ class Session(Engine):
         """As :meth:`Engine.reset`.
 
         Raises:
-            GluontuneError: steps were taken over a parameter server, which keeps the first run's keys.
+            GluontuneError: after steps over a parameter server, which keeps the first run's keys.
         """
         if self.recipe.engine == "kvstore" and self.progress.steps:
             raise GluontuneError("a run over a parameter server starts anew in fresh processes")
@@ -154,7 +154,7 @@ class Session(Engine):
         averaging = self.optimization.averaging
         if not self.rejoins:
             return None if averaging is None else averaging.publish()
-        # The place of a learner that has died: the shared weights, and its place in schedule and data.
+        # It replaces a dead learner: with the shared weights, and its position in schedule and data.
         steps = self.optimization.rejoin()
         epoch, batch = divmod(steps, self.batches_per_epoch)
         self.progress.move(epoch, steps)
@@ -224,15 +224,13 @@ class Session(Engine):
             self.optimization.averaging.publish(self.progress.steps)
 
     def read(self, path: str) -> State:
-        """On rank 0, where the ranks may be on hosts without the file."""
+        """Reads on rank 0 if the ranks may be on hosts without the file."""
         exchange, load = self.context.exchange, functools.partial(read, path)
         return load() if exchange is None else exchange.read_once(load)
 
     def capabilities(self) -> dict[str, Command]:
         mx, progress, optimization = self.context.mx, self.progress, self.optimization
-        population = Population(
-            self.recipe, self.work, self.training_step, optimization, progress, self._new_trainers
-        )  # fmt: skip
+        population = Population(self.recipe, self.work, self.training_step, optimization, progress, self._new_trainers)
         return {
             "training": lambda c: {"found": training_alone(mx, progress, self.steps, c["sizes"], c["seconds"])},
             "gradients": lambda c: gradients(self.work.net),
@@ -257,7 +255,7 @@ class Session(Engine):
         return population.commands()[what](**given) or {}
 
     def close(self) -> None:
-        """Let go of loaders, checkpoints and what the ranks share."""
+        """Close loaders, checkpoints and shared memory."""
         super().close()
         if hasattr(self, "optimization") and self.optimization.averaging is not None:
             self.optimization.averaging.close()

@@ -1,6 +1,6 @@
-"""The training step of MXNet's engine: net and loss, the job's own ``step``, or a ``step`` that does its own updates.
+"""The training step of MXNet's engine: net and loss, the job's ``step``, or a ``step`` with its own updates.
 
-The session drives any of them through :class:`Step` and knows no differences; a new one is a class with a line in
+The session drives all of them through :class:`Step`; a new one is a class with a line in
 :func:`make_step`.
 """
 
@@ -28,14 +28,14 @@ Phase = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 
 class Step(ABC):
-    """How a batch becomes losses and gradients.
+    """The way from a batch to losses and gradients.
 
     Args:
-        recipe: of the run. work: what is trained. methods: of the recipe.
+        recipe: of the run. work: its nets and data. methods: of the recipe.
 
     Attributes:
-        name: ``usual``, ``step`` or ``updates``. updates: whether it updates the parameters itself.
-        loss: the loss block, where the step has one.
+        name: ``usual``, ``step`` or ``updates``. updates: whether it updates the parameters.
+        loss: the loss block, or None.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Step(ABC):
 
     @abstractmethod
     def forward(self, place: int, part: Part, training: bool) -> Outcome:
-        """One context's part through the nets, to the loss."""
+        """The outcome of one context's part, by the nets and the loss."""
 
     def train(self, parts: list[Part], phase: Phase, optimization: Optimization) -> list[Any]:
-        """The losses by context, shape (N,) each; the gradients lie in the parameters (or have been used)."""
+        """The losses by context, shape (N,) each; the gradients are in the parameters (or already used)."""
         with self.mx.autograd.record():
             with phase("forward"):
                 losses = [self.forward(place, part, True).loss for place, part in enumerate(parts)]
@@ -64,15 +64,15 @@ class Step(ABC):
         return self.forward(place, part, False)
 
     def select(self, place: int, part: Part, step: int) -> Part:
-        """The samples of a training batch that the recipe's methods choose by their losses; ``step`` are over."""
+        """The samples of a training batch chosen by the recipe's methods by their losses, after ``step`` steps."""
         raise UsageError(f"{self.job.place('step')}the job's step() computes its own loss, which cannot choose samples")
 
     def views(self, place: int, part: Part, step: int) -> Any:
-        """The mean output over an image's views, where the recipe's methods ask for it; else None."""
+        """The mean output over an image's views, or None without test-time flips."""
         return None
 
     def explore(self, parts: list[Part], optimization: Optimization) -> None:
-        """A pass that fixes the shapes of parameters that did not know them, and changes nothing else."""
+        """A pass that fixes unknown shapes of parameters, and changes nothing else."""
         for place, part in enumerate(parts):
             self.forward(place, part, False)
 
@@ -80,15 +80,15 @@ class Step(ABC):
         """An epoch, or a validation, begins."""
 
     def state_dict(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Recurrent state between two training batches, and how many samples of each context it belongs to."""
+        """Recurrent state between two training batches, and its number of samples in each context."""
         return {"state_parts": []}, {}
 
     def load_state_dict(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Put back what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
 
 
 class UsualStep(Step):
-    """``loss(net(input, …), label)``, with what the recipe's methods make of it."""
+    """``loss(net(input, …), label)``, changed by the recipe's methods."""
 
     name = "usual"
 
@@ -106,7 +106,7 @@ class UsualStep(Step):
         return Outcome(loss, output, label)
 
     def scores(self, inputs: Any) -> Any:
-        """The net's output, float32 also of a net of float16."""
+        """The net's output, float32 even for a net of float16."""
         if self._half:
             inputs = [mapped(_halved, x) for x in inputs]
         output = self.work.net(*inputs)
@@ -128,10 +128,10 @@ class UsualStep(Step):
         return self.methods.flipped(step, part[0], (1, 2), take, scores)
 
     def _changed(self, loss: Any) -> Any:
-        """The loss of a training batch, with what the recipe's methods make of it.
+        """The loss of a training batch, changed by the recipe's methods.
 
         Raises:
-            UsageError: a method needs class scores, and the job's loss or net has others.
+            UsageError: a method needs class scores, and the job's loss or net has none.
         """
         losses = self.mx.gluon.loss
         softmax = type(loss) is losses.SoftmaxCrossEntropyLoss and loss._sparse_label and not loss._from_logits
@@ -163,16 +163,16 @@ def check_loss(loss: Any, part: Part, output: Any, what: str) -> None:
 
 
 def try_one_batch(step: Step, optimization: Optimization, set_mode: Callable[[Any], None]) -> Outcome:
-    """Try a job before anything is timed: train one batch without an update, and validate one. Reset afterwards.
+    """Train one batch without an update, and validate one, before anything is timed. Reset afterwards.
 
     Args:
-        set_mode: compiles one of the nets, where they could not be before they had seen a batch.
+        set_mode: compiles one of the nets that need a batch first.
 
     Returns:
-        The outcome of the validation batch, from which the metric is chosen.
+        The outcome of the validation batch, which selects the metric.
 
     Raises:
-        GluontuneError: something does not fit: what, with which shapes and types, and where in the job's file.
+        GluontuneError: a misfit: names it, with shapes and types, and the line of the job's file.
     """
     work, job, wait = step.work, step.job, step.mx.nd.waitall
     name = "step" if job.step is not None else "net" if job.function("net") else "loss"

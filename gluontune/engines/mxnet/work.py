@@ -1,4 +1,4 @@
-"""What a rank of MXNet's engine works on: the job's nets made ready to train, and its first batch tried."""
+"""The nets and data of a rank of MXNet's engine, ready to train."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Work:
     """The nets of a job and its data.
 
     Args:
-        net: a block with all parameters. nets: what the job's step takes: the same, or a dict of blocks.
-        rewrites: names of the rewrites that have something to do in it.
-        initial: the parameters of the seeded start, as far as they are known, by Gluon's names.
+        net: a block with all parameters. nets: the argument of the job's step: the same, or a dict of blocks.
+        rewrites: names of the rewrites that apply to it.
+        initial: the known parameters of the seeded start, by Gluon's names.
     """
 
     context: Context
@@ -41,46 +41,46 @@ class Work:
 
     @property
     def named_nets(self) -> dict[str, Any]:
-        """The job's nets by name; ``net``, where there is one."""
+        """The job's nets by name; ``net``, if there is one."""
         return self.nets if isinstance(self.nets, dict) else {"net": self.nets}
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """By their place in the net."""
+        """The parameters by their place in the net."""
         return parameters(self.net)
 
     def data(self, whole: bool = True) -> dict[str, Any]:
-        """The arrays of the first context by place; ``whole``: those that are not trained, too."""
-        there = self.parameters.items()
-        return {place: p.data(self.context.ctxs[0]) for place, p in there if whole or p.grad_req != "null"}
+        """The arrays of the first context by place; ``whole``: with those that are not trained."""
+        all_of = self.parameters.items()
+        return {place: p.data(self.context.ctxs[0]) for place, p in all_of if whole or p.grad_req != "null"}
 
     def remember(self) -> None:
-        """Take the values of the parameters that have some, and are not known yet, as the seeded start."""
+        """Save the values of parameters that have new ones as the seeded start."""
         for name, parameter in self.net.collect_params().items():
             if name not in self.initial and parameter._data:
                 self.initial[name] = to_numpy(parameter.data(self.context.ctxs[0]))
 
     def put_initial(self) -> None:
-        """All parameters as they were at the seeded start."""
+        """Restore all parameters of the seeded start."""
         for name, parameter in self.net.collect_params().items():
             set_data(parameter, self.context.array(self.initial[name], parameter.dtype))
 
     def host_weights(self) -> dict[str, np.ndarray]:
         """Copies of all parameters, by place.
 
-        They are read when MXNet is at rest: a convolution in predict mode orders its weight anew for oneDNN, and who
-        copies it meanwhile gets other numbers.
+        MXNet must be idle: a convolution in predict mode reorders its weight for oneDNN, and a copy meanwhile has
+        other numbers.
         """
         self.context.mx.nd.waitall()
         return {place: array.asnumpy() for place, array in self.data().items()}
 
 
 def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
-    """The nets of a job, their parameters on every context; the random streams have just been seeded.
+    """The nets of a job, with parameters on every context; the random streams are freshly seeded.
 
     Raises:
-        GluontuneError: the job's ``net()`` gives no Gluon block, or one that does not fit its samples.
-        UsageError: rewrites are asked for, and what the nets take is known to the job's ``step`` only.
+        GluontuneError: the job's ``net()`` returns no Gluon block, or one that does not fit its samples.
+        UsageError: rewrites for nets whose inputs only the job's ``step`` knows.
     """
     mx = context.mx
     made = job.net()
@@ -94,7 +94,7 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
             )
     if not nets:
         raise GluontuneError(f"{job.place('net')}net() of the job returned no net")
-    context.seed(recipe.seed)  # whatever net() has drawn
+    context.seed(recipe.seed)  # after the draws of net()
     for block in nets.values():
         if not give_values(block, context.ctxs):
             block.collect_params().reset_ctx(context.ctxs)
@@ -106,7 +106,7 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
                 f"recipe field rewrites={list(recipe.rewrites)}: {job.place('step')}what the nets take is known to the "
                 "job's step() only, and a rewrite must be tried; use rewrites=[]"
             )
-        # Compiled later, once a batch was tried: Gluon draws first values layer by layer, compiled in another order.
+        # Compiled after the first batch: Gluon draws first values layer by layer, but in another order when compiled.
         return Work(context, job, feed, _together(mx, nets) if several else made, nets if several else made, [])
     inputs = feed.inputs(context.ctxs[0])
     shapes = ", ".join(str(tuple(getattr(x, "shape", ()))) for x in inputs)
@@ -128,7 +128,7 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
 
 
 def _together(mx: Any, nets: dict[str, Any]) -> Any:
-    """A block that holds the nets under their names; it computes nothing itself."""
+    """A block of the nets under their names, without computation."""
     whole = mx.gluon.Block(prefix="")
     for name, block in nets.items():
         whole.register_child(block, name)
@@ -136,7 +136,7 @@ def _together(mx: Any, nets: dict[str, Any]) -> Any:
 
 
 def first_batch(job: Job, loader: Any, name: str) -> tuple[Any, ...]:
-    """The first of the ``training`` or ``validation`` data; an error has the job's line."""
+    """The first of the ``training`` or ``validation`` data; an error names the job's line."""
     with blaming(job.file, f"the {name} data", job.function("data")):
         batches = iter(loader.epoch(0))
         batch = next(batches, None)
@@ -149,10 +149,10 @@ def first_batch(job: Job, loader: Any, name: str) -> tuple[Any, ...]:
 
 
 def check_classes(work: Work, loss: Any, part: tuple[Any, ...], scores: Any) -> None:
-    """Scores against labels, where the loss is a softmax over classes.
+    """Check scores against labels, for a softmax loss over classes.
 
     Args:
-        part: of a batch, with class numbers. scores: takes its inputs.
+        part: of a batch, with class numbers. scores: of its inputs.
     """
     job, losses = work.job, work.context.mx.gluon.loss
     *inputs, label = part
@@ -165,7 +165,7 @@ def check_classes(work: Work, loss: Any, part: tuple[Any, ...], scores: Any) -> 
     where, count = job.place("net"), len(label)
     shape = getattr(output, "shape", None)
     if shape is None and type(loss) is not losses.SoftmaxCrossEntropyLoss:
-        return  # a loss of the job's own, over several outputs
+        return  # a loss of the job over several outputs
     if shape is None or len(shape) < 2 or shape[0] != count:
         raise GluontuneError(
             f"{where}net() returns {shape if shape else type(output).__name__} for a batch of {count}: "

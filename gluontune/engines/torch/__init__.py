@@ -9,32 +9,18 @@ CARD: dict[str, Any] = {
     "title": "PyTorch",
     "session": "gluontune.engines.torch.session:TorchSession",
     "contradictions": (
-        (
-            ("backend", "loader"),
-            lambda r: r.loader == "gluon",
-            "Gluon's DataLoader needs mxnet in the process that trains; use loader='threaded' or 'resident'",
-        ),
-        (
-            ("backend", "engine", "num_devices"),
-            lambda r: r.engine not in ("local", "ddp") or (r.engine == "local" and r.num_devices > 1),
-            "the torch backend trains in one process (engine='local', num_devices=1) or in several (engine='ddp')",
-        ),
-        (
-            ("backend", "rewrites"),
-            lambda r: bool(r.rewrites),
-            "they go around slow operators of MXNet's; use rewrites=[]",
-        ),
-        (
-            ("backend", "dtype"),
-            lambda r: r.dtype == "float16",
-            "the torch backend has no loss scaling; use dtype='bfloat16'",
-        ),
-        (
-            ("backend", "stochastic_depth"),
-            lambda r: r.stochastic_depth > 0,
-            "which branch is dropped is drawn by MXNet; use stochastic_depth=0",
-        ),
+        (("backend", "loader"), lambda r: r.loader == "gluon",
+         "Gluon's DataLoader needs mxnet in the process that trains; use loader='threaded' or 'resident'"),
+        (("backend", "engine", "num_devices"),
+         lambda r: r.engine not in ("local", "ddp") or (r.engine == "local" and r.num_devices > 1),
+         "the torch backend trains in one process (engine='local', num_devices=1) or in several (engine='ddp')"),
+        (("backend", "rewrites"), lambda r: bool(r.rewrites),
+         "they go around slow operators of MXNet's; use rewrites=[]"),
+        (("backend", "dtype"), lambda r: r.dtype == "float16",
+         "the torch backend has no loss scaling; use dtype='bfloat16'"),
+        (("backend", "stochastic_depth"), lambda r: r.stochastic_depth > 0,
+         "which branch is dropped is drawn by MXNet; use stochastic_depth=0"),
     ),
     "meeting": "GLUONTUNE_DDP_MEETING",  # file:// on one machine, tcp:// between several
     "shared": ("GLUONTUNE_EXPORTED_NET",),  # without it, each rank exports for itself
-}
+}  # fmt: skip

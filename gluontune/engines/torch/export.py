@@ -1,13 +1,13 @@
-"""A job's net for PyTorch's engine: built, initialized and tried by MXNet in a process of its own, written as a graph.
+"""A job's net for PyTorch's engine: built, initialized and tried by MXNet in another process, written as a graph.
 
 ``python -m gluontune.engines.torch.export FD PARENT`` reads a recipe from stdin and writes the symbols of net and loss,
-the parameters of the seeded start and what else the engine must know to the file FD, which has no name that could be
-left behind. The process that trains reads it without mxnet.
+the parameters of the seeded start and further facts for the engine to the nameless file FD. The training process reads
+it without mxnet.
 
-MXNet has to be imported for an export, which takes seconds and some hundred MiB. So rank 0 of a machine writes one
-export into memory that all ranks share, and the others read it there: first its size in bytes, written last, and a byte
-for each rank: whether it has read. The memory is that of :mod:`gluontune.parallel.shared`: it has no name that could be
-left behind, is gone with the process that made it, and is emptied when the last rank has read.
+An export imports MXNet, which takes seconds and some hundred MiB. So rank 0 of a machine writes one export into memory
+shared by all ranks, and the other ranks read it from there: first its size in bytes, written last, and a byte for each
+rank that is set after reading. The memory (:mod:`gluontune.parallel.shared`) has no name, vanishes with the process
+that made it, and is emptied after the last rank has read.
 """
 
 from __future__ import annotations
@@ -34,24 +34,23 @@ from gluontune.core.reading import parse_json
 from gluontune.engines import ENGINES
 from gluontune.recipe import Recipe
 
-_TRIED_BATCHES = 2  # of the training data: enough to try one, and to know the shapes
-_REFUSES = 3  # the exit code of a process that has written why it exports nothing
-_SIZE = struct.Struct("<Q")  # bytes of the facts, which come before the arrays
-(EXPORT_VARIABLE,) = ENGINES["torch"].shared  # the path of the memory; without it, each rank exports for itself
+_TRIED_BATCHES = 2  # of the training data: enough to try one, and for the shapes
+_REFUSES = 3  # the exit code of a process that has written the reason of a refusal
+_SIZE = struct.Struct("<Q")  # bytes of the facts, which precede the arrays
+(EXPORT_VARIABLE,) = ENGINES["torch"].shared  # the path of the memory; without it, each rank exports
 _LOOK_S = 0.02
 
 
 @dataclass
 class Exported:
-    """What PyTorch's engine needs of a job.
+    """The parts of a job for PyTorch's engine.
 
     Args:
-        net, loss: symbols as JSON; the loss takes output and label. training: the net's in training mode, where it is
-            another one, else None. arrays: of the seeded start, by Gluon's names.
-        names: Gluon's name to the parameter's place in the net, as checkpoints have it.
+        net, loss: symbols as JSON; the loss takes output and label. training: the net's in training mode, if it
+            differs, else None. arrays: of the seeded start, by Gluon's names.
+        names: Gluon's name to the parameter's place in the net, as in checkpoints.
         data: name of the data set. metric: its name and mode, ``accuracy`` or ``loss``. axis: of the classes.
-        lr_mult, wd_mult: of single parameters. frozen: parameters that are not trained. layers: those of each layer
-            that are.
+        lr_mult, wd_mult: of single parameters. frozen: untrained parameters. layers: the trained ones of each layer.
     """
 
     net: str
@@ -68,10 +67,10 @@ class Exported:
     layers: list[list[str]]
 
     def renamed(self, gluon_names: Mapping[str, str]) -> Exported:
-        """The same by the names that a module has for the arrays.
+        """The same with a module's names of the arrays.
 
         Args:
-            gluon_names: of those that have another name there, Gluon's by that one.
+            gluon_names: Gluon's name by the module's, for arrays with another name.
         """
         place = {name: place for place, name in gluon_names.items()}
         rekeyed = {
@@ -83,15 +82,15 @@ class Exported:
         return dataclasses.replace(self, **rekeyed, frozen=frozen, layers=layers)  # type: ignore[arg-type]
 
     def packed(self) -> bytes:
-        """All of it, for another process."""
+        """Its bytes, for another process."""
         facts = dataclasses.asdict(dataclasses.replace(self, arrays={}))
-        said, held = json.dumps(facts).encode(), io.BytesIO()
+        text, held = json.dumps(facts).encode(), io.BytesIO()
         np.savez(held, **self.arrays)
-        return _SIZE.pack(len(said)) + said + held.getvalue()
+        return _SIZE.pack(len(text)) + text + held.getvalue()
 
     @classmethod
     def unpacked(cls, content: bytes) -> Exported:
-        """What :meth:`packed` gave, to the bit.
+        """Restore the result of :meth:`packed`, to the bit.
 
         >>> net = Exported("{}", None, "{}", {"w": np.ones(2)}, {"w": "0.w"}, "sample", {}, -1, {}, {}, [], [["w"]])
         >>> again = Exported.unpacked(net.packed())
@@ -105,20 +104,16 @@ class Exported:
 
 
 def exported(recipe: Recipe) -> Exported:
-    """The job of a recipe, exported by a process that has mxnet; this one needs none.
+    """The job of a recipe, exported by a process with mxnet.
 
     Raises:
-        GluontuneError: the job does not fit, its net cannot be traced, or the export failed; says where.
+        GluontuneError: the job does not fit, its net cannot be traced, or the export failed.
     """
     with tempfile.TemporaryFile() as out:
         done = subprocess.run(
             python("-m", "gluontune.engines.torch.export", str(out.fileno()), str(os.getpid())),
-            input=json.dumps(recipe.to_dict()),
-            capture_output=True,
-            text=True,
-            check=False,
-            pass_fds=(out.fileno(),),
-        )
+            input=json.dumps(recipe.to_dict()), capture_output=True, text=True, check=False, pass_fds=(out.fileno(),),
+        )  # fmt: skip
         out.seek(0)
         content = out.read()
     if done.returncode == _REFUSES:
@@ -130,13 +125,13 @@ def exported(recipe: Recipe) -> Exported:
 
 
 def exported_once(recipe: Recipe, rank: int, world: int) -> Exported:
-    """The job of a recipe, exported by rank 0; by this process where the ranks share no memory.
+    """The job of a recipe, exported by rank 0, or by this process without shared memory.
 
     Args:
-        rank, world: of this process among those that share the memory.
+        rank, world: of this process among those with the shared memory.
 
     Raises:
-        GluontuneError: as :func:`exported`, on rank 0. On the others: whoever had started them is gone.
+        GluontuneError: as :func:`exported`, on rank 0. On the others: the process that started them has ended.
     """
     path = os.environ.get(EXPORT_VARIABLE)
     if world == 1 or path is None:
@@ -160,7 +155,7 @@ def _share(path: str, content: bytes, world: int) -> None:
 
 
 def _await(path: str, world: int) -> bytes:
-    """Wait for rank 0; where it fails, whoever has started the ranks ends this one."""
+    """Wait for rank 0; if it fails, the launcher ends this process."""
     while True:
         try:
             with open(path, "rb") as file:
@@ -170,13 +165,12 @@ def _await(path: str, world: int) -> bytes:
                     file.seek(_SIZE.size + world)
                     return file.read(size)
         except OSError as error:
-            told = f"the process that had started this rank is gone: {error.strerror}"
-            raise GluontuneError(told) from error
+            raise GluontuneError(f"the process that had started this rank is gone: {error.strerror}") from error
         time.sleep(_LOOK_S)
 
 
 def _done(path: str, rank: int, world: int) -> None:
-    """Mark this rank as one that has what it needs; the last one empties the memory."""
+    """Mark this rank as finished; the last one empties the memory."""
     with open(path, "r+b", buffering=0) as file:
         file.seek(_SIZE.size + rank)
         file.write(b"\1")
@@ -190,14 +184,14 @@ def export_job(recipe: Recipe) -> Exported:
 
     Raises:
         GluontuneError: the job does not fit, or its net or loss cannot be traced.
-        UsageError: the job has what only MXNet can compute: a ``step`` or a metric of its own, Gluon datasets.
+        UsageError: the job needs MXNet: a ``step``, a metric or Gluon datasets.
     """
     from gluontune.compute.tracing import place_of_branch, traced
     from gluontune.engines.mxnet.session import Session
     from gluontune.methods.losses import trained_layers
 
     few = _TRIED_BATCHES * recipe.batch_size_per_device
-    if "whitening-init" in recipe.methods:  # it reads more of them, and the same on both engines
+    if "whitening-init" in recipe.methods:  # it reads more images, the same on both engines
         few = recipe.train_samples or sys.maxsize
     plain = recipe.override(
         backend="mxnet", engine="local", num_devices=1, devices="cpu", dtype="float32", hybridize="imperative",
@@ -257,7 +251,7 @@ def _main() -> int:
         content = export_job(Recipe.from_dict(json.loads(sys.stdin.read()))).packed()
     except GluontuneError as error:
         content, code = " ".join(str(error).split()).encode("utf-8"), _REFUSES
-    except Exception as error:  # told with its place by whoever asked
+    except Exception as error:  # the caller adds the place
         traceback.print_exc()
         told = f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
         content, code = told.encode("utf-8"), _REFUSES

@@ -1,9 +1,9 @@
-"""The training process on PyTorch's engine: the commands of :mod:`gluontune.engines.base`, no mxnet.
+"""A training process on PyTorch's engine: the commands of :mod:`gluontune.engines.base`, without mxnet.
 
 The net comes from MXNet as a graph with the parameters of the seeded start (:mod:`gluontune.engines.torch.export`), the
-images from gluontune's loaders, the optimizer from its card. So a recipe with ``backend="torch"`` means what it means
-with ``"mxnet"``: the same start, batches, rates and decay, and the same figures but for rounding. In a checkpoint the
-parameters lie under the same names, so ``gt.train.load`` gives the Gluon net of either; the optimizer's states are of
+images from gluontune's loaders, the optimizer from its card. So a recipe with ``backend="torch"`` means the same as
+with ``"mxnet"``: equal start, batches, rates and decay, and equal figures except for rounding. Checkpoints have the
+parameters under the same names, so ``gt.train.load`` returns the Gluon net of either; the optimizer's states belong to
 this engine.
 """
 
@@ -35,7 +35,7 @@ from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 
-_PATIENCE = datetime.timedelta(seconds=60)  # for a rank that does not answer
+_PATIENCE = datetime.timedelta(seconds=60)  # limit for a silent rank
 
 
 class TorchSession(Engine):
@@ -44,14 +44,14 @@ class TorchSession(Engine):
     ``rejoins`` of :class:`Engine` has no meaning here.
 
     Attributes:
-        net, loss: ``torch.fx`` modules; the net's parameters have Gluon's names. run: the net as it is called.
+        net, loss: ``torch.fx`` modules; the net's parameters have Gluon's names. run: the net as called.
     """
 
     name = "torch"
     job: Exported
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Export the net, open the data, convert the net: all that comes before the first step."""
+        """Export the net, open the data, convert the net: all work before the first step."""
         recipe = self.recipe
         with ThreadPoolExecutor(1) as waiting:  # both take seconds; the export is another process
             self.phase = "importing PyTorch"
@@ -100,7 +100,7 @@ class TorchSession(Engine):
         self.reset()
 
     def _place(self) -> None:
-        """The net on its device, in the memory order and the mode that the recipe asks for."""
+        """Put the net on its device, in the recipe's memory order and mode."""
         library, recipe = self.torch, self.recipe
         for name, parameter in self.net.named_parameters():
             if name in self.job.frozen:
@@ -117,18 +117,18 @@ class TorchSession(Engine):
         )
 
     def _together(self, net: Any) -> Any:
-        """The net whose gradients are the mean of all ranks' after each backward pass.
+        """The net with gradients that are the mean over all ranks after each backward pass.
 
-        They are averaged while the pass goes on; each rank keeps its own running statistics, as on MXNet's engines.
+        They are averaged during the pass; each rank has its running statistics, as on MXNet's engines.
         """
-        # Gradients come channels-last, their places in the exchange are contiguous: a copy, and no matter.
+        # Gradients are channels-last, the buckets contiguous: a harmless copy.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         return self.torch.nn.parallel.DistributedDataParallel(
             net, broadcast_buffers=False, gradient_as_bucket_view=True
         )
 
     def site(self) -> dict[str, Any]:
-        """What the ladder asks of the process that is there."""
+        """Facts of the process for the ladder."""
         height, width, channels = self.feed.image_shape or (0, 0, 0)
         return {
             "device": self.device,
@@ -145,13 +145,13 @@ class TorchSession(Engine):
         return {"torch": self.torch.__version__}
 
     def seed(self) -> None:
-        """Begin the random streams of Python, numpy and PyTorch anew, from the recipe's seed."""
+        """Reset the random streams of Python, numpy and PyTorch to the recipe's seed."""
         super().seed()
         self.torch.manual_seed(self.recipe.seed)
 
     def weights(self, whole: bool) -> Mapping[str, Any]:
-        there = self.net.state_dict() if whole else self.optimizer.parameters
-        return {self.job.names[name]: value.detach() for name, value in there.items()}
+        arrays = self.net.state_dict() if whole else self.optimizer.parameters
+        return {self.job.names[name]: value.detach() for name, value in arrays.items()}
 
     def set_weight(self, place: str, values: Any) -> None:
         self._by_place[place].copy_(values)
@@ -163,7 +163,7 @@ class TorchSession(Engine):
         return self._like(values, self._by_place[place])
 
     def _like(self, values: np.ndarray, parameter: Any) -> Any:
-        """On the parameter's device, and in its memory order where it has its shape."""
+        """On the parameter's device, and in its memory order for equal shapes."""
         tensor = self.torch.from_numpy(np.array(values)).to(parameter.device)
         return self.torch.empty_like(parameter).copy_(tensor) if tensor.shape == parameter.shape else tensor
 
@@ -203,7 +203,7 @@ class TorchSession(Engine):
         return loss(output, labels.to(output.dtype)), output
 
     def _select(self, images: Any, labels: Any) -> tuple[Any, Any]:
-        """The images of a batch that are trained on, by their losses as the net would predict."""
+        """The chosen images of a batch, by their losses in predict mode."""
         self.net.eval()
         with self.torch.no_grad():
             output = self._scores(images)
@@ -314,7 +314,7 @@ class TorchSession(Engine):
             self.feed.train.set_epoch(epoch)
 
     def close(self) -> None:
-        """Let go of loaders and checkpoints, and leave the other ranks."""
+        """Close loaders and checkpoints, and leave the other ranks."""
         super().close()
         if self.world > 1 and hasattr(self, "torch") and self.torch.distributed.is_initialized():
             self.torch.distributed.destroy_process_group()
