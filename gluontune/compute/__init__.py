@@ -1,6 +1,6 @@
 """Compute: hybridize, rewrite, mixed precision, each only where it measures faster.
 
-The pieces stand alone; each works on a network of your own:
+Each piece works alone, on any Gluon network:
 
 >>> import gluontune as gt
 >>> gt.compute.REWRITES.names()[:2]

@@ -1,11 +1,8 @@
-"""Layers that compute what Gluon's compute, by a faster path.
+"""Layers with the results of Gluon's layers, by a faster path; imported only where mxnet is needed.
 
-A rewrite changes the *class* of a layer that exists and nothing else: parameters, names, prefix, place
-among the children and references that the user holds stay the same objects, and undoing it is to give
-the class back. Each class keeps the ``__name__`` of Gluon's, because ``Block.save`` writes it to files;
-``__qualname__`` is where pickle finds it.
-
-Imported only where mxnet is needed.
+A rewrite changes nothing but the *class* of an existing layer: parameters, names, children and references stay
+the same objects, and the old class undoes it. A new class keeps Gluon's ``__name__``, which ``Block.save`` writes
+to files; pickle looks up ``__qualname__``.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ def give(targets: Iterable[Any]) -> None:
 
 
 def take_back(before: Sequence[tuple[Any, type]]) -> None:
-    """Give each block the class that it had, the last first."""
+    """Give each block its former class, in reverse order."""
     for block, original in reversed(before):
         block.__class__ = original
         if original is nn.Sequential:
@@ -44,10 +41,10 @@ def take_back(before: Sequence[tuple[Any, type]]) -> None:
 
 
 class WholeSequential(nn.HybridSequential):
-    """What was a plain Sequential of hybrid layers, with the state that a HybridBlock has from its beginning."""
+    """A plain Sequential of hybrid layers with the state of a new HybridBlock."""
 
     def begin(self) -> None:
-        """Not compiled yet, and in the mode of its layers."""
+        """Set the state: not compiled yet, in the mode of its layers."""
         hybrid = [b for _, b in walk(self) if isinstance(b, nn.HybridBlock)]
         layers = [b for b in hybrid if not isinstance(b, WholeSequential)]
         self.__dict__.update(
@@ -66,7 +63,7 @@ class MeanGlobalAvgPool2D(nn.GlobalAvgPool2D):
 
 
 class _BlockedMean(MeanGlobalAvgPool2D):
-    """The mean behind a depthwise convolution by 1, which gives the gradient back in blocks of channels."""
+    """The mean after a depthwise convolution by 1, whose gradient comes in blocks of channels."""
 
     channels = 0
 
@@ -84,7 +81,7 @@ class _BlockedMean(MeanGlobalAvgPool2D):
 
 @functools.cache
 def blocked_mean(channels: int) -> type:
-    """The class of a :class:`_BlockedMean` for maps of so many channels."""
+    """The class of a :class:`_BlockedMean` for maps with this number of channels."""
     return type(nn.GlobalAvgPool2D.__name__, (_BlockedMean,), {"channels": channels})
 
 
@@ -96,9 +93,8 @@ def _remake_blocked_mean(channels: int) -> Any:
 class MeanAvgPool2D(nn.AvgPool2D):
     """Average pooling whose window is the whole map, as a mean.
 
-    The pooling still runs forward (it is fast there), and adds nothing but its shape: a larger map, for
-    which it would give more than one value, is an error of shapes and never a silent change of the
-    result. A reshape to the known size would not do: in MXNet 1.9 one that does not fit corrupts memory.
+    The pooling still runs forward (it is fast) and contributes only its shape: a larger map, for which it returns
+    more than one value, raises an error of shapes. In MXNet 1.9 a reshape that does not fit corrupts memory.
     """
 
     @either_kind
@@ -108,10 +104,7 @@ class MeanAvgPool2D(nn.AvgPool2D):
 
 
 class PaddedConv2D(nn.Conv2D):
-    """A convolution that adds channels of zeros to its input and to its weight, in the graph.
-
-    The parameter keeps its shape; the gradient of the added part is dropped by concat's own backward.
-    """
+    """A convolution that adds channels of zeros to its input and weight in the graph; the parameter keeps its shape."""
 
     padded_to = 4
 
@@ -132,7 +125,7 @@ class FusedBatchNorm(nn.BatchNorm):
 
 
 class Float32Conv2D(nn.Conv2D):
-    """A convolution that stays in float32 where AMP casts the others to bfloat16."""
+    """A convolution in float32 where AMP casts other convolutions to bfloat16."""
 
     @either_kind
     def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
@@ -144,7 +137,7 @@ class Float32Conv2D(nn.Conv2D):
 
 
 class Bfloat16BatchNorm(nn.BatchNorm):
-    """BatchNorm over float32 that hands on bfloat16, in a process where AMP computes in it."""
+    """BatchNorm over float32 with a bfloat16 output, in a process with bfloat16 AMP."""
 
     @either_kind
     def hybrid_forward(self, F: Any, x: Any, **parameters: Any) -> Any:
@@ -153,7 +146,7 @@ class Bfloat16BatchNorm(nn.BatchNorm):
 
 
 class PassedActivation(nn.Activation):
-    """A relu that the BatchNorm before it has already applied."""
+    """The identity, in place of a relu that the BatchNorm before it applies."""
 
     @either_kind
     def hybrid_forward(self, F: Any, x: Any) -> Any:
@@ -170,22 +163,17 @@ def _spatial(pool: Any) -> tuple[int, int]:
 
 
 for _class in (
-    Bfloat16BatchNorm,
-    Float32Conv2D,
-    FusedBatchNorm,
-    MeanGlobalAvgPool2D,
-    MeanAvgPool2D,
-    PaddedConv2D,
+    Bfloat16BatchNorm, Float32Conv2D, FusedBatchNorm, MeanGlobalAvgPool2D, MeanAvgPool2D, PaddedConv2D,
     PassedActivation,
-):
+):  # fmt: skip
     _class.__name__ = _class.__mro__[1].__name__
 WholeSequential.__name__ = nn.Sequential.__name__
 
 
 class FirstValues(mxnet().init.Xavier):  # type: ignore[misc]
-    """Xavier's rule; a parameter that is no matrix, and has no rule of its own, gets what its name says.
+    """Xavier's rule; parameters that are no matrix, and have no rule, are initialized by their names.
 
-    Layers that are made from a symbol (gluon-cv's SSD, any ``SymbolBlock``) have such: Xavier's rule refuses them.
+    Layers made from a symbol (gluon-cv's SSD, any ``SymbolBlock``) have such parameters, which Xavier's rule refuses.
 
     >>> mx = mxnet()
     >>> norm = mx.sym.BatchNorm(mx.sym.var("x"), name="norm", fix_gamma=False)

@@ -1,4 +1,4 @@
-"""From the exception of a failed trace to the block, the line, the reason and the usual cure."""
+"""The block, line, reason and usual cure for the exception of a failed trace."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gluontune.runtime import mxnet
 
 @dataclass(frozen=True)
 class Finding:
-    """What stands in the way of compiling, and where.
+    """An obstacle to compiling.
 
     Args:
         severity: ``error`` (compiling fails or changes the result) or ``warning`` (a part stays imperative).
         path: of the block in the network, such as ``features.2.body``; ``""`` is the network itself.
         block: its class.
-        where: ``file:line`` of the user's code, if it is known.
-        reason: what happens there.
+        where: ``file:line`` of the user's code, if known.
+        reason: the cause.
         cure: the usual way out.
-        detail: the first line of MXNet's own message, or the size of a difference.
+        detail: the first line of MXNet's message, or the size of a difference.
     """
 
     severity: str
@@ -35,7 +35,7 @@ class Finding:
     detail: str = ""
 
 
-# what the message of a failed trace matches → (reason, cure)
+# pattern of a failed trace's message, reason, cure
 _REASONS = (
     (
         r"__bool__|__nonzero__|truth value",

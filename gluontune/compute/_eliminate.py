@@ -1,7 +1,7 @@
-"""Which ways to run a network are raced, and for how long: successive elimination within a budget.
+"""Successive elimination within a budget: which ways to run a network race, and for how long.
 
-A quick look at each; heats among those left; the winner without each of its rewrites; a last heat of the few best.
-After the even-handed scheme of Karnin, Koren, Somekh, *Almost Optimal Exploration in Multi-Armed Bandits*, 2013.
+A quick look at each; heats among the rest; the winner without each of its rewrites; a last heat of the best few.
+After Karnin, Koren, Somekh, *Almost Optimal Exploration in Multi-Armed Bandits*, 2013.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ LOOK, HEAT, VARIANTS, VARIANTS_HEAT = (
     0.6,
     0.75,
     0.85,
-)  # shares of the budget that are then spent; the rest: last heat
+)  # shares of the budget spent by then; the last heat: the rest
 FAR = 1.3  # times the best's step: dropped after a look
 NEAR = 1.15  # a plain mode this close to the best one in the first heat runs in the last one, too
 NEAR_VARIANT = 1.05
 HEAT_ROUNDS, FINAL_ROUNDS, ENOUGH_ROUNDS = 3, 8, 6
-LEAST_STEPS = 6  # a reference and one contender take as many
+LEAST_STEPS = 6  # for a look at the reference and one contender
 
 
 @dataclass
 class Budget:
-    """Seconds for a race: given, or a share of the training to come, and never more than ``MOST_S`` by itself.
+    """Seconds for a race: given, or a share of the training to come, at most ``MOST_S``.
 
     >>> Budget(steps=1000).seconds(0.1), Budget(steps=10**6).seconds(0.1), Budget(given=60.0).seconds(0.1)
     (5.0, 15.0, 60.0)
@@ -39,14 +39,14 @@ class Budget:
     steps: int | None = None
 
     def seconds(self, step_s: float) -> float:
-        """The budget, where one step takes ``step_s``."""
+        """The budget if one step takes ``step_s``."""
         if self.given is not None:
             return self.given
         return MOST_S if self.steps is None else min(MOST_S, SHARE * self.steps * step_s)
 
     @property
     def hopeless(self) -> bool:
-        """Whether not even one contender can be looked at, however long a step takes."""
+        """Whether the budget is below one contender's look, at any step time."""
         return self.given is None and self.steps is not None and SHARE * self.steps < LEAST_STEPS
 
     def __str__(self) -> str:
@@ -57,13 +57,13 @@ class Budget:
 
 
 @dataclass
-class Contest:
-    """A race with its budget; ``run`` fills the rest; ``complete``: more seconds would not have told more.
+class Elimination:
+    """A race with its budget; ``run`` sets the rest; ``complete``: more seconds would not change the outcome.
 
     Args:
         race: the network. budget: the price. rounds: of the last heat, at most (8 at least).
-        hold: takes rewrites and gives those with which the network still computes the same.
-        began: when the clock started.
+        hold: returns those of some rewrites with which the network still computes the same.
+        began: the clock's reading at the start.
     """
 
     race: Race
@@ -83,7 +83,7 @@ class Contest:
         return self.trials[0]
 
     def run(self, names: Sequence[str], hybrid: bool) -> None:
-        """Race the modes (imperative alone where nothing is ``hybrid``) with and without the rewrites."""
+        """Race the modes (imperative alone if nothing is ``hybrid``) with and without the rewrites."""
         first = Trial("imperative", ())
         self._look([first], 1.0)
         if first.error:
@@ -99,7 +99,7 @@ class Contest:
         best = _fastest(running)
         plain = [t for t in running if not t.rewrites]
         plain = [t for t in plain if _median(t) <= NEAR * _median(_fastest(plain))]
-        # One rewrite of several that hurts may hide what the others bring: the best with rewrites is varied.
+        # One harmful rewrite may hide the gain of the others: the best with rewrites is varied.
         rewritten = [t for t in running if t.rewrites and _median(t) <= NEAR * _median(best)]
         varied = _fastest(rewritten) if rewritten else best
         variants = self._vary(varied)
@@ -109,7 +109,7 @@ class Contest:
         self._final(list({id(t): t for t in picked}.values()), best)
 
     def _vary(self, best: Trial) -> list[Trial]:
-        """The variations of ``best`` that are hardly behind it, or before it."""
+        """The variations of ``best`` that are faster or hardly slower."""
         more = _variations(best)
         self._look(more, VARIANTS)
         near = self._drop([best, *more], FAR, min, "after a look")
@@ -132,15 +132,15 @@ class Contest:
             self.complete = not self.untried and made >= min(rounds, ENOUGH_ROUNDS)
 
     def seconds(self) -> float:
-        """The budget as it is now known: steps count as long as the fastest so far takes."""
+        """The budget by the fastest step so far."""
         return self.budget.seconds(min(min(t._times) for t in self.trials if t.step_ms))
 
     def _deadline(self, share: float) -> float:
         return self.began + share * self.seconds()
 
     def _fits(self, share: float) -> bool:
-        """Whether what comes next would end before its share of the budget does, by what it took so far."""
-        if not self._prices:  # the reference: without it there is nothing to say
+        """Whether a next look would end within its share of the budget, by the longest look so far."""
+        if not self._prices:  # the reference always runs
             return True
         if len(self.trials) == 1:  # one contender is worth more than the heats of none
             share = max(share, VARIANTS)
@@ -161,7 +161,7 @@ class Contest:
     def _drop(
         self, trials: Sequence[Trial], limit: float, measure: Callable[[Sequence[float]], float], when: str
     ) -> list[Trial]:
-        """Those within ``limit`` of the best; more widely where the steps of one and the same trial differ."""
+        """The trials within ``limit`` of the best; the limit widens with the spread of a trial's steps."""
         ran = [t for t in trials if t.step_ms]
         best = min(measure(t._times) for t in ran)
         limit *= statistics.median(max(t._times) / min(t._times) for t in ran)
@@ -173,7 +173,7 @@ class Contest:
 
 
 def _contenders(names: tuple[str, ...], present: str, hybrid: bool) -> list[Trial]:
-    """What is looked at after the reference, the most promising first, for the budget may end."""
+    """The trials after the reference, the most promising first, because the budget may end."""
     if not hybrid:
         return [Trial("imperative", names)] if names else []
     order: list[tuple[str, tuple[str, ...]]] = [(present, ())] if present != "imperative" else []
@@ -183,7 +183,7 @@ def _contenders(names: tuple[str, ...], present: str, hybrid: bool) -> list[Tria
 
 
 def _variations(best: Trial) -> list[Trial]:
-    """The winner so far without each of its rewrites, and with other bulk sizes."""
+    """The winner so far without one of its rewrites each, and with other bulk sizes."""
     more = []
     if len(best.rewrites) > 1:
         for left_out in best.rewrites:
@@ -194,7 +194,7 @@ def _variations(best: Trial) -> list[Trial]:
 
 
 def _joined(best: Trial, more: Sequence[Trial]) -> list[Trial]:
-    """The winner so far without all the rewrites that it was faster without, if these are several."""
+    """The winner so far without all its harmful rewrites, if these are several."""
     faster = [t for t in more if t.step_ms and _median(t) < _median(best)]
     left = tuple(r for r in best.rewrites if all(r in t.rewrites for t in faster))
     return [Trial(best.settings, left)] if left and len(best.rewrites) - len(left) > 1 else []

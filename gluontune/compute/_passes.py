@@ -1,7 +1,7 @@
-"""A network run forward and backward as numpy arrays, to compare two ways to run it; it is left as it was.
+"""A network run forward and backward as numpy arrays, to compare two ways to run it; the net stays unchanged.
 
-Gradients are checked for gross faults, not for rounding: a kernel that reads its data in another layout than they are
-in raises nothing, it computes something else.
+Gradients are checked for gross faults, not for rounding: a kernel that reads data in the wrong layout raises nothing
+and computes something else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SMALL = 0.01  # of the largest gradient
 def run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], list[Any]]:
     """Outputs and gradients (of parameters) of one pass, from the same weights and averages; in training mode.
 
-    In prediction mode there are no gradients: what MXNet 1.9.1 gives behind a max pooling is what the memory held.
+    Prediction mode returns no gradients: behind a max pooling, MXNet 1.9.1's are uninitialized memory.
     """
     mx = mxnet()
     with _same_averages(net):
@@ -48,14 +48,14 @@ def varies(net: Any, inputs: tuple[Any, ...], training: bool) -> bool:
     first, again = (run(net, inputs, training)[0] for _ in range(2))
     numbers = [[np.nan_to_num(a, nan=0.5) for a in outputs] for outputs in (first, again)]
     moved = [not np.array_equal(np.isnan(a), np.isnan(b)) for a, b in zip(first, again)]
-    return any(moved) or worst(numbers[0], numbers[1]) > 1e-6  # a NaN that comes each time is nothing drawn
+    return any(moved) or worst(numbers[0], numbers[1]) > 1e-6  # a NaN in both runs is not random
 
 
 @contextlib.contextmanager
 def without_dropout(net: Any, wanted: bool) -> Iterator[None]:
-    """While it lasts, the dropout layers of ``net`` drop nothing, so that training mode can be compared; if ``wanted``.
+    """In this context, if ``wanted``, the dropout layers of ``net`` drop nothing, to compare training mode.
 
-    What was compiled keeps the rates that it was compiled with: put the net into its mode inside.
+    Compiled graphs keep their rates: put the net into its mode inside.
     """
     held = [
         (block, name, vars(block)[name])
@@ -73,13 +73,13 @@ def without_dropout(net: Any, wanted: bool) -> Iterator[None]:
 
 
 def gradient_gap(mine: list[Any], theirs: list[Any]) -> float:
-    """As :func:`worst`; of a gradient that is small beside the others', which is rounding, relative to those."""
+    """As :func:`worst`, with small gradients, which are rounding, relative to the largest."""
     return worst(mine, theirs, _SMALL * max(map(size, theirs), default=0.0))
 
 
 @contextlib.contextmanager
 def _same_averages(net: Any) -> Iterator[None]:
-    """Running averages come back after each pass, so that every pass starts from the same."""
+    """Running averages are restored after the pass, so that every pass starts from the same."""
     parameters = [p for p in net.collect_params().values() if p.grad_req == "null" and p._data]
     saved = [(array, array.copy()) for p in parameters for array in p._data]
     try:
@@ -101,9 +101,9 @@ SMALL = 1e-3  # arrays whose gradients are below this share of the net's largest
 
 
 class GradientCheck:
-    """Gradients of a net's plain steps, to compare those of later ways to run it with.
+    """Gradients of a net's plain steps, to compare with those of other ways to run it.
 
-    A net that draws random numbers, or adds its gradients up, gives others each time: then nothing is said.
+    A net that draws random numbers, or adds its gradients up, is not compared: its gradients differ each time.
     """
 
     def __init__(self, net: Any):
@@ -112,11 +112,11 @@ class GradientCheck:
         self._plain: list[dict[str, Any]] = []
 
     def note(self) -> None:
-        """Keep the gradients as they are after a plain step; of two such steps the check is made."""
+        """Store the gradients after a plain step; the check needs two such steps."""
         self._plain = [*self._plain, self._now()][-2:]
 
     def differing(self) -> str:
-        """The first parameter whose gradient is grossly another than in the plain steps, or ""."""
+        """The first parameter with a gradient far from that of the plain steps, or ""."""
         if len(self._plain) < 2:
             return ""
         first, plain = self._plain
@@ -129,7 +129,7 @@ class GradientCheck:
 
 
 def first_gross(mine: dict[Any, Any], plain: dict[Any, Any]) -> Any:
-    """The first key whose gradient is grossly another in ``mine`` than in ``plain``, or None."""
+    """The first key whose gradients differ grossly, or None."""
     limit = GROSS.get(started_dtype() or "", GROSS_FLOAT32)
     least = SMALL * max(map(size, plain.values()), default=0.0)
     for key, apart in gaps(mine, plain).items():
@@ -155,13 +155,11 @@ def check_initialized(net: Any) -> None:
 
 @contextlib.contextmanager
 def preserved(net: Any) -> Iterator[None]:
-    """While it lasts, anything may be done to ``net``; then classes, modes, compiled graphs, weights,
-    running averages, gradients and what is pending of them are what they were before.
+    """Restores ``net`` after any work on it: classes, modes, compiled graphs, weights, running averages, gradients.
 
-    Parameters whose shape is still unknown get it during the work, as they would in any first call.
+    Parameters whose shape is still unknown get it during the work, as in any first call.
     """
-    # Compiled with static_alloc, backward writes running averages behind the engine's back: reading one
-    # does not wait for it, only waitall does.
+    # Compiled with static_alloc, backward writes running averages outside the engine: only waitall waits for that.
     mxnet().nd.waitall()
     blocks = capture(net)
     arrays = [_copies(parameter) for parameter in net.collect_params().values() if parameter._data is not None]
@@ -179,7 +177,7 @@ def preserved(net: Any) -> Iterator[None]:
 
 
 def capture(net: Any) -> list[tuple[Any, type, dict[str, Any]]]:
-    """How each block runs: class, mode, compiled graph. :func:`restore` sets it again, without compiling."""
+    """Class, mode and compiled graph of each block; :func:`restore` sets them again without compiling."""
     return [
         (block, type(block), {key: vars(block)[key] for key in HYBRID_STATE if key in vars(block)})
         for _, block in walk(net)
@@ -187,7 +185,7 @@ def capture(net: Any) -> list[tuple[Any, type, dict[str, Any]]]:
 
 
 def restore(blocks: list[tuple[Any, type, dict[str, Any]]]) -> None:
-    """Set what :func:`capture` took."""
+    """Set the state that :func:`capture` returned."""
     for block, kind, state in blocks:
         block.__class__ = kind
         for key in HYBRID_STATE:

@@ -1,4 +1,4 @@
-"""The process in which a step is profiled: oneDNN reads DNNL_VERBOSE only when it starts.
+"""The process that profiles a step: oneDNN reads DNNL_VERBOSE only at its start.
 
 Run as ``python -m gluontune.compute._profile_child SPEC.json``; see :mod:`gluontune.compute.profiling`.
 """
@@ -18,7 +18,7 @@ BEGIN, END = "gluontune_profile_begin", "gluontune_profile_end"
 
 
 def main(spec_path: str) -> int:
-    """Run warm-up, the logged steps, and as many under MXNet's profiler; write what was measured."""
+    """Run warm-up, the logged steps, and as many under MXNet's profiler; write the measurements."""
     spec = json.loads(Path(spec_path).read_text(encoding="utf-8"))
     from gluontune.compute.process import start_process
     from gluontune.runtime import mxnet
@@ -47,12 +47,12 @@ def main(spec_path: str) -> int:
 
 
 def _mark(text: str) -> None:
-    ctypes.CDLL(None).fflush(None)  # C's buffer and Python's are not the same
+    ctypes.CDLL(None).fflush(None)  # C and Python have separate buffers
     print(text, flush=True)
 
 
 def _operators(mx: Any, step: Callable[[], Any], steps: int, scratch: str) -> dict[str, Any]:
-    """MXNet's own times by operator. Bulks of one give each an entry of its own, except in static graphs."""
+    """MXNet's times by operator. Bulks of one operator separate the entries, except in static graphs."""
     with mx.engine.bulk(0):
         mx.profiler.set_config(profile_all=True, aggregate_stats=True, filename=scratch)
         mx.profiler.set_state("run")
@@ -68,9 +68,9 @@ def _operators(mx: Any, step: Callable[[], Any], steps: int, scratch: str) -> di
 
 
 def _from_target(spec: dict[str, Any]) -> Callable[[], Any]:
-    """``file.py:function`` or ``module:function``; the function makes the step and returns it.
+    """The step that ``file.py:function`` or ``module:function`` returns.
 
-    Modules are found where the process that asks would find them, after Python's own and what is installed.
+    Modules of the parent's path come after Python's and the installed ones.
     """
     where, _, name = spec["target"].rpartition(":")
     sys.path += [place for place in spec["path"] if place not in sys.path]
@@ -80,7 +80,7 @@ def _from_target(spec: dict[str, Any]) -> Callable[[], Any]:
             raise SystemExit(f"{where}: cannot be loaded as Python")
         module = importlib.util.module_from_spec(found)
         sys.modules["profiled_job"] = module
-        sys.argv = [where]  # a script that parses arguments must not read ours
+        sys.argv = [where]  # a script may parse its arguments
         found.loader.exec_module(module)
     else:
         module = importlib.import_module(where)
@@ -89,14 +89,14 @@ def _from_target(spec: dict[str, Any]) -> Callable[[], Any]:
 
 
 def _from_symbol(spec: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Forward, a loss that stands in for the user's, backward and update of a traced network.
+    """Forward, a stand-in for the user's loss, backward and update of a traced network.
 
-    The second function takes the network out of static mode, where MXNet's profiler sees bulks only.
+    The second function ends static mode, in which MXNet's profiler sees bulks only.
     """
     from gluontune.runtime import mxnet
 
     mx = mxnet()
-    mx.util.set_np_shape(spec["np_shape"])  # the graph's operators may be mx.np's; its arrays need not be
+    mx.util.set_np_shape(spec["np_shape"])  # the graph may have operators of mx.np
     arrays = mx.nd.load(spec["arrays"])
     inputs = [arrays[name] for name in spec["inputs"]]
     graph = mx.sym.load(spec["symbol"])

@@ -1,4 +1,4 @@
-"""Does a rewritten network still compute what it did? Outputs and gradients on a sample, in both modes."""
+"""The check that a rewritten network computes the same: outputs and gradients on a sample, in both modes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from gluontune.compute._blocks import give, take_back
 from gluontune.compute._diagnose import explain
 from gluontune.compute._passes import first_gross, preserved, run, varies, without_dropout
-from gluontune.compute._traversal import clear_caches, first_line, flat
+from gluontune.compute._traversal import batch_size, clear_caches, first_line, first_samples
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
 from gluontune.compute.tracing import asks_for_mode
@@ -33,10 +33,10 @@ class Wrong:
 
 
 class Proof:
-    """What a network computes as it is, to hold rewritten ones against. The net stays as it was.
+    """Results of a network to compare rewritten ones with. The net stays unchanged.
 
-    Dropout layers are off. Where it still draws random numbers, outputs are compared in prediction mode; where it draws
-    there too, only that nothing raises. A network that cannot be compiled is compared in imperative mode alone.
+    Dropout layers are off. If the net still draws random numbers, outputs are compared in prediction mode; if it draws
+    there too, only errors count. A network that cannot be compiled is compared in imperative mode alone.
     """
 
     def __init__(self, net: Any, inputs: tuple[Any, ...]):
@@ -52,7 +52,7 @@ class Proof:
                 if varies(net, self._inputs, True):
                     self._training = False
                     self._comparable = not varies(net, self._inputs, False)
-            except Exception:  # it works in prediction, but not in training: nothing can be compared
+            except Exception:  # works in prediction only
                 return
             for mode in _MODES:
                 set_mode(net, mode)
@@ -67,26 +67,26 @@ class Proof:
         return bool(self._plain) and self._comparable
 
     def wrong(self, targets: list[Any], before: list[tuple[Any, type]]) -> Wrong | None:
-        """What the layers just changed break, or None. If something, they have their old classes again."""
+        """The fault of the layers just changed, or None; faulty ones get their old classes back."""
         reason, path = self._compare()
         if not reason:
             return None
         take_back(before)
-        if self._comparable and self._compare_often():  # the plain net differs from itself: nothing was shown
+        if self._comparable and self._compare_often():  # the plain net differs from itself
             self._comparable = False
             give(targets)
             return None
-        if not path:  # which of them is it?
+        if not path:  # one of them
             for alone in _parts(targets):
                 give(alone)
-                told = self._compare()[0]
+                fault = self._compare()[0]
                 take_back(before)
-                if told:
-                    return Wrong(alone[0].path, told)
+                if fault:
+                    return Wrong(alone[0].path, fault)
         return Wrong(path or targets[0].path, reason)
 
     def _compare(self) -> tuple[str, str]:
-        """The reason why the network as it is now is another one, and the block's path where that is known."""
+        """The first difference from the plain network, and the block's path if known."""
         with preserved(self._net), without_dropout(self._net, True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for mode, plain in self._plain.items():
@@ -98,8 +98,8 @@ class Proof:
         return "", ""
 
     def _compare_often(self) -> str:
-        """Why the network is not what it was, in one of several passes: a ``CustomOp`` of MXNet's may race."""
-        return next((told for told, _ in (self._compare() for _ in range(_ATTEMPTS)) if told), "")
+        """The reason why outputs changed in one of several passes (a ``CustomOp`` of MXNet's may race), or ""."""
+        return next((reason for reason, _ in (self._compare() for _ in range(_ATTEMPTS)) if reason), "")
 
     def _compare_once(self, mode: str, plain: Any) -> tuple[str, str]:
         try:
@@ -133,7 +133,7 @@ class Proof:
 
 
 def _parts(targets: list[Any]) -> list[list[Any]]:
-    """What may be changed alone: each target, or those that go together (BatchNorm and its relu)."""
+    """Each target that can change alone, and those that go together (BatchNorm and its relu)."""
     parts: list[list[Any]] = [[]]
     for target in targets:
         parts[-1].append(target)
@@ -143,15 +143,5 @@ def _parts(targets: list[Any]) -> list[list[Any]]:
 
 
 def _part(inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The first few samples of a batch, where the first axis of every array is the batch's."""
-    arrays = flat(inputs)
-    size = arrays[0].shape[0] if arrays and arrays[0].shape else 0
-    if size <= _SAMPLES or any(not a.shape or a.shape[0] != size for a in arrays):
-        return None
-    return tuple(_first(value) for value in inputs)
-
-
-def _first(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_first(item) for item in value)
-    return None if value is None else value[:_SAMPLES]
+    """The first few samples of a batch, or None if it is small or the first axis of an array is not the batch's."""
+    return first_samples(inputs, _SAMPLES) if batch_size(inputs) > _SAMPLES else None

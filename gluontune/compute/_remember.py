@@ -1,4 +1,4 @@
-"""Races that were run on this machine, remembered: what a race's outcome depends on, and where it is kept."""
+"""Outcomes of races on this machine, cached by a digest of all that they depend on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gluontune.core.reading import parse_json, read_text
 from gluontune.runtime import machine_facts, mxnet
 
 SCHEMA = 1
-# Environment variables that begin so decide how fast a step is.
+# Prefixes of environment variables that change the speed of a step.
 _SETTINGS = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "MXNET_", "MALLOC_", "GLIBC_TUNABLES",
     "LD_PRELOAD", "CUDA_", "NVIDIA_",
@@ -36,7 +36,7 @@ def fingerprint(
 ) -> str:
     """A digest of all that a race's outcome depends on but the weights' values: graph, shapes, machine, versions.
 
-    Names that count how many blocks a process has made do not enter, so that the next process finds it again.
+    Names with a process's counters of blocks are left out, so that the next process gets the same digest.
     """
     facts = machine_facts()
     parts = {
@@ -52,9 +52,9 @@ def fingerprint(
 
 
 def recall(key: str, names: Sequence[str]) -> dict[str, Any] | None:
-    """The remembered race: ``trials``, ``chosen`` (one of them), ``notes``, ``complete`` and ``budget_s``; or None.
+    """The cached race: ``trials``, ``chosen`` (one of them), ``notes``, ``complete`` and ``budget_s``.
 
-    Whatever is not exactly what :func:`keep` writes is as good as nothing.
+    None if the file differs in any way from what :func:`keep` writes.
     """
     try:
         found = parse_json(read_text(_path(key)))
@@ -71,16 +71,12 @@ def recall(key: str, names: Sequence[str]) -> dict[str, Any] | None:
 
 
 def keep(key: str, trials: Sequence[Trial], chosen: Trial, notes: list[str], complete: bool, budget_s: float) -> None:
-    """Remember a race; a folder that cannot be written is no error."""
+    """Cache a race; a folder that cannot be written is no error."""
     document = {
-        "schema_version": SCHEMA,
-        "key": key,
+        "schema_version": SCHEMA, "key": key,
         "trials": [{name: getattr(trial, name) for name in _FIELDS} for trial in trials],
-        "chosen": list(trials).index(chosen),
-        "notes": notes,
-        "complete": complete,
-        "budget_s": budget_s,
-    }
+        "chosen": list(trials).index(chosen), "notes": notes, "complete": complete, "budget_s": budget_s,
+    }  # fmt: skip
     try:
         write_json(_path(key), document)
     except GluontuneError:
@@ -96,7 +92,7 @@ _MEASURED = ("step_ms", "speedup")
 
 
 def _trial(row: dict[str, Any], names: Sequence[str]) -> Trial:
-    """A trial from its row. ValueError, KeyError, TypeError: it is none that could be run here."""
+    """A trial from its row; raises ValueError, KeyError, TypeError if it is damaged or cannot run here."""
     if set(row) != set(_FIELDS) or row["settings"] not in SETTINGS or not set(row["rewrites"]) <= set(names):
         raise ValueError("not a trial")
     for name in _MEASURED:
@@ -131,15 +127,15 @@ def _array(array: Any) -> Any:
 
 
 _PLAIN = (int, float, str)
-# Names, and what a block notes at a hybridized forward: neither says what it computes.
-_NOT_OWN = (
+# Names and attributes that a hybridized forward sets: neither changes the result.
+_IGNORED = (
     "_prefix", "_name", "_alias", "_empty_prefix", "_active", "_backend", "_profiler_scope_name", "_in_format",
     "_out_format",
 )  # fmt: skip
 
 
 def _structure(net: Any) -> list[Any]:
-    """Each block: path, class, the code of its own forward, its attributes as MXNet prints them, its parameters."""
+    """Each block's path, class, code of its forward, attributes as MXNet prints them, and parameters."""
     rows = []
     for path, block in walk(net):
         kind = type(block)
@@ -149,18 +145,18 @@ def _structure(net: Any) -> list[Any]:
             if not base.__module__.startswith(("mxnet.", "builtins"))
             for name in ("forward", "hybrid_forward")
         ]
-        own = repr(block) if not block._children else ""
-        own += json.dumps(
-            {k: v for k, v in vars(block).items() if k not in _NOT_OWN and isinstance(v, _PLAIN)},
-            sort_keys=True,  # a net that is put back after a race has them in another order
+        settings = repr(block) if not block._children else ""
+        settings += json.dumps(
+            {k: v for k, v in vars(block).items() if k not in _IGNORED and isinstance(v, _PLAIN)},
+            sort_keys=True,  # restoring a net after a race changes the order
         )
         parameters = [[list(p.shape or ()), str(p.dtype), p.grad_req] for p in block._reg_params.values()]
-        rows.append([path, kind.__module__, kind.__qualname__, code, own, parameters])
+        rows.append([path, kind.__module__, kind.__qualname__, code, settings, parameters])
     return rows
 
 
 def _graph(root: Any, inputs: tuple[Any, ...] | None) -> Any:
-    """Operators and attributes of the traced graph without names; None where it cannot be traced."""
+    """Operators and attributes of the traced graph without names; None if it cannot be traced."""
     if inputs is None:
         return None
     before = root._cached_graph, root._in_format, root._out_format
@@ -169,26 +165,26 @@ def _graph(root: Any, inputs: tuple[Any, ...] | None) -> Any:
         with as_imperative(root):
             _, symbol = root._get_graph(*inputs)
         graph = json.loads(symbol.tojson(remove_amp_cast=False))
-        # An input's third number counts how often running statistics were traced before.
+        # An input's third number counts earlier traces of running statistics.
         nodes = [[n["op"], n.get("attrs"), [i[:2] for i in n["inputs"]]] for n in graph["nodes"] if n["op"] != "null"]
         variables = [i for i, n in enumerate(graph["nodes"]) if n["op"] == "null"]
         return [nodes, variables, graph["heads"]]
-    except Exception:  # a user's code may raise anything when it is traced
+    except Exception:  # tracing runs the user's code
         return None
     finally:
         root._cached_graph, root._in_format, root._out_format = before
 
 
 def _callable(value: Any) -> Any:
-    """What a function computes, as far as its code tells; of a block, its structure."""
+    """The code and names of a function, or a block's structure."""
     if value is None:
         return None
     if hasattr(value, "_children") and hasattr(value, "_reg_params"):
         return _structure(value)
     call = inspect.getattr_static(type(value), "__call__", None)  # an object that is called
     code = getattr(value, "__code__", None) or getattr(call, "__code__", None)
-    own = [str(getattr(value, name, "")) for name in ("__module__", "__qualname__")]
-    return [type(value).__qualname__, *own, _code(code) if isinstance(code, CodeType) else None]
+    names = [str(getattr(value, name, "")) for name in ("__module__", "__qualname__")]
+    return [type(value).__qualname__, *names, _code(code) if isinstance(code, CodeType) else None]
 
 
 def _code(code: CodeType) -> list[Any]:

@@ -1,9 +1,8 @@
-"""Which layers of a network each rewrite would change.
+"""The layers of a network that each rewrite would change; imported only where mxnet is needed.
 
-Only layers of exactly Gluon's class are taken: a subclass may compute something of its own. What stands in a block's
-own code, where no layer's class reaches, is rewritten in the traced graph: the block is given a class made for it,
-which derives from its own and changes the graph after Gluon has traced it. In imperative mode, which traces nothing,
-such a rewrite does nothing. Imported only where mxnet is needed.
+Only layers of exactly Gluon's class are taken: a subclass may compute differently. Code of a block, which is no
+layer, is rewritten in the traced graph: the block gets a class derived from its own that changes the graph after
+Gluon's trace. In imperative mode, without a trace, such a rewrite does nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _BLOCK = 16  # channels of a block in oneDNN's layout for AVX-512
 _AMX_CHANNELS = 32  # a tile holds 32 bfloat16; oneDNN pads fewer, and MXNet refuses padded weights
 
 nn = mxnet().gluon.nn
-_containers = (nn.HybridSequential, _blocks.WholeSequential)  # in a plain one the gradient would be wrong
+_containers = (nn.HybridSequential, _blocks.WholeSequential)  # in a plain one the gradient is wrong
 
 
 def whole_sequential(net: Any, seen: dict[int, Seen]) -> list[Target]:
@@ -39,7 +38,7 @@ def _joinable(block: Any) -> bool:
 
 
 def pool_to_mean(net: Any, seen: dict[int, Seen]) -> list[Target]:
-    """Average pooling layers whose output is 1×1 whatever the input, or for the input that was seen."""
+    """Average pooling layers whose output is 1×1 for any input, or for the sample input."""
     targets = []
     for path, block in walk(net):
         if type(block) is nn.GlobalAvgPool2D:
@@ -58,7 +57,7 @@ def _covers_map(pool: Any, seen: Seen | None) -> bool:
 
 
 def pad_channels(net: Any, seen: dict[int, Seen]) -> list[Target]:
-    """Convolutions over 1 or 3 channels. Their weight's shape must be known."""
+    """Convolutions over 1 or 3 channels with a known shape of weights."""
     return [
         Target(path, block, _blocks.PaddedConv2D)
         for path, block in walk(net)
@@ -70,15 +69,15 @@ def pad_channels(net: Any, seen: dict[int, Seen]) -> list[Target]:
 
 
 def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
-    """BatchNorm and relu that follow each other in a HybridSequential which runs them itself, once each.
+    """BatchNorm and relu in sequence in a HybridSequential which runs each of them once.
 
-    Without sample inputs nothing is changed: only a forward pass shows that the container was called as
-    a whole, that nothing else took what stands between the two, and that the map is ``(N, C, H, W)``.
+    Without sample inputs nothing is changed: only a forward pass shows that the container was called as a whole, that
+    nothing else reads the map between the two, and that it is ``(N, C, H, W)``.
 
-    The map must come from a convolution that gives it in blocks of channels. The fused kernel notes where the
-    relu cut off, in the order of the map's layout; MXNet reorders a plain map before the backward pass, but
-    not that note, and the gradients would be wrong without a word. Nor may it go to a layer whose gradient comes
-    in another layout, for which there is no fused kernel.
+    The map must come from a convolution with an output in blocks of channels. The fused kernel stores the relu's mask
+    in the order of the map's layout; MXNet reorders a plain map before the backward pass, but not the mask, and
+    gradients would be silently wrong. Nor may the map go to a layer whose gradient has another layout, for which
+    there is no fused kernel.
     """
     targets = []
     blocked = _blocked_outputs(net, seen)
@@ -97,7 +96,7 @@ def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
 
 
 def order_sums(net: Any, seen: dict[int, Seen]) -> list[Target]:
-    """The roots that Gluon compiles whose graph has a sum that would be computed into its second operand.
+    """The compiled roots whose graph has a sum that would be computed into its second operand.
 
     Sample inputs are needed to trace; a root that cannot be traced is left alone.
     """
@@ -116,7 +115,7 @@ def _sums_to_order(root: Any, seen: dict[int, Seen]) -> int:
         root._cached_graph = ()
         _, symbol = root._get_graph(*seen[id(root)].arguments[0])
         return exchange_operands(symbol)[1]
-    except Exception:  # a user's code may raise anything when it is traced; check_hybridizable says what
+    except Exception:  # tracing runs the user's code; check_hybridizable reports its errors
         return 0
     finally:
         root._cached_graph, root._in_format, root._out_format = before
@@ -125,8 +124,8 @@ def _sums_to_order(root: Any, seen: dict[int, Seen]) -> int:
 def keep_blocks(net: Any, seen: dict[int, Seen]) -> list[Target]:
     """Global average poolings over blocked channels whose gradient meets no layer that would block it again.
 
-    That is where the map comes from code (the relu after a residual sum), not from a convolution or a
-    BatchNorm. Sample inputs are needed to see it; without, nothing is changed.
+    That is, the map comes from code (the relu after a residual sum), not from a convolution or a BatchNorm. Without
+    sample inputs nothing is changed.
     """
     norms = {nn.Conv2D, nn.BatchNorm, _blocks.FusedBatchNorm, _blocks.PaddedConv2D}
     blocking = {id(a) for _, b in walk(net) if type(b) in norms and id(b) in seen for a in _given(seen[id(b)])}
@@ -153,9 +152,8 @@ def _given(seen: Seen) -> list[Any]:
 def narrow_in_float32(net: Any, seen: dict[int, Seen]) -> list[Target]:
     """Convolutions whose channels do not fill AMX's tiles, and the BatchNorms that lead back to bfloat16.
 
-    The latter stand after such a convolution with enough outputs, and hand their output to code (an
-    addition of branches) rather than to a layer: float32 would spread through the addition. Sample inputs
-    are needed to see them; without, nothing is changed.
+    These follow such a convolution with enough outputs, and their output goes to code (an addition of branches)
+    rather than to a layer: float32 would spread through the addition. Without sample inputs nothing is changed.
     """
     if not seen:
         return []
@@ -183,9 +181,9 @@ def narrow_in_float32(net: Any, seen: dict[int, Seen]) -> list[Target]:
 
 
 def _blocked_outputs(net: Any, seen: dict[int, Seen]) -> set[int]:
-    """Identities of the maps that convolutions give in blocks of channels, forward and backward.
+    """Identities of the maps that convolutions return in blocks of channels, forward and backward.
 
-    Over a first layer's 1 or 3 channels there is such a kernel in float32 only; in bfloat16 over padded ones.
+    Over a first layer's 1 or 3 channels such a kernel exists in float32 only; in bfloat16 over padded ones.
     """
     found: set[int] = set()
     kinds = (nn.Conv2D, _blocks.PaddedConv2D, _blocks.Float32Conv2D)
@@ -204,10 +202,10 @@ def _blocked_outputs(net: Any, seen: dict[int, Seen]) -> set[int]:
 
 
 def _odd_layouts(net: Any, seen: dict[int, Seen]) -> set[int]:
-    """Identities of the maps whose gradient comes in a layout of its own.
+    """Identities of the maps whose gradient has another layout.
 
-    A pooling of Gluon's own kind (no rewritten one) to 1×1 gives such a gradient, and a grouped convolution
-    that is not depthwise, whose blocks are those of its groups.
+    Such gradients come from a pooling of Gluon's class (not a rewritten one) to 1×1, and from a grouped convolution
+    that is not depthwise, which has blocks by group.
     """
     poolings = (nn.GlobalAvgPool2D, nn.GlobalMaxPool2D, nn.AvgPool2D, nn.MaxPool2D)
     found: set[int] = set()
@@ -230,7 +228,7 @@ def _fusible(
     if norm.fuse_relu or norm._kwargs["axis"] != 1 or norm._kwargs["use_global_stats"]:
         return False
     if norm._forward_hooks or relu._forward_pre_hooks:
-        return False  # someone looks at what stands between them
+        return False  # a hook reads the map between them
     if before is None or after is None or not len(before.inputs) == len(after.inputs) == calls == 1:
         return False
     follows = after.inputs[0][0] is before.outputs[0][0] and len(before.input_shapes()[0]) == 4
@@ -243,11 +241,11 @@ def _input_channels(conv: Any) -> int:
 
 
 _SUM = "elemwise_add"
-_FREE_OUTPUT = ("BatchNorm", "Convolution")  # their backward does not read what they gave
+_FREE_OUTPUT = ("BatchNorm", "Convolution")  # their backward does not read their output
 
 
 class OrderedSums:
-    """What ``with_ordered_sums`` mixes into a block's class."""
+    """The mix-in of ``with_ordered_sums``."""
 
     plain: type
     _cached_graph: Any
@@ -264,22 +262,22 @@ class OrderedSums:
 
 @functools.cache
 def with_ordered_sums(plain: Any) -> type:
-    """A class like ``plain``, of the same name, whose graph has its sums ordered."""
+    """A class like ``plain``, of the same name, with ordered sums in its graph."""
     names = {"plain": plain, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
     return type(plain.__name__, (OrderedSums, plain), names)
 
 
 def plain_class(block: Any) -> type:
-    """The class of ``block`` as it was before its graph was rewritten."""
+    """The class of ``block`` before a rewrite of its graph."""
     kind = type(block)
     return kind.plain if issubclass(kind, OrderedSums) else kind
 
 
 def exchange_operands(symbol: Any) -> tuple[Any, int]:
-    """``symbol`` with the operands of some sums exchanged, and of how many.
+    """``symbol`` with the operands of some sums exchanged, and the number of these.
 
-    They are exchanged where the second operand may be overwritten (nobody else reads it) and the first
-    may not. Addition commutes exactly, so that no bit of the result changes.
+    They are exchanged if only the second operand may be overwritten (nothing else reads it). Addition commutes
+    exactly: no bit of the result changes.
 
     >>> mx = mxnet()
     >>> x = mx.sym.relu(mx.sym.var("x"))
@@ -308,6 +306,6 @@ def exchange_operands(symbol: Any) -> tuple[Any, int]:
 
 
 def _remake(plain: type) -> Any:
-    """For pickle and copy, which find no class by the name of one that was made here."""
+    """Pickle and copy cannot look up a class made at run time."""
     kind: Any = with_ordered_sums(plain)
     return kind.__new__(kind)

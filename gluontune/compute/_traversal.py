@@ -1,4 +1,4 @@
-"""Walking a network, and watching one forward pass of it without leaving a trace; of ``mx.nd`` or of ``mx.np``."""
+"""The blocks of a network, of ``mx.nd`` or ``mx.np``, and the arrays of one forward pass without side effects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def walk(net: Any) -> Iterator[tuple[str, Any]]:
 
 
 def clear_caches(net: Any) -> None:
-    """Forget compiled graphs, so that the next call compiles what the network is now."""
+    """Drop compiled graphs, so that the next call compiles the present network."""
     for _, block in walk(net):
         if hasattr(block, "_clear_cached_op"):
             block._clear_cached_op()
@@ -36,7 +36,7 @@ def clear_caches(net: Any) -> None:
 
 @contextlib.contextmanager
 def as_imperative(net: Any) -> Iterator[None]:
-    """While it lasts, every block runs imperatively; compiled graphs and settings come back afterwards."""
+    """In this context every block runs imperatively; compiled graphs and settings come back afterwards."""
     blocks = [block for _, block in walk(net) if hasattr(block, "_active")]
     before = [(block, block._active) for block in blocks]
     try:
@@ -50,7 +50,7 @@ def as_imperative(net: Any) -> Iterator[None]:
 
 @dataclass
 class Seen:
-    """What one block took and gave in a forward pass, by call: its arrays, and its arguments as they were."""
+    """Input and output arrays of one block in a forward pass, by call, and its arguments."""
 
     inputs: list[list[Any]]
     outputs: list[list[Any]]
@@ -64,10 +64,10 @@ class Seen:
 
 
 def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
-    """Run ``net`` forward once, imperatively and in prediction mode, and note each block's arrays.
+    """Run ``net`` forward once, imperatively and in prediction mode, and record each block's arrays.
 
-    Running averages, random states of dropout and compiled graphs stay as they are; parameters whose
-    shape was still unknown get it, as they would in any first call that works.
+    Running averages, random states of dropout and compiled graphs stay unchanged; parameters with an unknown shape
+    get it, as in any first call that works.
 
     Returns:
         by ``id(block)``; a block that was not called is missing.
@@ -107,10 +107,10 @@ def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
 
 
 def sample_of(net: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of one call of ``net``, from what the user gave as sample inputs.
+    """The arguments of one call of ``net``, from the user's sample inputs.
 
-    One list or tuple alone may stand for one argument (the net takes a list) or for all of them; what the net
-    takes is found by trying. Arrays become the kind that the net computes with.
+    A single list or tuple may be one argument (the net takes a list) or all of them: the one that works is taken.
+    Arrays become the kind that the net computes with.
 
     Raises:
         UsageError: no array among them, or the net takes neither.
@@ -132,7 +132,7 @@ def sample_of(net: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _mixed_kinds(net: Any) -> str:
-    """What to add to an error where a network's arrays and the active semantics are of different kinds."""
+    """An addition to an error if a network's arrays and the active semantics are of different kinds, or ""."""
     built, active = uses_np(net), uses_np()
     if built == active:
         return ""
@@ -142,7 +142,7 @@ def _mixed_kinds(net: Any) -> str:
 
 
 def _check_inputs(inputs: tuple[Any, ...]) -> None:
-    """Sample inputs must be NDArrays: anything else fails deep inside MXNet with an obscure message."""
+    """Refuse sample inputs other than NDArrays, which fail deep inside MXNet with an obscure message."""
     nd = mxnet().nd.NDArray
     for place, value in enumerate(inputs):
         if value is not None and not any(isinstance(a, nd) for a in _arrays(value)):
@@ -153,7 +153,7 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The line of an error that says what is wrong: MXNet's own, where it has one."""
+    """The first informative line of an error: MXNet's if it has one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and "Stack trace" not in line]
     picked = next((line for line in lines if line.startswith(("MXNetError", "Error in operator"))), "")
     return (picked or (lines[0] if lines else type(error).__name__))[:300]
@@ -164,6 +164,20 @@ def flat(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [item for part in value for item in flat(part)]
     return [] if value is None else [value]
+
+
+def batch_size(inputs: tuple[Any, ...]) -> int:
+    """The length of the first axis that all arrays share, or 0."""
+    arrays = flat(inputs)
+    size = arrays[0].shape[0] if arrays and arrays[0].shape else 0
+    return size if all(a.shape and a.shape[0] == size for a in arrays) else 0
+
+
+def first_samples(value: Any, count: int) -> Any:
+    """The first ``count`` samples of each array, in the same nesting."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(first_samples(item, count) for item in value)
+    return None if value is None else value[:count]
 
 
 def _arrays(value: Any) -> list[Any]:
@@ -177,10 +191,10 @@ _inside = threading.local()  # .np: a forward of a network of mx.np is running w
 
 
 def either_kind(forward: Any) -> Any:
-    """A ``hybrid_forward`` written with operators of ``mx.nd``, for networks of ``mx.np`` too.
+    """A ``hybrid_forward`` written with operators of ``mx.nd``, usable by networks of ``mx.np`` too.
 
-    Most of ``npx``'s operators are the old ones by another name, and some old ones have no name there at all; so
-    arrays and symbols change their kind at the door, which costs nothing.
+    Most operators of ``npx`` are the old ones by another name, and some old ones are missing; so arrays and symbols
+    change their kind at the boundary, which costs nothing.
     """
 
     @functools.wraps(forward)
@@ -199,7 +213,7 @@ def either_kind(forward: Any) -> Any:
 
 
 def as_called(forward: Any, F: Any, *args: Any, **parameters: Any) -> Any:
-    """Within such a ``hybrid_forward``: that of Gluon's own layer, which takes the network's kind of array."""
+    """Call Gluon's ``hybrid_forward`` from one of :func:`either_kind`, with the network's kind of array."""
     if not getattr(_inside, "np", False):
         return forward(F, *args, **parameters)
     _inside.np = False

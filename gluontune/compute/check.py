@@ -1,4 +1,4 @@
-"""Can this network be compiled, does it still compute the same, and if not: which line is it?"""
+"""The check that a network compiles and computes the same, or the line that prevents it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from gluontune.compute._diagnose import Finding, explain, source
 from gluontune.compute._passes import check_initialized, gradient_gap, preserved, run, varies, without_dropout
-from gluontune.compute._traversal import Seen, first_line, flat, sample_of, walk, watch
+from gluontune.compute._traversal import Seen, batch_size, first_line, first_samples, sample_of, walk, watch
 from gluontune.compute.mode import set_mode, topmost_hybrid
 from gluontune.compute.tracing import of_call, place_of_branch
 from gluontune.core.errors import UsageError
@@ -19,15 +19,12 @@ from gluontune.runtime import mxnet
 
 @dataclass
 class HybridizeCheck:
-    """The answer of :func:`check_hybridizable`.
-
-    ``output_error`` and ``gradient_error`` are the largest relative differences between both modes (None
-    if compiling failed); ``notes`` say how they were taken.
+    """The result of :func:`check_hybridizable`.
 
     Args:
-        findings: what stands against hybridizing, each with its file and line.
+        findings: obstacles to hybridizing, each with its file and line.
         output_error, gradient_error: largest relative differences between both modes; None if compiling failed.
-        notes: how they were taken.
+        notes: the conditions of the comparison.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -51,10 +48,10 @@ class HybridizeCheck:
 
 
 def check_hybridizable(net: Any, *inputs: Any, tolerance: float | None = None) -> HybridizeCheck:
-    """Run ``net`` imperatively and compiled, and compare outputs and gradients. The net stays as it was.
+    """Run ``net`` imperatively and compiled, and compare outputs and gradients. The net stays unchanged.
 
-    Dropout layers are off while results are compared. A network that draws elsewhere, too, is compared in prediction
-    mode, by its outputs.
+    Dropout layers are off during the comparison. A network with other random numbers is compared in prediction mode, by
+    its outputs.
 
     Args:
         net: an initialized Gluon block.
@@ -87,35 +84,27 @@ def check_hybridizable(net: Any, *inputs: Any, tolerance: float | None = None) -
 
 
 def _static_findings(net: Any) -> list[Finding]:
-    """What can be said without running: plain blocks, and hooks that compiled parents never call."""
+    """Findings without a run: plain blocks, and hooks that compiled parents never call."""
     hybrid, nn = mxnet().gluon.HybridBlock, mxnet().gluon.nn
     findings = []
     for path, block in walk(net):
-        if type(block) is nn.Sequential:
-            findings.append(
-                Finding(
-                    "warning", path, "Sequential", "",
-                    "a plain Sequential stays imperative; its layers are compiled one by one",
-                    "Write HybridSequential() for Sequential(), or take the rewrite whole-sequential "
-                    "(gt.compute.apply_rewrites), where all its layers are hybrid.",
-                )
-            )  # fmt: skip
+        kind, where = type(block), ""
+        if kind is nn.Sequential:
+            reason = "a plain Sequential stays imperative; its layers are compiled one by one"
+            cure = (
+                "Write HybridSequential() for Sequential(), or take the rewrite whole-sequential "
+                "(gt.compute.apply_rewrites), where all its layers are hybrid."
+            )
         elif not isinstance(block, hybrid):
-            findings.append(
-                Finding(
-                    "warning", path, type(block).__name__, source(type(block), "forward"),
-                    "a plain Block stays imperative; what it contains is compiled piece by piece",
-                    "Derive it from HybridBlock (forward → hybrid_forward).",
-                )
-            )  # fmt: skip
+            where = source(kind, "forward")
+            reason = "a plain Block stays imperative; what it contains is compiled piece by piece"
+            cure = "Derive it from HybridBlock (forward → hybrid_forward)."
         elif path and (block._forward_hooks or block._forward_pre_hooks):
-            findings.append(
-                Finding(
-                    "warning", path, type(block).__name__, "",
-                    "it has a forward hook, which a compiled parent never calls",
-                    "Detach it, or return what it looks at as another output.",
-                )
-            )  # fmt: skip
+            reason = "it has a forward hook, which a compiled parent never calls"
+            cure = "Detach it, or return what it looks at as another output."
+        else:
+            continue
+        findings.append(Finding("warning", path, kind.__name__, where, reason, cure))
     return findings
 
 
@@ -123,7 +112,7 @@ def _compare(net: Any, inputs: tuple[Any, ...], seen: dict[int, Seen], result: H
     two_graphs = _note_modes(net, seen, result)
     try:
         set_mode(net, "imperative")
-        draws = varies(net, inputs, True)  # where not: works in prediction, but not while gradients are recorded
+        draws = varies(net, inputs, True)  # raises if only prediction works
         set_mode(net, "hybridized")
         frozen = draws and not varies(net, inputs, True)
     except Exception as error:
@@ -165,14 +154,14 @@ def _compare_results(
 
 
 def _note_modes(net: Any, seen: dict[int, Seen], result: HybridizeCheck) -> bool:
-    """Warn of each compiled part that has another graph in training than in prediction; whether there is one."""
+    """Warn of each compiled part with another graph in training than in prediction. Returns whether one exists."""
     found = False
     for root in topmost_hybrid(net):
         if id(root) not in seen:
             continue
         try:
             predict, train, why = of_call(root, seen[id(root)].arguments[0])
-        except Exception:  # the comparison says what cannot be compiled
+        except Exception:  # the comparison reports what cannot be compiled
             continue
         if train is not predict:
             found = True
@@ -204,7 +193,7 @@ def _freezes(block: Any, inputs: tuple[Any, ...]) -> bool:
 
 
 def _locate(net: Any, seen: dict[int, Seen], wrong: Callable[[Any, tuple[Any, ...]], Any], detail: str) -> Finding:
-    """The deepest block for which ``wrong(block, inputs)`` holds, alone and on the inputs that it had."""
+    """The deepest block for which ``wrong(block, inputs)`` holds, alone and on its inputs."""
     reason = "compiled, it computes something else: Python state, numpy values or is_training() were frozen"
     cure = "What changes from call to call must come in as an input or be drawn by F.random or F.Dropout."
     path, culprit = "", net
@@ -223,12 +212,11 @@ def _locate(net: Any, seen: dict[int, Seen], wrong: Callable[[Any, tuple[Any, ..
 
 
 def _other_batch_size(net: Any, inputs: tuple[Any, ...], result: HybridizeCheck, tol: float) -> None:
-    """The graph must also fit the incomplete batch at the end of an epoch."""
-    arrays = flat(inputs)
-    size = arrays[0].shape[0] if arrays and arrays[0].shape else 0
-    if size < 2 or any(not a.shape or a.shape[0] != size for a in arrays) or tol == float("inf"):
+    """Check the graph on an incomplete batch, as at the end of an epoch."""
+    size = batch_size(inputs)
+    if size < 2 or tol == float("inf"):
         return
-    part = tuple(_map(lambda a: a[: size // 2], value) for value in inputs)
+    part = first_samples(inputs, size // 2)
     try:
         compiled, detail = run(net, part, False)[0], ""  # with the graph that the whole batch compiled
     except Exception as error:
@@ -254,9 +242,3 @@ def _default_tolerance() -> float:
     from gluontune.compute.process import started_dtype
 
     return 0.1 if started_dtype() == "bfloat16" else 1e-3
-
-
-def _map(function: Any, value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map(function, item) for item in value)
-    return None if value is None else function(value)

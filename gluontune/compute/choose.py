@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any, Callable
 
 from gluontune.compute import _remember
-from gluontune.compute._eliminate import Budget, Contest
+from gluontune.compute._eliminate import Budget, Elimination
 from gluontune.compute._passes import check_initialized, preserved, restore
 from gluontune.compute._traversal import flat, sample_of
 from gluontune.compute.mode import compile_roots, topmost_hybrid
@@ -20,18 +20,19 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.stats import bounds
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
 
-WORTH = 1.02  # what is hardly faster here can be slower in the next process, whose memory lies elsewhere
-ENOUGH = 1.5  # a race cut short is run again for a budget so many times as large
+WORTH = 1.02  # a smaller gain can vanish in the next process, with other memory addresses
+ENOUGH = 1.5  # a race cut short runs again for a budget this many times as large
 
 
 @dataclass
 class HybridizeReport:
-    """What :func:`hybridize` tried and chose; ``net`` is the user's, now in the chosen mode.
+    """The trials and the choice of :func:`hybridize`.
 
     Args:
-        trials: in the order in which they were first run; each says when it was ``dropped``.
-        seconds: what the call cost, all told. cached: whether an earlier race on this machine decided.
-        notes: in sentences, what a reader of the choice should know; what the budget left untried, too.
+        net: the user's, now in the chosen mode. chosen: the fastest trial.
+        trials: in the order of their first run, with ``dropped``.
+        notes: sentences on the choice and on what the budget left untried.
+        seconds: cost of the whole call. cached: whether an earlier race on this machine decided.
     """
 
     net: Any
@@ -75,26 +76,25 @@ def hybridize(
 ) -> HybridizeReport:
     """Measure modes and rewrites on this network and batch, interleaved, and keep the fastest.
 
-    A step is forward, loss and backward, with gradients into every parameter; the update is left out,
-    because no mode changes it. A way to run that gives other gradients has failed. Weights, averages and
-    gradients are as before afterwards. Something other than the best plain mode is chosen only if its
-    interval says that it is faster, and its median by how much: 2 % at least.
+    A step is forward, loss and backward, with gradients into every parameter; the update is left out, because no mode
+    changes it. A way to run with other gradients has failed. Weights, averages and gradients are restored afterwards.
+    The best plain mode is replaced only by one whose interval and median (by 2 % at least) are faster.
 
-    The race must cost less than it saves. It looks at each way to run for two steps, drops what is far behind, and
-    times the rest in heats, until its budget is spent. The outcome is remembered in the cache folder
+    The race must cost less than it saves: it looks at each way to run for two steps, drops those far behind, and
+    times the rest in heats, until its budget is spent. The outcome is cached in the cache folder
     (:func:`gluontune.core.files.cache_dir`) for this graph, these shapes, this machine, these versions and threads.
 
     Args:
         net: an initialized Gluon block; it is left in the chosen mode, with the chosen rewrites applied.
-        inputs: a training batch as it will be, in shape, type and device.
-        loss: takes the output, gives the loss; None takes the mean square as a stand-in.
+        inputs: a training batch of the final shape, type and device.
+        loss: of the output; None takes the mean square as a stand-in.
         rewrites: names to try; None tries all that apply here.
         buckets: further input tuples of other shapes; a step then runs each in turn.
-        steps: training steps to come, where they are known. Where even one look would cost more than 5 % of them,
-            nothing is run, and the net stays in the mode that it is in.
-        budget_s: seconds that the race may take; None is 15 s, or 5 % of the steps to come if that is less.
-        rounds: interleaved repeats in the last heat, at least 3; 8 are always made where there is time.
-        refresh: race anew, whatever is remembered.
+        steps: training steps to come, if known. If even one look would cost more than 5 % of them, nothing runs, and
+            the net stays in its mode.
+        budget_s: seconds for the race; None is 15 s, or 5 % of the steps to come if that is less.
+        rounds: interleaved repeats in the last heat, at least 3; 8 are made if time is left.
+        refresh: race anew in spite of a cached outcome.
 
     Raises:
         UsageError: the net is not initialized, or fails on the input in imperative mode.
@@ -143,12 +143,12 @@ def _check_numbers(inputs: tuple[Any, ...], steps: int | None, budget_s: float |
 
 
 def _remembered(net: Any, key: str, names: tuple[str, ...], budget: Budget) -> HybridizeReport | None:
-    """The outcome of an earlier race; None where there is none, or this budget could tell more."""
+    """The outcome of an earlier race; None if it is missing, or this budget allows a better race."""
     found = _remember.recall(key, names)
     if found is None:
         return None
     if len(found["trials"]) == 1 and present_mode(net) != found["chosen"].settings:
-        return None  # it stayed as it was, for want of seconds: so does this one, which is in another mode
+        return None  # that race had too few seconds and kept its mode, which is not this net's
     step_s = found["chosen"].step_ms["median"] / 1e3
     if not found["complete"] and budget.seconds(step_s) > ENOUGH * found["budget_s"]:
         return None
@@ -185,39 +185,39 @@ def _raced(
     with preserved(net), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         race = Race(net, step, inputs)
-        contest = Contest(race, budget, rounds, hold, began)
-        contest.run(names, bool(topmost_hybrid(net)))
+        elimination = Elimination(race, budget, rounds, hold, began)
+        elimination.run(names, bool(topmost_hybrid(net)))
         restore(race.plain)
-    if contest.reference.error:
-        raise UsageError(f"net fails on this input in imperative mode: {contest.reference.error}")
-    if len(contest.trials) == 1 and contest.untried:
-        took = contest.reference.step_ms
+    if elimination.reference.error:
+        raise UsageError(f"net fails on this input in imperative mode: {elimination.reference.error}")
+    if len(elimination.trials) == 1 and elimination.untried:
+        took = elimination.reference.step_ms
         assert took is not None, "a reference without an error was timed"
         why = f"a step takes {took['median']:.3g} ms: the budget ({budget}) is too small to pay for a race"
-        report = _as_it_is(net, why, contest.trials)
-        if report.chosen.step_ms:  # or the next run would pay for as little again
+        report = _as_it_is(net, why, elimination.trials)
+        if report.chosen.step_ms:  # else the next run would pay again
             rows = [_bare(t) for t in report.trials]
-            _remember.keep(key, rows, rows[-1], report.notes, False, contest.seconds())
+            _remember.keep(key, rows, rows[-1], report.notes, False, elimination.seconds())
         return report
-    report = _judge(net, contest.trials, contest.finalists, len(batches))
+    report = _judge(net, elimination.trials, elimination.finalists, len(batches))
     report.notes += refused
-    if contest.untried:
-        report.notes.append(f"not tried, for the budget ({budget}) was spent: {', '.join(contest.untried)}")
+    if elimination.untried:
+        report.notes.append(f"not tried, for the budget ({budget}) was spent: {', '.join(elimination.untried)}")
     rows, spent = [_bare(t) for t in report.trials], budget.seconds(report.chosen._times[0])
     chosen = rows[report.trials.index(report.chosen)]
-    _remember.keep(key, rows, chosen, report.notes, contest.complete, spent)
+    _remember.keep(key, rows, chosen, report.notes, elimination.complete, spent)
     return report
 
 
 def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) -> HybridizeReport:
-    """Start from the best plain mode; each other finalist must be faster beyond doubt, and by WORTH, to replace it."""
+    """Choose the best plain mode, or a finalist that is faster by its interval and by WORTH."""
     baseline = trials[0]
     for trial in trials:
         if trial.step_ms and trial.speedup and trial.settings != "imperative":
             saved = trial.step_ms["median"] * (trial.speedup["median"] - 1)
             trial.break_even_steps = int(trial.compile_s * 1e3 / saved) + 1 if saved > 0 else None
     plain = [t for t in trials if not t.rewrites and "bulks" not in t.settings]
-    # Where none is in the last heat, all were far behind.
+    # None in the last heat: all were far behind.
     chosen = _best_plain([t for t in plain if t in finalists] or plain, batches)
     for trial in finalists:
         if trial in (chosen, baseline) or not trial.step_ms:
@@ -231,10 +231,10 @@ def _judge(net: Any, trials: list[Trial], finalists: list[Trial], batches: int) 
 
 
 def _best_plain(modes: list[Trial], batches: int) -> Trial:
-    """The fastest of MXNet's own modes.
+    """The fastest of MXNet's modes.
 
-    Where all batches have one shape, ``static`` (``static_shape=True``) is taken instead of ``static_alloc``: it does
-    the same work and decides less at each step.
+    If all batches have one shape, ``static`` (``static_shape=True``) replaces ``static_alloc``: it does the same work
+    with less overhead a step.
     """
     best = _fastest(modes)
     fixed = [t for t in modes if t.settings == "static" and t.step_ms]
@@ -288,5 +288,5 @@ def _median(trial: Trial) -> float:
 
 
 def _bare(trial: Trial) -> Trial:
-    """A copy without graphs, which cannot be made into plain values."""
+    """A copy without graphs, which are no plain values."""
     return Trial(**{k: v for k, v in vars(trial).items() if not k.startswith("_")})

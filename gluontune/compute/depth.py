@@ -1,9 +1,10 @@
-"""Stochastic depth for residual nets: in training, a block's branch is left out at random."""
+"""Stochastic depth for residual nets: a block's branch is left out at random in training."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gluontune.compute._traversal import walk
 from gluontune.core.errors import UsageError
 from gluontune.runtime import mxnet
 
@@ -11,10 +12,10 @@ from gluontune.runtime import mxnet
 def add_stochastic_depth(net: Any, rate: float) -> list[float]:
     """Leave out residual branches at random in training; all take part in inference.
 
-    Each image of a batch drops its own branches, and what is kept is scaled by 1 ÷ (1 - rate), so that inference
-    needs no change. The rate rises in a straight line from the first block to ``rate`` at the last, as in the
-    paper. The paper leaves a branch out for a whole batch and so saves its computation; here only the
-    regularization is had, because a symbolic graph computes every branch.
+    Each image of a batch drops its own branches, and the rest is scaled by 1 ÷ (1 - rate), so that inference needs no
+    change. The rate rises linearly from the first block to ``rate`` at the last, as in the paper. The paper leaves a
+    branch out for a whole batch, which saves its computation; a symbolic graph computes every branch, so that only
+    the regularization remains.
 
     Args:
         net: a net whose residual blocks have a ``body`` and a ``downsample`` (ResNet v1, ResNeXt and SE-ResNet of
@@ -50,14 +51,6 @@ def add_stochastic_depth(net: Any, rate: float) -> list[float]:
 
 
 def residual_blocks(net: Any) -> list[Any]:
-    """The blocks of a net that have a ``body`` and a ``downsample``, in order."""
+    """The blocks of a net with a ``body`` and a ``downsample``, in order."""
     body = mxnet().gluon.nn.HybridSequential
-    return [b for b in all_blocks(net) if isinstance(getattr(b, "body", None), body) and hasattr(b, "downsample")]
-
-
-def all_blocks(block: Any) -> list[Any]:
-    """A block and all below it, in the order of their making."""
-    found = [block]
-    for child in block._children.values():
-        found += all_blocks(child)
-    return found
+    return [b for _, b in walk(net) if isinstance(getattr(b, "body", None), body) and hasattr(b, "downsample")]

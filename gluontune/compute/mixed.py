@@ -1,6 +1,6 @@
 """Mixed precision for a network and its trainer: float16 on a GPU, bfloat16 on a CPU.
 
-Loss scaling for float16: gradients too small for the type are lifted, overflows skip a step.
+Loss scaling for float16: small gradients are scaled up, overflows skip a step.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gluontune.runtime import as_nd_array, mxnet, uses_np
 class LossScaler:
     """Dynamic loss scaling around a ``gluon.Trainer``, or a scale of one that changes nothing.
 
-    The loss is multiplied by ``scale_value``; ``step`` divides the gradients again inside the
-    optimizer (in float32, through ``rescale_grad``), so that clipping acts on true gradients. A gradient
-    that is not finite skips the step and halves the scale; ``growth_steps`` good steps in a row double it.
+    The loss is multiplied by ``scale_value``; ``step`` divides the gradients inside the optimizer (in float32, through
+    ``rescale_grad``), so that clipping acts on true gradients. A gradient that is not finite skips the step and
+    halves the scale; ``growth_steps`` good steps in a row double it.
 
     Args:
         init_scale: first scale; 1 with ``dynamic=False`` for formats that need none.
         factor: by which the scale grows and shrinks.
         growth_steps: good steps in a row before it grows.
-        dynamic: whether the gradients are inspected at all (one synchronization a step).
+        dynamic: whether the gradients are inspected (one synchronization a step).
         patience: skipped steps in a row, at the smallest scale, that count as divergence.
 
     Source: Micikevicius et al., *Mixed Precision Training*, ICLR 2018.
@@ -66,14 +66,14 @@ class LossScaler:
     def step(
         self, trainer: Any, batch_size: int, *, clip_global_norm: float | None = None, ignore_stale_grad: bool = False
     ) -> bool:
-        """Like ``trainer.step(batch_size)``, with the scale taken out of the gradients.
+        """``trainer.step(batch_size)`` with the scale taken out of the gradients.
 
         Args:
-            trainer: a ``gluon.Trainer`` or a subclass (Horovod's). For several devices it must not update
-                on the kvstore, because the overflow is looked for between reducing and updating.
+            trainer: a ``gluon.Trainer`` or a subclass (Horovod's). For several devices it must not update on the
+                kvstore, because overflows are looked for between reducing and updating.
             batch_size: divides the gradient, as for ``Trainer.step``.
-            clip_global_norm: largest norm of the whole true gradient (scale and batch size taken out); None:
-                that of a trainer of ``gt.optim.setup``.
+            clip_global_norm: largest norm of the whole true gradient (scale and batch size taken out); None is the
+                ``clip_norm`` of a trainer of ``gt.optim.setup``.
             ignore_stale_grad: as for ``Trainer.step``.
 
         Returns:
@@ -106,11 +106,11 @@ class LossScaler:
         return True
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint needs."""
+        """The state for a checkpoint."""
         return {"scale_value": self.scale_value, "good_steps": self._good_steps, "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Continue where :meth:`state_dict` was taken."""
+        """Continue from a :meth:`state_dict`."""
         self.scale_value = float(state["scale_value"])
         self._good_steps, self.skipped_steps = int(state["good_steps"]), int(state["skipped_steps"])
 
@@ -167,7 +167,7 @@ def _norm(grads: list[Any]) -> float:
     return float(nd.add_n(*squares).sqrt().asscalar())
 
 
-# An epsilon below the smallest float16 is zero there, and the layer divides by it.
+# A smaller epsilon is zero in float16, and the layer divides by it.
 SMALLEST_FLOAT16 = 2.0**-24
 SAFE_EPSILON = 1e-5
 
@@ -179,7 +179,7 @@ class MixedPrecision:
     Args:
         dtype: ``float32``, ``float16`` or ``bfloat16``.
         scaler: ``scaler.scale(loss)`` inside ``record()``, ``scaler.step(trainer, batch_size)`` after it.
-        notes: what was changed beyond the cast, one sentence each.
+        notes: changes beyond the cast, one sentence each.
     """
 
     dtype: str
@@ -195,21 +195,21 @@ class MixedPrecision:
         return self.scaler.step(trainer, batch_size, **options)
 
     def inputs(self, data: Any) -> Any:
-        """Data as the network wants it. Integers (pixels for an ``InputStage``, indices) are left alone."""
+        """Data in the network's dtype. Integers (pixels for an ``InputStage``, indices) stay unchanged."""
         return _cast(data, "float32", "float16") if self.dtype == "float16" else data
 
     def outputs(self, out: Any) -> Any:
-        """The network's output in float32, for a loss in float32. Labels need no cast at all."""
+        """The network's output in float32, for a loss in float32. Labels need no cast."""
         return _cast(out, "float16", "float32") if self.dtype == "float16" else out
 
 
 def to_mixed_precision(net: Any, trainer: Any, dtype: str) -> MixedPrecision:
     """Prepare ``net`` and ``trainer`` for training in ``dtype``, in place.
 
-    float16 (GPU): the network is cast, BatchNorm stays in float32, the optimizer keeps a float32 copy
-    of the weights (``multi_precision``), and the loss is scaled dynamically. bfloat16 (CPU): AMP casts
-    inside the operators, so ``gt.compute.start_process("bfloat16", "cpu")`` must have come first;
-    weights, gradients and updates stay float32 and need no scaling. float32 changes nothing.
+    float16 (GPU): the network is cast, BatchNorm stays in float32, the optimizer keeps a float32 copy of the weights
+    (``multi_precision``), and the loss is scaled dynamically. bfloat16 (CPU): AMP casts inside the operators, after
+    ``gt.compute.start_process("bfloat16", "cpu")``; weights, gradients and updates stay float32 and need no scaling.
+    float32 changes nothing.
 
     Args:
         net: a Gluon block, initialized.
@@ -234,7 +234,7 @@ def to_mixed_precision(net: Any, trainer: Any, dtype: str) -> MixedPrecision:
     >>> net = mx.gluon.nn.Dense(2, in_units=3)
     >>> net.initialize()
     >>> trainer = mx.gluon.Trainer(net.collect_params(), "sgd")
-    >>> precision = to_mixed_precision(net, trainer, "float32")  # a CPU of any kind has this one
+    >>> precision = to_mixed_precision(net, trainer, "float32")  # runs on any CPU
     >>> precision.dtype, precision.outputs(net(precision.inputs(mx.nd.ones((4, 3))))).shape
     ('float32', (4, 2))
     """
@@ -270,7 +270,7 @@ def refuse_np(net: Any) -> None:
     Raises:
         UsageError: it is such a net.
 
-    >>> refuse_np(mxnet().gluon.nn.Dense(2))  # a net of mx.nd is welcome
+    >>> refuse_np(mxnet().gluon.nn.Dense(2))  # a net of mx.nd passes
     """
     if process.started_dtype() == "bfloat16" and uses_np(net):
         raise UsageError(
@@ -280,7 +280,7 @@ def refuse_np(net: Any) -> None:
 
 
 def _to_float16(net: Any, trainer: Any) -> MixedPrecision:
-    """The float16 part, which asks nothing about devices (casting and updating work on a CPU too)."""
+    """The float16 part, without a check of devices (casting and updating work on a CPU too)."""
     if trainer._kv_initialized or any(updater.states for updater in trainer._updaters):
         raise UsageError("this trainer has already stepped in float32: create a new one for float16")
     if trainer._kvstore_params.get("update_on_kvstore"):
@@ -319,12 +319,8 @@ def _contexts(parameter: Any) -> list[Any]:
 
 
 def _cast(value: Any, source: str, target: str) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_cast(item, source, target) for item in value]
-    return value.astype(target) if getattr(value, "dtype", None) == _numpy_type(source) else value
-
-
-def _numpy_type(name: str) -> Any:
     import numpy as np
 
-    return np.dtype(name)
+    if isinstance(value, (list, tuple)):
+        return [_cast(item, source, target) for item in value]
+    return value.astype(target) if getattr(value, "dtype", None) == np.dtype(source) else value

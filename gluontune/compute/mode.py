@@ -1,4 +1,4 @@
-"""The three ways in which Gluon can execute a network."""
+"""Gluon's three execution modes of a network."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def set_mode(net: Any, mode: str) -> Any:
     """Put ``net`` into one execution mode and return it.
 
     Args:
-        net: a Gluon block. A plain ``Block`` is searched for its topmost ``HybridBlock`` children, which
-            are then compiled one by one; what the plain block itself computes stays imperative.
+        net: a Gluon block. In a plain ``Block``, the topmost ``HybridBlock`` children are compiled one by one; its own
+            code stays imperative.
         mode: ``imperative``, ``hybridized``, or ``static`` (``static_alloc`` and ``static_shape``: least
             work a step, and a new plan for each new input shape; of several children ``static_alloc`` alone).
 
@@ -39,11 +39,11 @@ def set_mode(net: Any, mode: str) -> Any:
 
 
 def compile_roots(net: Any, settings: Mapping[str, Any]) -> None:
-    """Give each topmost ``HybridBlock`` of ``net`` these arguments of ``hybridize``; a graph for each mode.
+    """``hybridize`` each topmost ``HybridBlock`` of ``net`` with these arguments, with a graph for each mode.
 
-    Where there are several, ``static_shape`` is left out. MXNet 1.9 computes wrong gradients with it, without a word,
-    where a chain of compiled blocks is called three times in a step, as the discriminator of a GAN is (a plain
-    ``Sequential`` is such a chain); one root called as often is right, and so is ``static_alloc``.
+    Several roots run without ``static_shape``: with it MXNet 1.9 silently computes wrong gradients if a chain of
+    compiled blocks is called three times in a step, as the discriminator of a GAN is (a plain ``Sequential`` is such a
+    chain). One root is right, and so is ``static_alloc``.
     """
     roots = topmost_hybrid(net)
     if len(roots) > 1:
@@ -54,7 +54,7 @@ def compile_roots(net: Any, settings: Mapping[str, Any]) -> None:
 
 
 def topmost_hybrid(block: Any) -> list[Any]:
-    """The hybridizable roots under ``block``; asked one by one, so that Gluon has no reason to warn."""
+    """The hybridizable roots under ``block``; hybridizing these one by one avoids Gluon's warning."""
     from gluontune.runtime import mxnet
 
     if isinstance(block, mxnet().gluon.HybridBlock):

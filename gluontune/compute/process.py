@@ -1,4 +1,4 @@
-"""What a number format demands of the whole process."""
+"""Number formats of the whole process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ logger = logging.getLogger("gluontune.compute")
 
 _started: str | None = None
 _FLOAT32_OPERATORS = ("Convolution",)
-_NO_BFLOAT16 = ("dot", "batch_dot")  # have no kernel for it on a CPU, and AMP does not know
-_MIXED = ("Concat", "concat", "LeakyReLU")  # refuse bfloat16 beside float32 (PReLU's slope), which AMP does not know
-_operators: dict[tuple[Any, str], Any] = {}  # as they were before AMP patched them, by module and name
+_NO_BFLOAT16 = ("dot", "batch_dot")  # without such kernels on a CPU, unknown to AMP
+_MIXED = ("Concat", "concat", "LeakyReLU")  # refuse bfloat16 beside float32 (PReLU's slope), unknown to AMP
+_operators: dict[tuple[Any, str], Any] = {}  # by module and name, before AMP patched them
 
 
 @dataclass(frozen=True)
 class Bfloat16Support:
     """How this CPU computes in bfloat16.
 
-    ``level`` is ``native`` (more multiplications in a cycle than float32 has), ``slow`` (instructions, but no more of
-    them than float32 has: Intel's without AMX), ``emulated`` (oneDNN converts on AVX-512) or ``none``; only the
-    first can gain. ``message`` is one sentence for the reader.
+    ``level`` is ``native`` (more multiplications in a cycle than float32), ``slow`` (instructions, but not more
+    multiplications: Intel's without AMX), ``emulated`` (oneDNN converts on AVX-512) or ``none``; only the first can
+    gain. ``message`` is one sentence for the reader.
     """
 
     level: str
@@ -34,7 +34,7 @@ class Bfloat16Support:
 
 
 def bfloat16_support(flags: set[str] | None = None, vendor: str = "") -> Bfloat16Support:
-    """Say how this CPU computes in bfloat16.
+    """How this CPU computes in bfloat16.
 
     Args:
         flags: CPU flags as Linux names them; None reads those of this machine, and its vendor.
@@ -123,7 +123,7 @@ def float32_operator(module: Any, name: str) -> Any:
 
 
 def amx_bfloat16() -> bool:
-    """Whether this process computes in bfloat16 and oneDNN was told to take AMX for it."""
+    """Whether this process computes in bfloat16 and oneDNN is set to use AMX for it."""
     wish = os.environ.get("DNNL_MAX_CPU_ISA", "").upper()
     return _started == "bfloat16" and wish == AMX_ENV["DNNL_MAX_CPU_ISA"] and amx_support().level == "granted"
 

@@ -1,7 +1,6 @@
-"""What a profile says: the heaviest operators, oneDNN's primitives, and the rewrite that cures each slow path.
+"""The report of a profile: the heaviest operators, oneDNN's primitives, and the rewrite that cures each slow path.
 
-oneDNN's verbose log says which implementation ran, and how long. Its lines look like this (oneDNN 2.4, which is in the
-mxnet 1.9.1 wheel)::
+oneDNN's verbose log has the implementation and its time. A line (oneDNN 2.4, in the mxnet 1.9.1 wheel)::
 
     dnnl_verbose,exec,cpu,convolution,jit:avx512_common,forward_training,src_f32::blocked:aBcd16b:f0 …,,\
 alg:convolution_direct,mb64_ic16oc16_ih32oh32kh3sh1dh0ph1_iw32ow32kw3sw1dw0pw1,1.77
@@ -11,6 +10,7 @@ Nothing here needs mxnet.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -39,11 +39,11 @@ class Primitive:
     Args:
         calls: executions a step.
         ms: their time a step, in milliseconds.
-        slow: why the implementation is a slow path, or "".
-        fast_ms: time that a fast implementation would take, estimated from the fast executions of the same
-            primitive in the same log by the work they do; None if there is none to compare with.
+        slow: the reason why the implementation is a slow path, or "".
+        fast_ms: estimated time of a fast implementation, by the work and the fast executions of the same primitive in
+            the same log; None without such executions.
         cure: the rewrite that avoids the slow path, or "".
-        layers: paths of the network's layers that have this shape, if the network is known.
+        layers: paths of the network's layers with this shape, if the network is known.
     """
 
     primitive: str
@@ -60,7 +60,7 @@ class Primitive:
 
 
 def parse_log(text: str | Iterable[str]) -> list[Execution]:
-    """The executions in a log; other lines and damaged ones are passed over.
+    """The executions in a log, without other or damaged lines.
 
     >>> line = "dnnl_verbose,exec,cpu,sum,simple:any,undef,src_f32::blocked:aBcd16b:f0,,,64x16x32x32,0.41"
     >>> parse_log(line)[0].implementation, parse_log(line)[0].ms
@@ -82,7 +82,7 @@ def parse_log(text: str | Iterable[str]) -> list[Execution]:
 
 
 def slow_reason(execution: Execution) -> str:
-    """Why this implementation is a slow path, or "".
+    """The reason why this implementation is a slow path, or "".
 
     >>> slow_reason(Execution("batch_normalization", "bnorm_ref:any", "backward", "", "mb64ic64ih8iw8", 9.0))
     'reference kernel'
@@ -120,9 +120,9 @@ def summarize(executions: list[Execution], steps: int) -> list[Primitive]:
 def cure_of(execution: Execution, log: list[Execution]) -> str:
     """The rewrite that avoids this slow path, or "".
 
-    A pooling to 1×1 leaves the layout ``acdB16b`` behind, which marks all that it slows down. A
-    convolution over 1 or 3 channels marks itself; what it slows down works on its output's shape. A
-    BatchNorm between AMX's layout (channels last) and a blocked one stands beside a narrow convolution.
+    A pooling to 1×1 returns the layout ``acdB16b``, which marks all that it slows down. A convolution over 1 or 3
+    channels marks itself; what it slows down has its output's shape. A BatchNorm between AMX's layout (channels last)
+    and a blocked one is next to a narrow convolution.
     """
     if "acdB" in execution.formats or (execution.primitive.startswith("pooling") and _to_one(execution)):
         return "pool-to-mean"
@@ -142,12 +142,12 @@ def cure_of(execution: Execution, log: list[Execution]) -> str:
 
 
 def _fast_rate(slow: Execution, log: list[Execution]) -> float | None:
-    """Work a millisecond of the fast executions that are most like this one."""
+    """Work a millisecond of the most similar fast executions, or None."""
     fast = [e for e in log if not slow_reason(e) and e.ms > 0]
     nearest = (
         [e for e in fast if e.primitive == slow.primitive and e.direction == slow.direction],
         [e for e in fast if e.primitive == slow.primitive],
-        # what only moves memory once or twice takes about as long as any other of its kind
+        # memory-bound primitives take about the same time for the same work
         [e for e in fast if e.primitive in _MEMORY_BOUND and slow.primitive in _MEMORY_BOUND],
     )
     for group in nearest:
@@ -166,12 +166,8 @@ def _work(execution: Execution) -> float:
         groups = n.get("g", 1)
         return n.get("mb", 1) * n["ic"] * n["oc"] * n["oh"] * n["ow"] * n["kh"] * n["kw"] / groups
     sizes = [n[k] for k in ("mb", "ic", "ih", "iw") if k in n]
-    if not sizes:
-        sizes = [int(d) for d in re.findall(r"\d+", execution.problem)]
-    total = 1.0
-    for size in sizes:
-        total *= size
-    return total if sizes else 0.0
+    sizes = sizes or [int(d) for d in re.findall(r"\d+", execution.problem)]
+    return float(math.prod(sizes)) if sizes else 0.0
 
 
 def problem_sizes(problem: str) -> dict[str, int]:
@@ -186,7 +182,7 @@ def _to_one(pooling: Execution) -> bool:
 
 @dataclass(frozen=True)
 class Operator:
-    """One MXNet operator: calls and milliseconds a step; ``remark`` says what is suspicious about it."""
+    """One MXNet operator: calls and milliseconds a step; ``remark``: a suspicion, or ""."""
 
     name: str
     calls: float
@@ -196,13 +192,13 @@ class Operator:
 
 @dataclass(frozen=True)
 class Cure:
-    """What one rewrite would avoid.
+    """The layers that one rewrite cures.
 
     Args:
         rewrite: its name in ``gt.compute.REWRITES``.
-        layers: ``{"BatchNorm": 4, "Pooling": 1}``: layers on a slow path that it cures.
-        ms: what they take a step; ``pct`` of the whole step.
-        fast_ms: what they would take on a fast path (estimate), or None.
+        layers: numbers of layers on a slow path, such as ``{"BatchNorm": 4, "Pooling": 1}``.
+        ms: their time a step. pct: its share of the whole step.
+        fast_ms: their time on a fast path (estimate), or None.
     """
 
     rewrite: str
@@ -219,15 +215,12 @@ class Cure:
 
 @dataclass
 class Profile:
-    """What :func:`profile` found. Times are of one step, in milliseconds, with logging switched on.
-
-    ``primitives`` are oneDNN's, slowest first; ``operators`` MXNet's ten heaviest; ``onednn_ms`` the sum
-    of all primitives.
+    """The result of :func:`profile`. Times are of one step, in milliseconds, with logging switched on.
 
     Args:
         step_ms: of the whole step. onednn_ms: the sum of all primitives.
         primitives: oneDNN's, slowest first. operators: MXNet's ten heaviest.
-        cures: what takes slow ones away, and the milliseconds in question. notes: remarks, one sentence each.
+        cures: the rewrites that avoid slow paths. notes: remarks, one sentence each.
     """
 
     step_ms: float
@@ -255,8 +248,8 @@ def report(log: str, measured: dict[str, Any], steps: int) -> Profile:
     """The profile of some logged steps.
 
     Args:
-        log: what the child printed, oneDNN's lines among it. measured: its ``step_ms`` (milliseconds of one step) and
-            ``operators``. steps: how many were logged.
+        log: the child's output with oneDNN's lines. measured: its ``step_ms`` (milliseconds of one step) and
+            ``operators``. steps: the number of logged steps.
     """
     executions = parse_log(log[log.find(BEGIN) : log.find(END)])
     primitives = summarize(executions, steps)
@@ -285,7 +278,7 @@ def _cures(primitives: list[Primitive], step_ms: float) -> list[Cure]:
         mine = [p for p in primitives if p.cure == rewrite]
         layers: dict[str, int] = {}
         for primitive in dict.fromkeys(p.primitive for p in mine):
-            # Forward and backward of a layer are two primitives of one: count the direction with more calls.
+            # A layer has two primitives, forward and backward: count the direction with more calls.
             by_direction: dict[str, float] = {}
             for p in mine:
                 if p.primitive == primitive:
@@ -301,7 +294,7 @@ def _cures(primitives: list[Primitive], step_ms: float) -> list[Cure]:
 
 
 def _operators(stats: dict[str, dict[str, float]]) -> list[Operator]:
-    """The ten heaviest, with a remark on a backward that takes over five times its forward."""
+    """The ten heaviest operators, with remarks."""
     ranked = sorted(stats.items(), key=lambda item: -item[1]["ms"])
     rows = []
     for name, entry in ranked[:10]:

@@ -1,4 +1,4 @@
-"""Where a training step spends its time, which slow paths it takes, and the rewrite that cures each."""
+"""The time of a training step by primitive, its slow paths, and the rewrite that cures each."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ def profile(
     env: Mapping[str, str] | None = None,
     timeout: float = 300.0,
 ) -> Profile:
-    """Run a training step in a child process, read oneDNN's log of it, and say what is slow and why.
+    """Run a training step in a child process, and report slow primitives and causes from oneDNN's log.
 
     Args:
-        target: a ``HybridBlock`` (given with ``inputs``; its graph is what runs, with a stand-in loss and
-            SGD), or the place of a function that makes a step: ``"job.py:make_step"`` or
-            ``"package.module:make_step"``. The function takes nothing and returns a callable that does
-            one whole step; it is called in the child.
+        target: a ``HybridBlock`` (with ``inputs``; its graph runs, with a stand-in loss and SGD), or a function that
+            makes a step: ``"job.py:make_step"`` or ``"package.module:make_step"``. The child calls it without
+            arguments; it returns a callable that does one whole step.
         inputs: a sample batch for a ``HybridBlock``.
         mode: ``hybridized`` or ``static``, for a ``HybridBlock``.
-        dtype: ``float32`` or ``bfloat16`` for a function. A ``HybridBlock`` runs as it is traced here:
-            in bfloat16 if this process was started for it.
+        dtype: ``float32`` or ``bfloat16`` for a function. A ``HybridBlock`` runs as traced here: in bfloat16 if this
+            process was started for it.
         steps: logged steps. warmup: steps before them.
         env: further environment variables of the child (threads, allocator).
         timeout: seconds after which the child is ended.
@@ -84,7 +83,7 @@ def profile(
 
 
 def _layer_shapes(net: Any, inputs: tuple[Any, ...]) -> dict[tuple[Any, ...], list[str]]:
-    """Paths of convolutions, BatchNorms and poolings by what oneDNN's log says of them."""
+    """Paths of convolutions, BatchNorms and poolings by their key in oneDNN's log."""
     from gluontune.compute._traversal import sample_of, walk, watch
     from gluontune.runtime import mxnet
 
@@ -117,7 +116,7 @@ def _shape_key(primitive: Primitive) -> tuple[Any, ...]:
 
 
 def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
-    """Write the traced graph, the weights and the batch to ``folder``; the net itself is not touched."""
+    """Write the traced graph, the weights and the batch to ``folder``."""
     from gluontune.compute._passes import check_initialized, preserved
     from gluontune.compute._traversal import flat, sample_of, watch
     from gluontune.runtime import as_nd_array, mxnet, uses_np
@@ -133,7 +132,7 @@ def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
         raise UsageError("profile of a HybridBlock needs a sample batch of NDArrays: profile(net, x)")
     inputs = sample_of(net, inputs)
     watch(net, *inputs)  # shapes of all parameters
-    with preserved(net), mx.autograd.record():  # the graph of training mode: a step is profiled
+    with preserved(net), mx.autograd.record():  # the graph of training mode
         net._clear_cached_op()
         variables, graph = net._get_graph(*inputs)
     names = [v.name for v in variables]
@@ -145,12 +144,10 @@ def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
     mx.nd.save(os.path.join(folder, "arrays.bin"), arrays)
     graph.save(os.path.join(folder, "graph.json"), remove_amp_cast=False)
     return {
-        "symbol": os.path.join(folder, "graph.json"),
-        "arrays": os.path.join(folder, "arrays.bin"),
-        "inputs": names,
+        "symbol": os.path.join(folder, "graph.json"), "arrays": os.path.join(folder, "arrays.bin"), "inputs": names,
         "np_shape": uses_np(net),
         "trained": [n for n, p in parameters.items() if p.grad_req != "null" and n in used],
-    }
+    }  # fmt: skip
 
 
 def _run_child(spec: str, env: Mapping[str, str] | None, timeout: float) -> str:

@@ -1,4 +1,4 @@
-"""Ways to run one network, timed in turn: each is compiled once and keeps its graph while the others run."""
+"""Ways to run one network, timed in turn; each is compiled once and keeps its graph."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from gluontune.compute.rewriting import apply_rewrites
 from gluontune.core.errors import GluontuneError
 from gluontune.core.stats import Interval, in_turn, interval, ratio_interval
 
-# What is tried besides the three modes; oneDNN's subgraph backend is for inference and left out.
+# The three modes and more; oneDNN's subgraph backend is for inference and left out.
 SETTINGS: dict[str, dict[str, Any]] = {
     **MODES,
     "static_alloc": {"active": True, "static_alloc": True},
     "static, bulks of 1": {**MODES["static"], "forward_bulk_size": 1, "backward_bulk_size": 1},
     "static, bulks of 100": {**MODES["static"], "forward_bulk_size": 100, "backward_bulk_size": 100},
 }
-REFERENCE_ROUNDS = 3  # so often a reference that is far behind runs in a heat
+REFERENCE_ROUNDS = 3  # runs of a reference that is far behind in a heat
 SHORT_S = 0.05  # a step shorter than this runs once untimed first; a longer one fills the caches itself
 
 
 @dataclass(eq=False)
 class Trial:
-    """One way to run the network, and how it measured.
+    """One way to run the network, and its measurements.
 
     Args:
         settings: ``imperative``, ``hybridized``, ``static_alloc``, ``static`` or one with a bulk size.
-        rewrites: those applied.
+        rewrites: the applied ones.
         step_ms: ``{"median", "ci95", "n"}`` of forward, loss and backward; None if it failed or was not run.
         compile_s: the first step less a later one.
-        memory_mib: growth of resident memory at the first steps (0 if it reused memory that was there).
+        memory_mib: growth of resident memory at the first steps (0 if it reused memory).
         break_even_steps: steps after which compiling has paid against imperative; None if it never does.
         speedup: against imperative without rewrites, from interleaved pairs: ``{"median", "ci95", "n"}``.
-        dropped: when it left the race, and how far behind the best it was; "" for those in the last heat.
-        error: first line of what went wrong.
+        dropped: the end of its race and its distance to the best; "" for those in the last heat.
+        error: first line of the failure.
     """
 
     settings: str
@@ -60,17 +60,17 @@ class Trial:
         return " + ".join((self.settings, *self.rewrites))
 
     def took(self, times: Sequence[float], reference: Sequence[float]) -> None:
-        """Take the seconds of steps as what this trial measured, beside those of the reference."""
+        """Set the measured seconds of steps, with those of the reference."""
         self._times = list(times)
         self.step_ms = interval([t * 1e3 for t in times])
         self.speedup = ratio(reference, times) if reference else None
 
 
 class Race:
-    """The network, the step that is timed, and how the network is without any of it.
+    """The network, the timed step, and the network's original state.
 
     Args:
-        net: an initialized block, as it came. step: one training step with it. inputs: a sample batch.
+        net: an initialized block. step: one training step with it. inputs: a sample batch.
     """
 
     clock: Callable[[], float] = staticmethod(time.perf_counter)
@@ -80,11 +80,11 @@ class Race:
         self.plain, self._check = capture(net), GradientCheck(net)
 
     def heat(self, trials: Sequence[Trial], rounds: int, deadline: float, reference: Trial) -> int:
-        """Time the trials in turn; returns how many rounds were made.
+        """Time the trials in turn. Returns the number of rounds.
 
         Args:
-            rounds: the most of them. A reference that is no trial itself runs in the first few.
-            deadline: of ``clock``; no round is begun that would not end before it.
+            rounds: the maximum. A reference that is no trial itself runs in the first few.
+            deadline: of ``clock``; a round starts only if it would end before.
         """
         running = [t for t in trials if not t.error]
         times: dict[int, list[float]] = {id(t): [] for t in [reference, *running]}
@@ -103,20 +103,20 @@ class Race:
         return made
 
     def time(self, trial: Trial) -> float:
-        """Seconds of a step of a trial that was prepared."""
+        """Seconds of a step of a prepared trial."""
         restore(trial._state)
         repeats = self._repeats(trial)
         if min(trial._times) < SHORT_S:
-            self.step()  # caches are warm for this one, not for its predecessor
+            self.step()  # warms the caches for this trial
         start = self.clock()
         for _ in range(repeats):
             self.step()
         return (self.clock() - start) / repeats
 
     def prepare(self, trial: Trial) -> list[float]:
-        """One step that compiles, then two that are timed: their seconds; [] for a trial with an ``error``.
+        """The seconds of two steps after one that compiles; [] for a trial with an ``error``.
 
-        A rewritten net has failed if its gradients are clearly different.
+        A rewritten net with clearly different gradients has failed.
         """
         restore(self.plain)
         before = _rss_mib()
@@ -134,8 +134,8 @@ class Race:
             if other:
                 raise GluontuneError(f"the gradient of {other} is not that of the plain network")
         except Exception as error:
-            told = str(error).strip()
-            trial.error = told.splitlines()[0][:300] if told else type(error).__name__
+            message = str(error).strip()
+            trial.error = message.splitlines()[0][:300] if message else type(error).__name__
             return []
         trial.compile_s = max(0.0, seconds[0] - min(seconds[1:]))
         trial.memory_mib = max(0.0, _rss_mib() - before)
@@ -147,13 +147,13 @@ class Race:
 
 
 def ratio(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Interval of the ratios of the rounds that both took part in: how many times as fast the second is."""
+    """Interval of the ratios in common rounds: how many times as fast the second is."""
     n = min(len(mine), len(theirs))
     return ratio_interval(mine[:n], theirs[:n])
 
 
 def present_mode(net: Any) -> str:
-    """The name of the mode that ``net`` is in, as near as the modes here come to it.
+    """The name of the mode nearest to that of ``net``.
 
     >>> from gluontune.runtime import mxnet
     >>> net = mxnet().gluon.nn.Dense(1)

@@ -1,7 +1,7 @@
 """Rewrites: changes of a network's layers that keep the mathematics and cure a slow path.
 
-Each is a record in :data:`REWRITES` with a card that says what it replaces, why that is slow, and when
-the change helps. None is ever assumed to help: the callers measure (``gt.compute.hybridize``, the ladder).
+Each is a record in :data:`REWRITES` with a card on the replaced layers, the cause of the slow path, and when the change
+helps. No rewrite is assumed to help: the callers measure (``gt.compute.hybridize``, the ladder).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gluontune.recipe.registry import Registry, resolve
 
 @dataclass(frozen=True)
 class Card:
-    """What a reader wants to know before using a rewrite.
+    """A description of a rewrite.
 
     Args:
         replaces: the layers that it changes, and into what.
-        why_slow: the cause, as read from oneDNN's log or the profiler.
+        why_slow: the cause, from oneDNN's log or the profiler.
         when_it_helps: and when it does not.
     """
 
@@ -30,7 +30,7 @@ class Card:
 class Target(NamedTuple):
     """A layer that a rewrite would change: its path in the network, the block, and its new class.
 
-    ``with_next``: it computes what it did only together with the target after it.
+    ``with_next``: its result is the same only together with the target after it.
     """
 
     path: str
@@ -44,13 +44,13 @@ class Rewrite:
     """One rewrite.
 
     Args:
-        name: as recipes name it.
+        name: in recipes.
         card: what it replaces, why that is slow, when it helps.
-        find: ``"module:function"``; the function takes the network and what was seen in a forward pass
-            (``{id(block): Seen}``, empty without sample inputs) and returns the targets.
-        devices: where the slow path exists.
+        find: ``"module:function"``, which returns the targets for a network and the arrays of a forward pass
+            (``{id(block): Seen}``, empty without sample inputs).
+        devices: with the slow path.
         nothing: one sentence for a network without such layers.
-        when: ``"module:function"`` that says whether the slow path exists in this process; "" is always.
+        when: ``"module:function"``, which returns whether this process has the slow path; "" is always.
     """
 
     name: str
@@ -71,9 +71,7 @@ class Rewrite:
 
 
 REWRITES: Registry[Rewrite] = Registry("rewrite")
-
-REWRITES.add(
-    "whole-sequential",
+for _rewrite in (
     Rewrite(
         name="whole-sequential",
         card=Card(
@@ -87,9 +85,6 @@ REWRITES.add(
         devices=("cpu", "gpu"),
         nothing="no plain Sequential whose layers are all hybrid",
     ),
-)
-REWRITES.add(
-    "pool-to-mean",
     Rewrite(
         name="pool-to-mean",
         card=Card(
@@ -104,9 +99,6 @@ REWRITES.add(
         devices=("cpu",),
         nothing="no average pooling with 1×1 output",
     ),
-)
-REWRITES.add(
-    "pad-channels",
     Rewrite(
         name="pad-channels",
         card=Card(
@@ -120,9 +112,6 @@ REWRITES.add(
         devices=("cpu",),
         nothing="no Conv2D over 1 or 3 channels",
     ),
-)
-REWRITES.add(
-    "narrow-in-float32",
     Rewrite(
         name="narrow-in-float32",
         card=Card(
@@ -138,9 +127,6 @@ REWRITES.add(
         nothing="no Conv2D with channels that are no multiples of 32 (a sample input is needed to see it)",
         when="gluontune.compute.process:amx_bfloat16",
     ),
-)
-REWRITES.add(
-    "fuse-bn-relu",
     Rewrite(
         name="fuse-bn-relu",
         card=Card(
@@ -156,9 +142,6 @@ REWRITES.add(
         nothing="no BatchNorm between a convolution and a relu in a HybridSequential (a sample input is needed to "
         "see it)",
     ),
-)
-REWRITES.add(
-    "order-sums",
     Rewrite(
         name="order-sums",
         card=Card(
@@ -174,9 +157,6 @@ REWRITES.add(
         devices=("cpu",),
         nothing="no sum whose second operand alone could be overwritten (a sample input is needed to see it)",
     ),
-)
-REWRITES.add(
-    "keep-blocks",
     Rewrite(
         name="keep-blocks",
         card=Card(
@@ -191,4 +171,5 @@ REWRITES.add(
         nothing="no GlobalAvgPool2D over a multiple of 16 channels straight after a sum (a sample input is needed "
         "to see it)",
     ),
-)
+):
+    REWRITES.add(_rewrite.name, _rewrite)

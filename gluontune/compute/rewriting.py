@@ -1,11 +1,12 @@
-"""Rewrites put in place: applied one by one, compared on a sample, taken back where something else comes out.
+"""Rewrites applied one by one, compared on a sample, and undone if the results differ.
 
-And why mixed precision brings nothing here: the reasons that can be read from the network and the machine.
+And the reasons, from the network and the machine, why mixed precision gains nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ logger = logging.getLogger("gluontune.compute")
 
 
 class Change(NamedTuple):
-    """One change that was made."""
+    """One applied change."""
 
     path: str
     rewrite: str
@@ -27,10 +28,10 @@ class Change(NamedTuple):
 
 @dataclass
 class AppliedRewrites(Sequence[Change]):
-    """The changes that were made, in the order of the network; :meth:`undo` takes them back.
+    """The applied changes, in the order of the network; :meth:`undo` reverts them.
 
-    ``notes`` has one sentence for each rewrite that found nothing to do, and for each that was taken back because
-    the network failed or computed something else with it; ``refused`` has the first such layer of each.
+    ``notes`` has one sentence for each rewrite without targets, and for each that was undone because the network
+    failed or computed something else; ``refused`` has the first such layer of each.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -46,7 +47,7 @@ class AppliedRewrites(Sequence[Change]):
         return len(self.changes)
 
     def undo(self) -> None:
-        """Give each layer back the class that it had. A second call does nothing."""
+        """Give each layer its former class. A second call does nothing."""
         from gluontune.compute._blocks import take_back
         from gluontune.compute._traversal import clear_caches
 
@@ -59,23 +60,22 @@ class AppliedRewrites(Sequence[Change]):
 def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any, verify: bool = True) -> AppliedRewrites:
     """Apply rewrites to ``net``, in place.
 
-    Outputs and gradients stay the same to rounding; parameters, their names, their order and their files
-    are untouched, so that what was saved before loads after, and the other way round. A network that was
-    hybridized stays so, and compiles again at its next call.
+    Outputs and gradients stay the same to rounding; parameters, their names, order and files stay unchanged, so that
+    files load before and after. A hybridized network stays so, and compiles again at its next call.
 
     Args:
         net: a Gluon block, initialized.
         names: of :data:`REWRITES`. The order does not matter.
-        sample_inputs: what the network takes. One forward pass (prediction mode) shows shapes; without
-            them, only layers that need no shapes to be known are changed.
-        verify: after each rewrite, compare outputs and gradients on (a part of) the sample, imperative and
-            compiled. A rewrite with which they differ, or which raises, is taken back and told in ``notes``.
+        sample_inputs: of the network. One forward pass (prediction mode) shows shapes; without them, only layers that
+            need no shapes are changed.
+        verify: after each rewrite, compare outputs and gradients on (a part of) the sample, imperative and compiled. A
+            rewrite that raises, or with other results, is undone, with a line in ``notes``.
 
     Returns:
-        the changes as ``(path, rewrite)``, with ``notes`` for rewrites that found nothing, and ``undo()``.
+        the changes as ``(path, rewrite)``, with ``notes`` for rewrites without targets, and ``undo()``.
 
     Raises:
-        UnknownNameError: a name that is no rewrite.
+        UnknownNameError: an unknown rewrite.
         UsageError: a net that is no Gluon block, or inputs that are no NDArrays.
 
     >>> from gluontune.runtime import mxnet
@@ -146,7 +146,7 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
     names: list[str] = []
     before: list[tuple[Any, type]] = []
     try:
-        for rewrite in candidates:  # later ones build on earlier ones, so these are put in place for a moment
+        for rewrite in candidates:  # later ones build on earlier ones
             targets = rewrite.targets(net, seen)
             names += [rewrite.name] if targets else []
             before += [(target.block, type(target.block)) for target in targets]
@@ -158,7 +158,6 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
 
 def _check_block(net: Any, inputs: tuple[Any, ...]) -> None:
     from gluontune.compute._passes import check_initialized
-    from gluontune.runtime import mxnet
 
     if not isinstance(net, mxnet().gluon.Block):
         raise UsageError(f"net is a {type(net).__name__}: give a Gluon block")
@@ -166,18 +165,16 @@ def _check_block(net: Any, inputs: tuple[Any, ...]) -> None:
         check_initialized(net)
 
 
-# Below this many multiplications for each value that a layer writes, memory sets the pace, not arithmetic.
-MEMORY_BOUND_MACS_PER_VALUE = 40
-# A phase of the step that takes this share (percent) without computing hides any gain in computing.
-INPUT_BOUND_PCT = 30
+MEMORY_BOUND_MACS_PER_VALUE = 40  # with fewer multiplications for each written value, memory is the limit
+INPUT_BOUND_PCT = 30  # a phase without computing above this share of the step hides any gain
 
 
 def why_no_gain(
     net: Any, *inputs: Any, dtype: str, device: str = "cpu", phases_pct: Mapping[str, float] | None = None
 ) -> list[str]:
-    """Reasons for which ``dtype`` brings little or nothing in training ``net``, one sentence each.
+    """Reasons why ``dtype`` gains little or nothing in training ``net``, one sentence each.
 
-    An empty list means that nothing speaks against a gain; only a measurement says that there is one.
+    An empty list does not prove a gain; only a measurement does.
 
     Args:
         net: an initialized Gluon block. inputs: a sample batch, float32.
@@ -226,17 +223,17 @@ def _of_the_network(net: Any, inputs: tuple[Any, ...], dtype: str, device: str) 
     inputs = sample_of(net, inputs)
     seen = watch(net, *inputs)
     nn = mxnet().gluon.nn
-    macs, odd, odd_layers, values, transposed = 0.0, 0.0, [], 0.0, 0
+    macs, odd, odd_layers, values, transposed = 0.0, 0.0, [], 0, 0
     for path, block in walk(net):
-        layer = isinstance(block, (nn.Conv2D, nn.Dense))  # with activation=, they have it for a child
+        layer = isinstance(block, (nn.Conv2D, nn.Dense))  # with activation=, they have a child
         if id(block) not in seen or (block._children and not layer):
             continue
         outputs = seen[id(block)].output_shapes()
-        values += sum(_product(shape) for shape in outputs)
+        values += sum(math.prod(shape) for shape in outputs)
         if not layer:
             continue
         weight = block.weight.shape
-        work = sum(_product(s) for s in outputs) * _product(weight) / weight[0]
+        work = sum(math.prod(s) for s in outputs) * math.prod(weight) / weight[0]
         macs += work
         if any(c % 8 for c in weight[:2]):
             odd += work
@@ -260,10 +257,3 @@ def _of_the_network(net: Any, inputs: tuple[Any, ...], dtype: str, device: str) 
         if slow:
             reasons.append(f"slow paths of oneDNN weigh more in {dtype}: apply the rewrites {', '.join(slow)} first")
     return reasons
-
-
-def _product(shape: tuple[int, ...]) -> float:
-    total = 1.0
-    for size in shape:
-        total *= size
-    return total

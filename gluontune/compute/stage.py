@@ -1,4 +1,4 @@
-"""The input stage: pixels as the decoder leaves them become what the network expects, in the graph."""
+"""The input stage, which normalizes decoded pixels in the graph."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ gluon: Any = mx.gluon
 class InputStage(gluon.HybridBlock):
     """uint8 pixels, ``(N, H, W, C)``, to normalized floats, ``(N, C, H, W)``.
 
-    A loader that hands over uint8 moves a quarter of the bytes, and does no arithmetic in Python; the
-    stage computes ``(pixel / 255 - mean) / std`` on the device. It has no parameters and gives no
-    gradient to its input.
+    A loader of uint8 moves a quarter of the bytes and does no arithmetic in Python; the stage computes
+    ``(pixel / 255 - mean) / std`` on the device. It has no parameters and no gradient of its input.
 
-    The order cast, multiply, add, transpose was the fastest of seven on a 2-core CPU (64 × 32 × 32 × 3:
-    0.29 ms; ``to_tensor`` and ``normalize`` 1.2 ms; transposing the bytes first 5.6 ms, because only
-    the transpose of float32 has a oneDNN kernel).
+    The order cast, multiply, add, transpose was the fastest of seven on a 2-core CPU (64 × 32 × 32 × 3: 0.29 ms;
+    ``to_tensor`` and ``normalize`` 1.2 ms; transposing the bytes first 5.6 ms: only float32 has a oneDNN kernel).
 
     Args:
-        mean, std: one value a channel, of pixels scaled to 0 … 1 (as ``transforms.Normalize`` has it).
+        mean, std: one value a channel, of pixels scaled to 0 … 1 (as in ``transforms.Normalize``).
         dtype: of the output, ``float32`` or ``float16``. Keep float32 for bfloat16: AMP casts by itself.
 
     Raises:
@@ -55,13 +53,13 @@ class InputStage(gluon.HybridBlock):
             x = x * scale[0] + shift[0]
         else:
             x = F.broadcast_add(F.broadcast_mul(x, _row(F, x, scale)), _row(F, x, shift))
-        # Nothing to learn before this point; stopping here also spares Gluon the integers' gradient.
+        # Nothing is trained before this point; it also avoids a gradient of integers.
         x = F.BlockGrad(F.transpose(x, axes=(0, 3, 1, 2)))
         x = x if self._dtype == "float32" else F.cast(x, self._dtype)
         return x.as_np_ndarray() if modern else x
 
     def cast(self, dtype: Any) -> None:
-        """Follow the network that it stands before; what it takes stays uint8."""
+        """Cast the output with the network; the input stays uint8."""
         self._dtype = _checked_dtype(dtype)
         super().cast(dtype)
 
@@ -70,7 +68,7 @@ class InputStage(gluon.HybridBlock):
 
 
 class _StagedNet:
-    """What both kinds of wrapper share: the parameters are the inner network's, in files too."""
+    """The common part of both wrappers: the parameters are the inner network's, in files too."""
 
     def save_parameters(self, filename: str, deduplicate: bool = False) -> None:
         self.net.save_parameters(filename, deduplicate=deduplicate)  # type: ignore[attr-defined]
@@ -98,7 +96,7 @@ class _PlainStagedNet(_StagedNet, gluon.Block):
 
 
 def with_input_stage(net: Any, stage: Any) -> Any:
-    """A block that computes ``net(stage(x))``; parameters, their names and their files are ``net``'s own.
+    """A block that computes ``net(stage(x))``, with the parameters, names and files of ``net``.
 
     Args:
         net: a network that takes normalized ``(N, C, H, W)``; a HybridBlock stays hybridizable as a whole.
@@ -123,8 +121,8 @@ def _checked_dtype(dtype: Any) -> str:
 def _row(F: Any, like: Any, values: Sequence[float]) -> Any:
     """``values`` along the last axis, on the device of ``like``.
 
-    A constant Parameter would end up in the network's files, and AMP cannot wrap operators without
-    inputs (``full``), hence zeros made from one element of the data.
+    Made from one element of the data: a constant Parameter would be in the network's files, and AMP cannot wrap
+    operators without inputs (``full``).
     """
     zero = F.zeros_like(F.slice(like, begin=(0, 0, 0, 0), end=(1, 1, 1, 1)))
     return F.concat(*[zero + value for value in values], dim=3)

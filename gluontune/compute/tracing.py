@@ -1,7 +1,7 @@
-"""A block's graphs in prediction and in training mode, which a branch on ``autograd.is_training()`` makes two.
+"""A block's graphs in prediction and in training mode, which differ if it branches on ``autograd.is_training()``.
 
-Gluon traces a block once and keeps that graph for both modes. Whatever traces, exports, compares or compiles a net here
-asks this module, which traces it in both.
+Gluon traces a block once and uses that graph in both modes. All code here that traces, exports, compares or compiles a
+net traces both by this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gluontune
-from gluontune.compute._traversal import walk
+from gluontune.compute._traversal import flat, walk
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import mxnet, uses_np
 
@@ -29,8 +29,8 @@ class Traced:
 
     Args:
         names: of its inputs, in order. predict: the symbol in prediction mode.
-        train: that in training mode: ``predict`` itself where they are alike, None where it cannot be traced.
-        why: it cannot be traced.
+        train: that in training mode: ``predict`` itself if they are alike, None if it cannot be traced.
+        why: the reason for None.
     """
 
     names: list[str]
@@ -40,18 +40,18 @@ class Traced:
 
     @property
     def differs(self) -> bool:
-        """Whether the block computes something else in training, beside what dropout and BatchNorm do."""
+        """Whether the block differs in training, apart from dropout and BatchNorm."""
         return self.train is not self.predict
 
 
 def traced(net: Any, inputs: int | None = None) -> Traced:
-    """The graphs of a block, as ``export`` would write them. ``net`` is left as it was.
+    """The graphs of a block, as ``export`` would write them. ``net`` stays unchanged.
 
     Args:
-        inputs: how many arrays it takes, where it was not hybridized and run before.
+        inputs: its number of arrays, if it was not hybridized and run before.
 
     Raises:
-        GluontuneError: it is no HybridBlock, or its ``hybrid_forward`` cannot be traced; has the line.
+        GluontuneError: no HybridBlock, or one that cannot be traced; names the line.
 
     >>> mx = mxnet()
     >>> class Net(mx.gluon.HybridBlock):
@@ -70,7 +70,7 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
         return Traced([v.name for v in variables], symbol, symbol)
     known = [v.name for v in net._cached_graph[0]] if net._cached_graph else []
     if getattr(net, "skip_states", False) or len(known) != (inputs or len(known)):
-        known = []  # a recurrent layer that was called without states, or another call is meant
+        known = []  # a recurrent layer called without states, or another number of inputs
     count = len(known) or inputs or 1
     names = known or (["data"] if count == 1 else [f"data{i}" for i in range(count)])
     variables = [mx.sym.var(name) for name in names]
@@ -79,9 +79,9 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
     given = _nested(net._in_format, iter(variables)) if known else variables
 
     def call() -> Any:
-        outputs = list(_flat(net(*given)))
+        outputs = flat(net(*given))
         symbol = mx.sym.Group(outputs) if len(outputs) > 1 else outputs[0]
-        return meant(symbol) if uses_np(net) else symbol
+        return repaired(symbol) if uses_np(net) else symbol
 
     try:
         predict, train, why = in_both_modes(call)
@@ -90,19 +90,19 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
         if inputs and isinstance(error, TypeError) and "positional argument" in str(error):
             several = "If it takes lists of arrays, as states are, hybridize it and run it once first; a"
         raise GluontuneError(
-            f"{type(net).__name__} cannot be traced{told(error)}. {several} hybrid_forward must use F for all that it "
-            "computes"
+            f"{type(net).__name__} cannot be traced{trace_failure(error)}. {several} hybrid_forward must use F for all "
+            "that it computes"
         ) from error
     return Traced(names, predict, train, f"in training mode it cannot be traced{why}" if why else "")
 
 
-def meant(symbol: Any) -> Any:
-    """A symbol of ``mx.np`` without two faults, for which MXNet itself cannot compile it.
+def repaired(symbol: Any) -> Any:
+    """A symbol of ``mx.np`` without two faults that keep MXNet from compiling it.
 
-    The batch of a begin state is 0 there, which is no "not known yet" in ``mx.np``; and ``x[-1]`` ends at 0.
+    The batch of a begin state is 0, which is a size in ``mx.np``, not an unknown; and ``x[-1]`` ends at 0.
 
     >>> x = mxnet().sym.var("x").as_np_ndarray()
-    >>> json.loads(meant(x[-1]).tojson())["nodes"][1]["attrs"]
+    >>> json.loads(repaired(x[-1]).tojson())["nodes"][1]["attrs"]
     {'begin': '[-1]', 'end': '[None]'}
     """
     document, changed = json.loads(symbol.tojson()), False
@@ -116,22 +116,22 @@ def meant(symbol: Any) -> Any:
             begin, end = (attrs[name].strip("()[], ").split(",") for name in ("begin", "end"))
             last = [a.strip() == "-1" and b.strip() == "0" for a, b in zip(begin, end)]
             if any(last):
-                attrs["end"] = f"[{','.join('None' if own else e.strip() for own, e in zip(last, end))}]"
+                attrs["end"] = f"[{','.join('None' if open_end else e.strip() for open_end, e in zip(last, end))}]"
                 changed = True
     if not changed:
         return symbol
-    found = mxnet().sym.load_json(json.dumps(document))
-    return found if type(symbol) is type(found) else found.as_np_ndarray()
+    symbol_now = mxnet().sym.load_json(json.dumps(document))
+    return symbol_now if type(symbol) is type(symbol_now) else symbol_now.as_np_ndarray()
 
 
 _OTHERWISE = ": it is another graph each time, as random numbers of Python's make it (draw them by F.random)"
 
 
 def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
-    """What ``call`` traces in prediction and in training mode: one symbol twice, where they are alike.
+    """The traces of ``call`` in prediction and in training mode: one symbol twice if they are alike.
 
     Returns:
-        both symbols, and why there is none of training mode.
+        both symbols (the second is None if it cannot be traced), and the reason for None.
     """
     autograd = mxnet().autograd
     with autograd.pause(train_mode=False):
@@ -140,11 +140,11 @@ def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
         with autograd.record():
             train = call()
     except Exception as error:
-        return predict, None, told(error)
+        return predict, None, trace_failure(error)
     if structure(train) == structure(predict):
         return predict, predict, ""
     with autograd.pause(train_mode=False):
-        if structure(call()) != structure(predict):  # each trace differs, as Python's random numbers make it
+        if structure(call()) != structure(predict):  # Python's random numbers change each trace
             return predict, predict, ""
     with autograd.record():
         other = [structure(call()) for _ in range(3)]
@@ -153,18 +153,18 @@ def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
     return predict, train, ""
 
 
-def lasting(net: Any, *symbols: Any) -> None:
-    """Raise where the traces of one mode differ.
+def check_stable(net: Any, *symbols: Any) -> None:
+    """Compare several traces of one mode.
 
     Raises:
-        GluontuneError: some do.
+        GluontuneError: they differ.
     """
     if any(structure(symbol) != structure(symbols[0]) for symbol in symbols):
         raise GluontuneError(f"{type(net).__name__} cannot be traced in training mode{_OTHERWISE}")
 
 
 def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:
-    """:func:`in_both_modes` of a block that takes ``arguments``, as its own compiling traces it; nothing is kept."""
+    """:func:`in_both_modes` of a block called with ``arguments``, traced by Gluon's code; the cache stays unchanged."""
     before = {name: vars(block)[name] for name in _CACHE}
 
     def call() -> Any:
@@ -178,12 +178,12 @@ def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:
 
 
 def structure(symbol: Any) -> Any:
-    """Operators, attributes and variables of a graph, without the names and counts that change with each trace."""
+    """Operators, attributes and variables of a graph, without names and counts that differ in each trace."""
     return _structure(json.loads(symbol.tojson(remove_amp_cast=False)), True)
 
 
 def _structure(graph: Any, named: bool) -> Any:
-    """``named``: variables count with their names; those in the body of a loop are called otherwise each time."""
+    """``named``: with the names of variables; those in the body of a loop differ each time."""
     nodes = [
         [
             node["op"],
@@ -198,7 +198,7 @@ def _structure(graph: Any, named: bool) -> Any:
 
 
 def place_of_branch(net: Any) -> str:
-    """``Net, net.py:12``: the first block whose code asks for the mode; the net's own class where none is seen.
+    """``Net, net.py:12``: the first block whose code asks for the mode, or the net's class.
 
     >>> place_of_branch(mxnet().gluon.nn.Dense(1))
     'Dense'
@@ -225,16 +225,16 @@ def _branches(net: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _line_of(code: Any) -> int:
-    """Of the first question for the mode in ``code``."""
+    """The line in ``code`` that first asks for the mode."""
     lines = list(dis.findlinestarts(code))
     asked = [step.offset for step in dis.get_instructions(code) if step.argval in _ASKS]
     return max((line for start, line in lines if line and start <= min(asked)), default=code.co_firstlineno)
 
 
 class ByMode:
-    """Stands before a hybridized block's ``_call_cached_op``: a compiled graph for each mode whose graph is another.
+    """A hybridized block's ``_call_cached_op`` with a compiled graph for each mode whose graph differs.
 
-    Where the graphs are alike, as nearly always, one compiled graph serves both modes as before.
+    If the graphs are alike, as nearly always, one compiled graph serves both modes.
     """
 
     def __init__(self, block: Any):
@@ -248,7 +248,7 @@ class ByMode:
     def __call__(self, *arguments: Any) -> Any:
         block, autograd = self.block, mxnet().autograd
         mode, compiled = (autograd.is_training(), autograd.is_recording()), block._cached_op
-        if compiled is not self._known.get(self._present, {}).get("_cached_op"):  # put back by whoever measures modes
+        if compiled is not self._known.get(self._present, {}).get("_cached_op"):  # restored by a measurement of modes
             self._present = next((m for m, kept in self._known.items() if kept["_cached_op"] is compiled), None)
         if compiled is None or self._present is None:  # new, or cleared since
             block._clear_cached_op()
@@ -261,7 +261,7 @@ class ByMode:
         return found
 
     def _enter(self, mode: Any, arguments: tuple[Any, ...]) -> None:
-        """Set the compiled graph of ``mode``; one that is not known yet is traced, and compiled by the call."""
+        """Set the compiled graph of ``mode``; a new one is traced, and compiled by the call."""
         if mode not in self._known:
             self.block._clear_cached_op()
             new = structure(self.block._get_graph(*arguments)[1])
@@ -274,30 +274,20 @@ class ByMode:
         return {name: vars(self.block)[name] for name in _CACHE}
 
 
-def _flat(outputs: Any) -> Any:
-    if not isinstance(outputs, (list, tuple)):
-        outputs = [outputs]
-    for item in outputs:
-        if isinstance(item, (list, tuple)):
-            yield from _flat(item)
-        elif item is not None:
-            yield item
-
-
 def _nested(form: Any, variables: Any) -> Any:
-    """The variables in the nesting that Gluon has noted of a call's arguments."""
+    """The variables in the nesting of a call's arguments, as Gluon has recorded it."""
     if isinstance(form, (list, tuple)):
         return [_nested(part, variables) for part in form]
     return None if form == -1 else next(variables)
 
 
-def told(error: BaseException) -> str:
-    """Where in code that is neither mxnet's nor ours a trace failed, and why."""
+def trace_failure(error: BaseException) -> str:
+    """The line, outside mxnet and gluontune, at which a trace failed, and the reason."""
     ours = tuple(f"{Path(str(module.__file__)).parent}/" for module in (mxnet(), gluontune))
-    found, step = "", error.__traceback__
+    where, step = "", error.__traceback__
     while step is not None:
         name = step.tb_frame.f_code.co_filename
         if not name.startswith(ours):
-            found = f" at {name}:{step.tb_lineno}"
+            where = f" at {name}:{step.tb_lineno}"
         step = step.tb_next
-    return f"{found}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return f"{where}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -1,1 +1,1 @@
-"""What takes a net elsewhere: its graph, PyTorch modules, PyTorch projects, ONNX."""
+"""Nets in other forms: their graph, PyTorch modules, PyTorch projects, ONNX."""

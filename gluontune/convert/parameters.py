@@ -1,4 +1,4 @@
-"""Parameters for a net, from arrays named by their place in it or from MXNet's own file."""
+"""Parameters for a net, from arrays named by structure or from MXNet's file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gluontune.runtime import mxnet, set_data
 
 
 def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameters") -> None:
-    """Set every parameter of ``net`` from arrays named as ``net.save_parameters`` names them.
+    """Set every parameter of ``net`` from arrays with the names of ``net.save_parameters``.
 
-    Names may begin with ``net.``, as those of a net behind an input stage do.
+    Names may begin with ``net.``, as those of a net behind an input stage.
 
     Args:
         net: an initialized Gluon block. arrays: NDArrays or numpy arrays by name.
-        source: what an error calls them.
+        source: their name in errors.
 
     Raises:
-        GluontuneError: one is missing, left over, or of another shape; names it.
+        GluontuneError: names one that is missing, left over, or of another shape.
 
     >>> from gluontune.runtime import mxnet, set_data
     >>> import numpy as np
@@ -41,7 +41,7 @@ def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameter
         if name not in saved or name not in mine:
             where = "not in the file" if name not in saved else "not in the net"
             raise GluontuneError(f"{source}: of another net: parameter {name} is {where}")
-        shape = mine[name].shape  # None: of a net read by SymbolBlock.imports
+        shape = mine[name].shape  # None in a net of SymbolBlock.imports
         if shape is not None and (
             len(shape) != np.ndim(saved[name]) or any(a > 0 and a != b for a, b in zip(shape, saved[name].shape))
         ):
@@ -58,10 +58,10 @@ def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameter
 
 
 def load_parameters(net: Any, path: str | Path) -> None:
-    """Parameters from a file: ``.params`` (MXNet's) or ``.npz`` (numpy's).
+    """Load parameters from a file: ``.params`` (MXNet's) or ``.npz`` (numpy's).
 
     Raises:
-        UsageError: another kind of file. GluontuneError: it cannot be read, or is of another net.
+        UsageError: another kind of file. GluontuneError: an unreadable file, or one of another net.
     """
     file = Path(path)
     if not file.is_file():
@@ -72,14 +72,14 @@ def load_parameters(net: Any, path: str | Path) -> None:
         except (OSError, ValueError) as error:
             raise GluontuneError(f"{path}: cannot be read as .npz: {error}") from error
     elif file.suffix == ".params":
-        arrays = read_params(file)  # not MXNet's own reader: damaged files end its process
+        arrays = read_params(file)  # not by MXNet's reader: damaged files end its process
     else:
         raise UsageError(f"{path}: give a checkpoint (.ckpt), its folder, a .params or a .npz file")
     set_parameters(net, arrays, str(path))
 
 
 def perturb(net: Any, seed: int = 0) -> None:
-    """Move gammas, betas and running statistics off their initial values, so that a mix-up among them shows."""
+    """Move gammas, betas and running statistics off their initial values, so that a mix-up changes outputs."""
     rng, mx = np.random.default_rng(seed), mxnet()
     for name, parameter in net.collect_params().items():
         if name.endswith(("gamma", "running_var")):

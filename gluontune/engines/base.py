@@ -38,18 +38,15 @@ class Engine(ABC):
 
     Args:
         recipe: of the run.
-        rank, world: this process among the ranks of the run.
-        checkpoints: ``{"folder", "keep"}`` of the run's checkpoints, or None.
+        rank, world: this process among the ranks of the run. checkpoints: ``{"folder", "keep"}``, or None.
         rejoins: this process replaces a dead one: it continues from the weights shared by the others.
         local_rank: among the ranks of this machine, which is also its GPU; None: all ranks are here.
 
     Attributes:
-        name: of the engine, as in a recipe's ``backend``.
-        phase: the session's current activity, for error messages.
+        name: of the engine, as in a recipe's ``backend``. phase: the current activity, for error messages.
         feed, progress: the loaders, and the position of the training.
         methods, phases: the recipe's methods; the times of the phases of a step.
-        batches_per_epoch: steps in one epoch, the same on all ranks.
-        samples_per_step: images of this rank in one step.
+        batches_per_epoch: steps in one epoch, on all ranks alike. samples_per_step: images of this rank in one step.
         fresh: whether the session is at the seeded start.
     """
 
@@ -74,11 +71,7 @@ class Engine(ABC):
 
     @abstractmethod
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Open the data, make the net, and :meth:`reset`: all work before the first step.
-
-        Args:
-            opened: called after the data are open, before any exchange with other ranks.
-        """
+        """Open the data (then call ``opened``, before any exchange with other ranks), make the net, :meth:`reset`."""
 
     @abstractmethod
     def site(self) -> dict[str, Any]:
@@ -225,11 +218,7 @@ class Engine(ABC):
         return count
 
     def steps(self, count: int) -> dict[str, Any]:
-        """Take ``count`` steps and wait until they are done.
-
-        Returns:
-            ``{"samples", "seconds", "loss"}`` of this rank; ``loss`` is the mean over the steps.
-        """
+        """This rank's ``{"samples", "seconds", "loss"}`` of ``count`` finished steps; ``loss`` is their mean."""
         self.phase = "training"
         self.fresh, self._losses = False, []
         start = time.perf_counter()
@@ -265,10 +254,8 @@ class Engine(ABC):
             "metric": {"name": score.name, "mode": score.mode, "value": finite(value)},
             "flipped": finite(flipped.value()) if views else None,
             "accuracy": value if score.name == "accuracy" else None,
-            "loss": loss / total,
-            "samples": total,
-            "seconds": time.perf_counter() - start,
-        }
+            "loss": loss / total, "samples": total, "seconds": time.perf_counter() - start,
+        }  # fmt: skip
 
     def state_dict(self) -> State:
         """Header and arrays of a checkpoint, at the end of a step; the arrays are copies."""
@@ -295,13 +282,13 @@ class Engine(ABC):
                 f"{path}: of {ENGINES[theirs].title}'s engine: go on with backend={theirs!r}, or take its net: "
                 "gt.train.load"
             )
-        per_epoch = self.batches_per_epoch
         saved = checkpoint.part_of(arrays, "parameter")
         checkpoint.check_same_net(self.weights(True), saved, path)
         checkpoint.restore_loader(lambda state: self.load_loader(state, epoch), header["loader"], self.rank, path)
         for place, values in saved.items():
             self.set_weight(place, self.to_device(values, place))
-        self.progress.move(*((header["epoch"], header["step"]) if epoch is None else (epoch, epoch * per_epoch)))
+        start = (header["epoch"], header["step"]) if epoch is None else (epoch, epoch * self.batches_per_epoch)
+        self.progress.move(*start)
         self.load_parts(header, arrays, path, epoch)
         self.methods.load_state_dict(header, arrays, self.to_device)
 

@@ -1,6 +1,6 @@
-"""The layers that methods put into a net. Imported only where mxnet is needed.
+"""The layers that methods add to a net; imported only where mxnet is needed.
 
-A blurred layer is Gluon's own under another class: parameters, names and place among the children stay.
+A blurred layer is Gluon's under another class, with the same parameters, names and place among the children.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ nn: Any = mx.gluon.nn
 
 
 class SqueezeExcite(mx.gluon.HybridBlock):
-    """Channels weighed by a small net over their means.
+    """Channels weighted by a small net over their means.
 
     Args:
         channels: of the map. between: of the small layer.
@@ -36,13 +36,13 @@ class SqueezeExcite(mx.gluon.HybridBlock):
 
 
 def _blurred(F: Any, x: Any, stride: int = 1) -> Any:
-    """The binomial filter (1 2 1) / 4 in both directions, zeros outside; each ``stride``-th pixel of it."""
+    """The binomial filter (1 2 1) / 4 in both directions, zeros outside; each ``stride``-th pixel."""
     wider = F.Pooling(x, kernel=(2, 2), stride=(1, 1), pad=(1, 1), pool_type="avg")
     return F.Pooling(wider, kernel=(2, 2), stride=(stride, stride), pool_type="avg")
 
 
 class BlurredConv2D(nn.Conv2D):
-    """A convolution with a stride, behind a blur."""
+    """A convolution with a stride, after a blur."""
 
     @either_kind
     def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
@@ -50,7 +50,7 @@ class BlurredConv2D(nn.Conv2D):
 
 
 class BlurredMaxPool2D(nn.MaxPool2D):
-    """Max-pooling at each place, blurred, and then each second pixel."""
+    """Max-pooling with stride 1, a blur, and then each second pixel."""
 
     @either_kind
     def hybrid_forward(self, F: Any, x: Any) -> Any:

@@ -1,8 +1,7 @@
-"""Methods that change a training batch: uint8 images (N, H, W, C) and labels, by random numbers that are handed in.
+"""Methods that change a training batch: uint8 images (N, H, W, C) and labels, with a given random generator.
 
-None changes what it is given. Mixup, CutMix and random erasing are those of :mod:`gluontune.loading.mixing`, colour
-jitter and RandAugment those of :mod:`gluontune.loading`.
-The last of them makes the batch larger while the training goes on.
+None changes its inputs. Mixup, CutMix, random erasing, colour jitter and RandAugment are those of
+:mod:`gluontune.loading`. :class:`UpdatePlan` makes the batch larger in the course of the training.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def change_batch(
         chosen: methods of kind ``batch`` with all their parameters.
         images: uint8 (N, H, W, C). labels: int (N,).
         key: of the random numbers: seed, epoch, rank, batch. mean: the data set's colour, uint8 (C,).
-        progress: share of the training that is over, 0 … 1.
+        progress: elapsed share of the training, 0 … 1.
 
     >>> some = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)
     >>> change_batch({"cutout": {"length": 8}}, some, np.array([3]), (0, 0, 0, 0), np.zeros(3, np.uint8), 0.0)[0].max()
@@ -60,13 +59,13 @@ def change_batch(
             images, share = mix(images, rng, params["alpha"])
             labels = blended(labels, share)
         elif name == "progressive-resizing":
-            own = {k: v for k, v in params.items() if k != "multiple"}
-            images = resized(images, scale_of(progress, **own), params["multiple"])
+            course = {k: v for k, v in params.items() if k != "multiple"}
+            images = resized(images, scale_of(progress, **course), params["multiple"])
     return images, labels
 
 
 def cutout(images: np.ndarray, length: int, rng: np.random.Generator, fill: Any = 0) -> np.ndarray:
-    """Set a square of each image to one colour; its centre is any pixel, so that a part may lie outside.
+    """Set a square of each image to one colour; its centre is any pixel, so that a part may be outside.
 
     Args:
         images: uint8 (N, H, W, C). length: side of the square in pixels. rng: of the places.
@@ -89,10 +88,10 @@ def cutout(images: np.ndarray, length: int, rng: np.random.Generator, fill: Any 
 
 
 def blended(labels: np.ndarray, share: float) -> np.ndarray:
-    """Each label, that of the image before it in the batch, and the share of its own: float32 (N, 3).
+    """Each label, the label of the image before it in the batch, and the first one's share: float32 (N, 3).
 
     Args:
-        labels: class numbers, (N,). share: of each image's own label, 0 … 1.
+        labels: class numbers, (N,). share: of each image's label, 0 … 1.
 
     >>> blended(np.array([4, 9]), 0.75).tolist()
     [[4.0, 9.0, 0.75], [9.0, 4.0, 0.75]]
@@ -102,11 +101,11 @@ def blended(labels: np.ndarray, share: float) -> np.ndarray:
 
 
 def scale_of(progress: float, initial: float, delay: float, end: float) -> float:
-    """The share of the full side that images have at a point of the training.
+    """The images' share of the full side at a point of the training.
 
     Args:
-        progress: share of the training that is over. initial: the first scale.
-        delay: until when it stays. end: from when images are whole; between them it rises in a straight line.
+        progress: elapsed share of the training. initial: the first scale.
+        delay: the end of the first scale. end: the start of full size; the scale rises linearly between them.
 
     >>> [scale_of(p, 0.5, 0.2, 0.8) for p in (0.0, 0.2, 0.5, 0.8, 1.0)]
     [0.5, 0.5, 0.75, 1.0, 1.0]
@@ -118,7 +117,7 @@ def scale_of(progress: float, initial: float, delay: float, end: float) -> float
 
 
 def resized(images: np.ndarray, scale: float, multiple: int) -> np.ndarray:
-    """Images of a smaller side, each pixel the mean of those that it stands for.
+    """Images of a smaller side, each pixel the mean of its area.
 
     Args:
         images: uint8 (N, H, W, C). scale: share of the side, up to 1. multiple: sides are rounded to it.
@@ -140,12 +139,12 @@ def resized(images: np.ndarray, scale: float, multiple: int) -> np.ndarray:
 
 
 class UpdatePlan:
-    """How many steps make an update, at each place of a training; updates are whole at each change.
+    """The number of steps of an update in the course of a training; updates are whole at each change.
 
     Args:
         total: steps of the training. accumulate: steps of an update at its start.
-        start: share of the training after which the batch first grows. factor: by what, each time.
-        times: how often, at equal distances from ``start`` to the end; 0 never.
+        start: share of the training before the batch first grows. factor: of each growth.
+        times: number of growths, at equal distances from ``start`` to the end.
 
     Source: Smith et al., Don't Decay the Learning Rate, Increase the Batch Size, 2018.
 
@@ -165,20 +164,20 @@ class UpdatePlan:
             self._parts.append((whole, size * factor))
 
     def size(self, step: int) -> int:
-        """Steps of the update that step ``step`` (from 0) is one of."""
+        """The number of steps of the update with step ``step`` (from 0)."""
         return next(size for first, size in reversed(self._parts) if step >= first)
 
     def updates(self, steps: int) -> int:
-        """Whole updates after so many steps."""
+        """Whole updates after a number of steps."""
         ends = [first for first, _ in self._parts[1:]] + [max(steps, self._parts[-1][0])]
         return sum(max(0, min(end, steps) - first) // size for (first, size), end in zip(self._parts, ends))
 
     def complete(self, steps: int) -> bool:
-        """Whether the last of so many steps ended an update."""
+        """Whether the last of a number of steps ends an update."""
         first, size = next(part for part in reversed(self._parts) if steps > part[0])
         return (steps - first) % size == 0
 
     def growth(self) -> list[tuple[int, int]]:
-        """For :func:`gluontune.optim.schedules.stretch`: updates, and how many of the first ones each later one is."""
+        """For :func:`gluontune.optim.schedules.stretch`: numbers of updates, and the later ones' size in first ones."""
         usual = self._parts[0][1]
         return [(self.updates(first), size // usual) for first, size in self._parts[1:]]

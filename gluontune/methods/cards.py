@@ -1,4 +1,4 @@
-"""The registry of methods: one card each, the one place where a method is added. Nothing here imports mxnet."""
+"""The registry of methods, with one card each; imports no mxnet."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gluontune.recipe.registry import Registry
 if TYPE_CHECKING:
     from gluontune.recipe import Recipe
 
-#: What a method changes; those of kind ``recipe`` are fields that recipes have anyway.
+#: The target of a method; those of kind ``recipe`` set other fields of a recipe.
 KINDS = ("batch", "loss", "net", "gradient", "weights", "validation", "recipe")
 
 
 @dataclass(frozen=True)
 class MethodCard:
-    """What one should know before using a method.
+    """A description of a method.
 
     Args:
         name: the name in :data:`METHODS`.
         summary: one sentence.
-        kind: what it changes, one of :data:`KINDS`; ``recipe``: it is said by other fields of a recipe, ``changes``.
+        kind: its target, one of :data:`KINDS`; ``recipe``: it sets other fields of a recipe, ``changes``.
         source: the paper.
         when, when_not: when it helps and when not.
-        cost: what it costs in each step.
+        cost: in each step.
         defaults: its parameters and their defaults. bounds: lowest and highest value of each.
         changes: fields of a recipe, of kind ``recipe``.
     """
@@ -44,10 +44,10 @@ class MethodCard:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, params: Any) -> None:
-        """Refuse parameters that this method lacks, or that are out of range.
+        """Refuse unknown parameters and values out of range.
 
         Raises:
-            UsageError: names the parameter, its value and what it may be.
+            UsageError: names the parameter, its value and the allowed ones.
 
         >>> METHODS["mixup"].check({"alpha": -1})
         Traceback (most recent call last):
@@ -279,7 +279,7 @@ def with_methods(recipe: Recipe, names: Sequence[str]) -> Recipe:
         names: of ``gt.methods.METHODS``.
 
     Raises:
-        UsageError: an unknown name, or methods that cannot stand together or beside the rest of the recipe.
+        UsageError: an unknown name, or methods that contradict each other or the recipe.
 
     >>> from gluontune.recipe import Recipe
     >>> base = Recipe(loader="resident")

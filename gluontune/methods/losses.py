@@ -1,6 +1,6 @@
-"""Methods that change the training loss, or which images take part. Written once for MXNet's and PyTorch's arrays.
+"""Methods that change the training loss, or select images; for MXNet's and PyTorch's arrays.
 
-And: the end of the training of a net's first layers, and the views of a validation image whose scores are averaged.
+Also the freezing of a net's first layers, and the views of a validation image whose scores are averaged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute.depth import all_blocks
+from gluontune.compute._traversal import walk
 from gluontune.loading.resident import reflect
 
 Loss = Callable[[Any, Any], Any]
@@ -45,18 +45,18 @@ def smoothed(loss: Loss, log_softmax: Callable[..., Any], epsilon: float, axis: 
 
 
 def is_blended(label: Any) -> bool:
-    """Whether labels are those of :func:`gluontune.methods.blended`, (N, 3), not class numbers."""
+    """Whether labels come from :func:`gluontune.methods.blended`, (N, 3), and are no class numbers."""
     return len(label.shape) == 2 and label.shape[1] == 3
 
 
 def mixed(loss: Loss) -> Loss:
-    """``loss`` for blended labels: that of each of the two labels, weighted by their shares.
+    """``loss`` for blended labels: the sum for both labels, weighted by their shares.
 
     Args:
         loss: of (scores, class numbers), one value per sample.
 
     Returns:
-        takes labels float32 (N, 3) as :func:`gluontune.methods.blended` gives them. Source: Zhang et al., 2018.
+        a loss of labels float32 (N, 3) of :func:`gluontune.methods.blended`. Source: Zhang et al., 2018.
 
     >>> mixed(lambda output, label: label * 1.0)(None, np.array([[4.0, 9.0, 0.8]])).tolist()
     [5.0]
@@ -70,10 +70,10 @@ def mixed(loss: Loss) -> Loss:
 
 
 def selected(losses: np.ndarray, keep: float, rng: np.random.Generator) -> np.ndarray:
-    """Which images of a batch are trained on: a fixed number, drawn with the higher probability the higher the loss.
+    """The images of a batch to train on: a fixed number, drawn with a probability that rises with the loss.
 
     Args:
-        losses: (N,), of a forward pass. keep: share that is kept; at least one image. rng: of the draw.
+        losses: (N,), of a forward pass. keep: the share of images; at least one. rng: of the draw.
 
     Returns:
         int64 (n,), in rising order. An image at the percentile p of the losses is drawn by p^(1 / keep - 1).
@@ -93,12 +93,12 @@ def selected(losses: np.ndarray, keep: float, rng: np.random.Generator) -> np.nd
 def frozen_layers(
     progress: float, layers: int, start: float = 0.5, end: float = 0.9, level: float = 0.5, stages: int = 4
 ) -> int:
-    """How many of the first layers are not trained any more. The last layer always is.
+    """The number of first layers that are frozen. The last layer never is.
 
     Args:
-        progress: share of the training that is over, 0 … 1. layers: those with trained parameters.
+        progress: elapsed share of the training, 0 … 1. layers: those with trained parameters.
         start, end: shares of the training; the first layers stop at ``start``, the last of them by ``end``.
-        level: share of the layers that stop. stages: so many equal steps from none to all of them.
+        level: share of the layers that stop. stages: number of equal steps from none to all of them.
 
     Source: Brock et al., FreezeOut, 2017; stages of a straight line as in MosaicML's Composer.
 
@@ -113,24 +113,24 @@ def frozen_layers(
 
 
 def trained_layers(net: Any) -> list[list[Any]]:
-    """The trained parameters of each layer of a Gluon net that has some, in the order of its blocks.
+    """The trained parameters of each layer of a Gluon net with some, in the order of its blocks.
 
     >>> from gluontune.train import build_net
     >>> [[p.name.rpartition("_")[2] for p in layer] for layer in trained_layers(build_net("mlp", 10))]
     [['weight', 'bias'], ['weight', 'bias'], ['weight', 'bias']]
     """
-    found: list[list[Any]] = []
+    layers: list[list[Any]] = []
     seen: set[int] = set()
-    for block in all_blocks(net):
-        own = [p for p in block._reg_params.values() if p.grad_req != "null" and id(p) not in seen]
-        seen.update(map(id, own))
-        if own:
-            found.append(own)
-    return found
+    for _, block in walk(net):
+        trained = [p for p in block._reg_params.values() if p.grad_req != "null" and id(p) not in seen]
+        seen.update(map(id, trained))
+        if trained:
+            layers.append(trained)
+    return layers
 
 
 def flipped_views(height: int, width: int, shift: int = 0) -> list[tuple[float, np.ndarray, np.ndarray]]:
-    """The views of an image, as rows and columns to take, each with the weight of its scores.
+    """The views of an image, as index arrays of rows and columns, each with the weight of its scores.
 
     Args:
         height, width: of the image. shift: 0: the image and its mirror image, half each. Above: half for these two,
@@ -146,8 +146,8 @@ def flipped_views(height: int, width: int, shift: int = 0) -> list[tuple[float, 
     1.0
     """
     moves = [(1.0, 0)] if shift == 0 else [(0.5, 0), (0.25, -shift), (0.25, shift)]
-    found = []
+    views = []
     for weight, by in moves:
         rows, columns = (reflect(np.arange(size) + by, size) for size in (height, width))
-        found += [(weight / 2, rows, columns), (weight / 2, rows, columns[::-1].copy())]
-    return found
+        views += [(weight / 2, rows, columns), (weight / 2, rows, columns[::-1].copy())]
+    return views

@@ -1,6 +1,6 @@
 """Methods that change a Gluon net: its layers before it is initialized, or its first values after.
 
-PyTorch's engine trains what MXNet has exported, so each of them works there, too.
+PyTorch's engine trains nets exported from MXNet, so that each of them works there, too.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute.depth import all_blocks, residual_blocks
+from gluontune.compute._traversal import walk
+from gluontune.compute.depth import residual_blocks
 from gluontune.core.errors import UsageError
 from gluontune.runtime import as_net_array, mxnet, set_data
 
 
 def change_net(chosen: Mapping[str, Mapping[str, Any]], net: Any) -> None:
-    """Change the layers of ``net`` as the methods of kind ``net`` say; before it is initialized."""
+    """Change the layers of ``net`` by the methods of kind ``net``; before it is initialized."""
     if "blurpool" in chosen:
         add_blurpool(net)
     if "squeeze-excite" in chosen:
@@ -24,10 +25,10 @@ def change_net(chosen: Mapping[str, Mapping[str, Any]], net: Any) -> None:
 
 
 def set_values(chosen: Mapping[str, Mapping[str, Any]], net: Any, images: Any) -> None:
-    """Set the first values of ``net`` as the methods of kind ``net`` say; after its shapes are known.
+    """Set the first values of ``net`` by the methods of kind ``net``; after its shapes are known.
 
     Args:
-        images: called with a number, gives so many normalized training images, float32 (N, C, H, W).
+        images: returns a number of normalized training images, float32 (N, C, H, W).
     """
     if "dirac-init" in chosen:
         dirac_init(net)
@@ -37,7 +38,7 @@ def set_values(chosen: Mapping[str, Mapping[str, Any]], net: Any, images: Any) -
 
 
 def add_squeeze_excite(net: Any, reduction: int = 16) -> int:
-    """Let each residual branch weigh its channels by what its whole map holds.
+    """Add a squeeze-and-excitation layer to each residual branch.
 
     Args:
         net: a net whose residual blocks have a ``body`` and a ``downsample``; changed. reduction: channels ÷ those of
@@ -69,19 +70,19 @@ def add_squeeze_excite(net: Any, reduction: int = 16) -> int:
 
 
 def add_blurpool(net: Any) -> int:
-    """Blur before pixels are left out: before a convolution that strides, and between a max-pooling and its stride.
+    """Blur before downsampling: before convolutions with a stride, and between a max-pooling and its stride.
 
-    The first convolution, which reads the image, stays as it is. The blur is the binomial filter (1 2 1) / 4 in both
-    directions, made of two average poolings; the edge is padded with zeros. No parameter is added.
+    The first convolution, which reads the image, stays unchanged. The blur is the binomial filter (1 2 1) / 4 in both
+    directions, made of two average poolings with zero padding. No parameter is added.
 
     Args:
         net: changed.
 
     Returns:
-        the number of layers that now blur.
+        the number of changed layers.
 
     Raises:
-        UsageError: nothing in it strides.
+        UsageError: no layer with a stride.
 
     Source: Zhang, 2019; the blur before the convolution as in MosaicML's Composer (``blur_first``).
 
@@ -92,7 +93,7 @@ def add_blurpool(net: Any) -> int:
 
     nn = mxnet().gluon.nn
     changed, first = 0, True
-    for block in all_blocks(net):
+    for _, block in walk(net):
         kind: type | None = None
         if type(block) is nn.Conv2D:
             kind = BlurredConv2D if max(block._kwargs["stride"]) > 1 and not first else None
@@ -108,7 +109,7 @@ def add_blurpool(net: Any) -> int:
 
 
 def dirac_init(net: Any) -> int:
-    """Let the first filters of each convolution but the first be the identity of a channel each.
+    """Set the first filters of each convolution but the first to the identity of one channel each.
 
     Args:
         net: initialized, its shapes known; changed.
@@ -117,7 +118,7 @@ def dirac_init(net: Any) -> int:
         the number of convolutions.
 
     Raises:
-        UsageError: it has no such convolution.
+        UsageError: no such convolution.
 
     Source: Zagoruyko and Komodakis, 2017; the share of the filters as in airbench (Jordan, 2024).
 
@@ -145,17 +146,17 @@ def dirac_init(net: Any) -> int:
 
 
 def whitening_init(net: Any, images: np.ndarray, epsilon: float = 5e-4, freeze: bool = False) -> int:
-    """Let the first convolution begin with whitening filters of the training images' patches.
+    """Set the first convolution to whitening filters of the training images' patches.
 
     Args:
         net: initialized, its shapes known; changed. images: float32 (N, C, H, W) as the net gets them.
-        epsilon: added to the eigenvalues. freeze: whether the filters stay as they are.
+        epsilon: added to the eigenvalues. freeze: whether to exclude the filters from training.
 
     Returns:
-        the number of filters that were set: at most twice the size of a patch, half of them negated.
+        the number of set filters: at most twice the size of a patch, half of them negated.
 
     Raises:
-        UsageError: it has no convolution that reads all channels of the images.
+        UsageError: no convolution that reads all channels of the images.
 
     Source: Page, 2019; Jordan, 2024, section 3.2.
 
@@ -190,15 +191,14 @@ def whitening_filters(images: np.ndarray, height: int, width: int, epsilon: floa
         images: float (N, C, H, W). height, width: of a patch. epsilon: added to the eigenvalues.
 
     Returns:
-        float32 (C · height · width, C, height, width): what they give of such patches is
-        uncorrelated and has variance 1.
+        float32 (C · height · width, C, height, width): their outputs on such patches are uncorrelated, with variance 1.
 
     >>> rng = np.random.default_rng(0)
     >>> filters = whitening_filters(rng.normal(size=(20, 3, 8, 8)), 2, 2, 0.0)
     >>> filters.shape
     (12, 3, 2, 2)
     """
-    windows: Any = np.lib.stride_tricks.sliding_window_view  # its annotation knows one axis only
+    windows: Any = np.lib.stride_tricks.sliding_window_view  # annotated for one axis only
     views = windows(images.astype(np.float64), (height, width), axis=(2, 3))
     patches = views.transpose(0, 2, 3, 1, 4, 5).reshape(-1, images.shape[1] * height * width)
     values, vectors = np.linalg.eigh(np.cov(patches, rowvar=False, bias=True))
@@ -207,7 +207,7 @@ def whitening_filters(images: np.ndarray, height: int, width: int, epsilon: floa
 
 
 def _convolutions(net: Any) -> list[Any]:
-    return [block for block in all_blocks(net) if isinstance(block, mxnet().gluon.nn.Conv2D)]
+    return [block for _, block in walk(net) if isinstance(block, mxnet().gluon.nn.Conv2D)]
 
 
 def _values(layer: Any) -> np.ndarray:

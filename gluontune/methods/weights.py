@@ -1,4 +1,4 @@
-"""Methods that keep a second set of weights beside the trained one. Written once for MXNet's and PyTorch's arrays."""
+"""Methods with a second set of weights beside the trained one; for MXNet's and PyTorch's arrays."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Put = Callable[[str, Any], None]
 
 
 class Second(ABC):
-    """A second set of weights: what validation and the saved net take.
+    """A second set of weights, for validation and the saved net.
 
     Attributes:
         held: arrays by name. count: updates since the start.
     """
 
-    #: Whether statistics that are not trained (BatchNorm's) are kept, too.
+    #: Whether the set includes statistics that are not trained (BatchNorm's).
     of_all = True
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Second(ABC):
         """Follow an update.
 
         Args:
-            live: the trained weights. put: takes name and values, and makes them the trained ones.
+            live: the trained weights. put: sets trained weights, by name and values.
         """
 
     def swap(self, live: Arrays, put: Put) -> None:
-        """Exchange the two sets; twice is nothing."""
+        """Exchange the two sets."""
         for name, held in self.held.items():
             trained = live[name] * 1
             put(name, held)
@@ -52,7 +52,7 @@ class Ema(Second):
     """Exponential moving average of the weights, and of BatchNorm's statistics.
 
     Args:
-        decay: share of the average that stays, from the time on when (1 + t) / (10 + t) is larger.
+        decay: share of the old average; (1 + t) / (10 + t) while that is smaller.
         every: updates between two steps of the average, whose decay is then decay^every.
 
     Source: Polyak and Juditsky, 1992; the rising decay of TensorFlow's ExponentialMovingAverage.
@@ -82,7 +82,7 @@ class Ema(Second):
 
 
 class Lookahead(Second):
-    """Slow weights that go a share of the way of k updates; the trained ones then begin there.
+    """Slow weights that go a share of the way of k updates; the trained ones continue from there.
 
     Args:
         k: updates between two steps of the slow weights. alpha: share of the way.
@@ -115,7 +115,7 @@ class Lookahead(Second):
 
 
 def make_second(chosen: Mapping[str, Mapping[str, Any]]) -> Second | None:
-    """The second set that a recipe's methods of kind ``weights`` ask for.
+    """The second set of a recipe's methods of kind ``weights``, or None.
 
     >>> make_second({}) is None, make_second({"lookahead": {"k": 3, "alpha": 0.5}}).k
     (True, 3)

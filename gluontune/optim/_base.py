@@ -1,4 +1,4 @@
-"""The base of the optimizers that MXNet 1.9.1 lacks or gets wrong."""
+"""The base of the optimizers that MXNet 1.9.1 lacks or computes wrongly."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from gluontune.optim.scaling import exempt_name, is_exempt
 from gluontune.runtime import mxnet
 
 mx: Any = mxnet()
-# Not mx.nd: on a parameter server `import mxnet` never ends, and the package gets that alias too late.
+# Not mx.nd: a parameter server never ends `import mxnet`, which sets that alias last.
 nd = mx.ndarray
 
-# MXNet's kernels take the pointers of at most 45 (multi_lamb, multi_adamw) to 60 (multi_sgd) arrays.
+# MXNet's kernels take at most 45 (multi_lamb, multi_adamw) to 60 (multi_sgd) arrays.
 CHUNK = 45
-#: Elements from which an array has a kernel call of its own; see :func:`chunks`.
+#: Elements from which an array gets a separate kernel call; see :func:`chunks`.
 LARGE = 2**16
-_BLOCK = 2**20  # elements whose squares are added in one go
+_BLOCK = 2**20  # elements of a block in a sum of squares
 
 
 def is_large(array: Any) -> bool:
-    """Whether an array has a kernel call of its own."""
+    """Whether an array gets a separate kernel call."""
     return bool(array.size >= LARGE)
 
 
 def chunks(*lists: Any) -> Iterator[tuple[Any, ...]]:
     """Slices of each list, side by side: up to :data:`CHUNK` small arrays of the first list, a large one alone.
 
-    MXNet's kernels for many arrays go along all of them together, element by element. That saves calls where arrays
-    are small; on a CPU large ones take 2 to 5 times as long as one after the other. Lists may be NDArrays,
-    which are sliced as views.
+    MXNet's kernels for many arrays go along all of them together, element by element. That saves calls for small
+    arrays; on a CPU large ones take 2 to 5 times as long as one after the other. NDArrays are sliced as views.
 
     >>> large = nd.ones((2**16,))
     >>> [slices for _, slices in chunks([nd.ones((3,)), nd.ones((2,)), large, large], "abcd")]
@@ -49,7 +48,7 @@ def chunks(*lists: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def interleaved(*lists: list[Any]) -> list[Any]:
-    """The first of each list, then the second of each, …: the order that the kernels want.
+    """The first of each list, then the second of each, …: the kernels' order.
 
     >>> interleaved([1, 2], ["a", "b"])
     [1, 'a', 2, 'b']
@@ -58,10 +57,10 @@ def interleaved(*lists: list[Any]) -> list[Any]:
 
 
 def squares(arrays: list[Any]) -> Any:
-    """Sum of squares of each array, a float32 vector; float16 ones are widened, for 256² is too large there.
+    """Sum of squares of each array, a float32 vector; float16 ones are widened, because 256² overflows.
 
-    MXNet's kernel adds one square after the other in float32: it loses 2.8 % of 16 million, 28 % of 100 million. Large
-    arrays are products of blocks, exact to five digits and sooner done.
+    MXNet's kernel adds single squares in float32: it loses 2.8 % of 16 million, 28 % of 100 million. Large arrays are
+    products of blocks, exact to five digits and faster.
 
     >>> squares([nd.full((4,), 300, dtype="float16"), nd.ones((2,))]).asnumpy().tolist()
     [360000.0, 2.0]
@@ -84,12 +83,12 @@ def _square_of_large(array: Any) -> Any:
 
 
 def subtract_all(ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float], factor: float = 1.0) -> None:
-    """y -= lr (factor x + wd y) for at most :data:`CHUNK` pairs of arrays, in one kernel where they are not float64."""
-    if ys[0].dtype == np.float64:  # the kernels have their numbers in float32
+    """y -= lr (factor x + wd y) for at most :data:`CHUNK` pairs of arrays, in one kernel unless they are float64."""
+    if ys[0].dtype == np.float64:  # the kernels' scalars are float32
         for y, x, lr, wd in zip(ys, xs, lrs, wds):
             y[:] = (1.0 - lr * wd) * y - (lr * factor) * x
         return
-    if len(ys) == 1:  # a simpler kernel, which the compiler has made vectors of
+    if len(ys) == 1:  # a simpler, vectorized kernel
         only = {"lr": lrs[0], "wd": wds[0], "rescale_grad": factor, "lazy_update": False}
         nd.sgd_update(ys[0], xs[0], out=ys[0], **only)
         return
@@ -97,11 +96,11 @@ def subtract_all(ys: list[Any], xs: list[Any], lrs: list[float], wds: list[float
 
 
 class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
-    """An ``mx.optimizer.Optimizer`` that sees all parameters of a step in one call where the trainer can.
+    """An ``mx.optimizer.Optimizer`` that gets all parameters of a step in one call if the trainer can.
 
-    It works under ``gluon.Trainer`` with updates on the kvstore (one parameter at a time) or off it
-    (all of one dtype at a time), keeps float32 masters of float16 weights with ``multi_precision``, and
-    never waits for the device. A subclass writes :meth:`apply`.
+    It works under ``gluon.Trainer`` with updates on the kvstore (one parameter at a time) or off it (all of one dtype
+    at a time), has float32 masters of float16 weights with ``multi_precision``, and never waits for the device. A
+    subclass writes :meth:`apply`.
 
     Args:
         exempt_indices: places of the parameters without trust ratio; None: by name or shape.
@@ -114,12 +113,12 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
     def __init__(self, exempt_indices: frozenset[int] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.exempt_indices = exempt_indices
-        self.aggregate_num = 100_000  # the updater's limit; the kernels' own is CHUNK
+        self.aggregate_num = 100_000  # the updater's limit; the kernels' is CHUNK
         self._tables: dict[Any, Any] = {}
 
     @abc.abstractmethod
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        """Update ``weights`` (in place, one dtype, one context), whose counts are already raised."""
+        """Update ``weights`` (in place, one dtype, one context), after an increment of their counts."""
 
     def create_state_multi_precision(self, index: int, weight: Any) -> Any:
         if self.multi_precision and weight.dtype == np.float16:
@@ -157,14 +156,14 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
         return not exempt_name(self.idx2name.get(index, ""))
 
     def clipped(self, grads: list[Any]) -> tuple[list[Any], float]:
-        """Gradients and the factor that is still to be applied to them; clipped if the user wants that."""
-        if not self.clip_gradient or self.clip_gradient < 0:  # below 0 MXNet's kernels do not clip either
+        """Gradients, clipped with ``clip_gradient``, and the remaining factor on them."""
+        if not self.clip_gradient or self.clip_gradient < 0:  # below 0: no clipping, as in MXNet's kernels
             return grads, self.rescale_grad
         limit = self.clip_gradient
         return [nd.clip(g * self.rescale_grad, -limit, limit) for g in grads], 1.0
 
     def rates(self, indices: list[int], ctx: Any) -> tuple[Any, Any]:
-        """Rates and decays as float32 vectors on ``ctx``: no copy from the host unless a multiplier changed."""
+        """Rates and decays as float32 vectors on ``ctx``: copied from the host only after a change."""
         rate = self.learning_rate
         scales = [lr / rate if rate else 1.0 for lr in self._get_lrs(indices)]
         wds = self._get_wds(indices)

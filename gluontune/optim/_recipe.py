@@ -19,14 +19,14 @@ def setup_recipe(
     growth: Sequence[tuple[float, float]] = (),
     **exchange: Any,
 ) -> Any:
-    """What a recipe says about the optimizer, handed to :func:`gt.optim.setup`.
+    """A trainer of :func:`gt.optim.setup` with a recipe's optimizer.
 
     Args:
         recipe: its optimizer, rate, scaling, schedule, warm-up, decay, clipping and ``accumulate`` count.
         net: a Gluon block, or its parameters.
         steps: calls of ``trainer.step()`` in all: the length of the schedule. steps_per_epoch: those of one epoch.
-        growth: of :func:`gt.optim.schedules.stretch`, where the updates grow; the caller sets
-            ``trainer.accumulate`` then.
+        growth: of :func:`gt.optim.schedules.stretch`, if the updates grow; the caller then sets
+            ``trainer.accumulate``.
         exchange: of ``setup``: ``kvstore``, ``update_on_kvstore``, ``compression_params``, ``exchange``.
 
     Returns:
@@ -44,7 +44,7 @@ def setup_recipe(
     [0.05, 0.1, 0.1]
     """
     recipe = recipe.resolved()
-    assert recipe.wd is not None  # the card's, where the recipe had none
+    assert recipe.wd is not None  # the card's, if the recipe had none
     updates = max(1, steps // recipe.accumulate)
     warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
     trainer = setup(

@@ -48,7 +48,7 @@ def setup(
     exchange: Callable[[list[Any]], None] | None = None,
     **optimizer_params: Any,
 ) -> TunedTrainer:
-    """A trainer for ``net`` with optimizer ``name``; the training loop only calls ``trainer.step()``.
+    """A trainer for ``net`` with optimizer ``name``; the training loop calls only ``trainer.step()``.
 
     Args:
         name: a name of :func:`gt.optim.list_optimizers`.
@@ -57,30 +57,30 @@ def setup(
         batch_size: samples of one ``trainer.step()`` in this process, over its contexts: the loader's.
         workers: processes whose gradients are summed; None: the kvstore's, one without a ``dist`` kvstore.
         global_batch_size: in place of these two, samples of one step over all contexts **and all workers**.
-        base_batch_size: the batch that ``learning_rate`` was chosen for; None: the one that is used.
-        lr_scaling: ``linear``, ``sqrt`` or ``none``; None: the card's. The batch that counts is the global one times
+        base_batch_size: the batch of ``learning_rate``; None: the batch in use.
+        lr_scaling: ``linear``, ``sqrt`` or ``none``; None: the card's. The rule's batch is the global one times
             ``accumulate``.
-        schedule: a name of :data:`gt.optim.SCHEDULES`, or a function ``num_update -> lr``, which is then
-            the whole truth: ``learning_rate`` and scaling do not touch it. ``trainer.set_learning_rate`` ends it.
+        schedule: a name of :data:`gt.optim.SCHEDULES`, or a function ``num_update -> lr``, which overrides
+            ``learning_rate`` and scaling. ``trainer.set_learning_rate`` ends it.
         schedule_params: the schedule's own arguments, and ``unit="epochs"``; see :func:`schedules.build`.
         total_updates: length of the run in updates of the weights; or
-        epochs, steps_per_epoch: the same as passes, and calls of ``step`` in each.
+        epochs, steps_per_epoch: the same in passes, and calls of ``step`` in each.
         warmup_updates, warmup_mode, warmup_begin_lr: the warm-up before the schedule.
-        momentum: where the optimizer has one (its card says so).
+        momentum: of optimizers with one (see their cards).
         wd: weight decay; biases, gammas and betas are exempt.
         multi_precision: float32 masters of float16 weights.
-        kvstore: None, ``local``, ``device``, ``dist_sync``, …, or a kvstore. With ``dist_sync`` the
-            gradients are summed over the workers, hence ``global_batch_size`` must count all of them.
-        update_on_kvstore: None means no: each device, or each worker, updates its own copy, which allows
-            clipping, saving of states under ``dist_sync``, and updates of many parameters in one call.
+        kvstore: None, ``local``, ``device``, ``dist_sync``, …, or a kvstore. ``dist_sync`` sums the gradients over the
+            workers, hence ``global_batch_size`` must count all of them.
+        update_on_kvstore: None means no: each device, or each worker, updates its own copy, which allows clipping,
+            saving of states under ``dist_sync``, and updates of many parameters in one call.
         compression_params: of ``kvstore.set_gradient_compression``.
         clip_global_norm: largest L2 norm of the averaged gradient of all parameters together.
-        accumulate: calls of ``step`` that make one update. The gradients are those of the large batch;
-            only BatchNorm differs, whose statistics are still those of each small batch.
-        exempt: which ``gluon.Parameter`` is exempt from decay and trust ratios. It sets
-            ``Parameter.wd_mult`` to 0, Gluon's own mark.
-        exchange: sums the gradients (NDArrays, in place) over processes that no kvstore connects, such as
-            Horovod's ranks; give ``workers``, their number, or a ``global_batch_size`` that counts all of them.
+        accumulate: calls of ``step`` that make one update. The gradients are those of the large batch; only BatchNorm
+            uses the statistics of each small batch.
+        exempt: whether a ``gluon.Parameter`` is exempt from decay and trust ratios; sets ``Parameter.wd_mult`` to 0,
+            Gluon's mark.
+        exchange: sums the gradients (NDArrays, in place) over processes without a common kvstore, such as Horovod's
+            ranks; give ``workers``, their number, or a ``global_batch_size`` that counts all of them.
         optimizer_params: further ones of the optimizer; its card has names and defaults.
 
     Raises:
@@ -148,16 +148,16 @@ def create(
     exempt: Callable[[Any], bool] = is_exempt,
     **optimizer_params: Any,
 ) -> Any:
-    """The bare ``mx.optimizer.Optimizer``, for a loop or a trainer of one's own (Horovod's, say).
+    """The ``mx.optimizer.Optimizer`` alone, for other loops or trainers (such as Horovod's).
 
     Args:
-        params: the ``gluon.Parameter`` list in the trainer's order; exempt ones get ``wd_mult`` 0, unless they
-            have one of their own.
+        params: the ``gluon.Parameter`` list in the trainer's order; exempt ones get ``wd_mult`` 0, unless the net sets
+            another.
         schedule: a function ``num_update -> lr``.
         name, momentum, wd, multi_precision, exempt, optimizer_params: as :func:`setup`'s.
 
     Raises:
-        UnknownNameError: no such optimizer. UsageError: a parameter that it does not have.
+        UnknownNameError: no such optimizer. UsageError: an unknown parameter of it.
     """
     card = OPTIMIZERS[name]
     card.check(optimizer_params)
@@ -166,14 +166,14 @@ def create(
     if low and card.needs_masters and not multi_precision:
         raise UsageError(f"optimizer {name!r} with float16 parameter {low[0]!r}: set multi_precision=True")
     for param in params:
-        if exempt(param) and param.wd_mult == 1.0:  # a net that sets its own keeps it
+        if exempt(param) and param.wd_mult == 1.0:  # keeps the net's own
             param.wd_mult = 0.0
     adapter = to_mxnet(schedule)
     options = {**card.defaults, **optimizer_params}
     if card.momentum:
         options["momentum"] = momentum
     optimizer = resolve(card.path)(
-        # The constructors' own default rates would overwrite the scheduler's base_lr, a multiplier here.
+        # The constructors' default rates would overwrite the scheduler's base_lr, a multiplier here.
         learning_rate=adapter.base_lr,
         lr_scheduler=adapter,
         wd=wd,
@@ -182,7 +182,7 @@ def create(
         param_dict=dict(enumerate(params)),
         **options,
     )
-    # On a server the parameters are absent: there the names and this table decide.
+    # A server has no parameters: the names and this table decide.
     optimizer.set_wd_mult({param.name: param.wd_mult for param in params})
     optimizer.set_lr_mult({param.name: param.lr_mult for param in params})
     optimizer.exempt_indices = frozenset(i for i, param in enumerate(params) if exempt(param))
@@ -190,7 +190,7 @@ def create(
 
 
 def _lbsgd(accumulate: int, warmup_mode: str, given: Mapping[str, Any]) -> tuple[int, str, dict[str, Any]]:
-    """LBSGD's gathering is done by the trainer and its warm-up by the schedule: one source of each."""
+    """Move LBSGD's accumulation to the trainer and its warm-up to the schedule."""
     options = dict(given)
     gathered = _whole("batch_scale", options.pop("batch_scale", 1))
     if gathered > 1 and accumulate > 1:
@@ -202,7 +202,7 @@ def _lbsgd(accumulate: int, warmup_mode: str, given: Mapping[str, Any]) -> tuple
 
 
 def _trainable(net: Any) -> list[Any]:
-    """The parameters in the order in which ``gluon.Trainer`` would put them."""
+    """The parameters in the order of ``gluon.Trainer``."""
     collected = net.collect_params() if hasattr(net, "collect_params") else net
     if hasattr(collected, "keys"):
         params = [collected[key] for key in sorted(collected.keys())]
@@ -217,11 +217,11 @@ def _trainable(net: Any) -> list[Any]:
 
 
 def _global_batch(whole: int | None, each: int | None, workers: int | None, kvstore: Any, exchange: Any) -> int:
-    """Samples of one step over all workers, from what the caller has said."""
+    """Samples of one step over all workers, from the caller's arguments."""
     if (whole is None) == (each is None):
-        said = "neither is given" if whole is None else f"both are given ({whole} and {each})"
+        given = "neither is given" if whole is None else f"both are given ({whole} and {each})"
         raise UsageError(
-            f"batch_size (of this process) or global_batch_size (of all workers): {said}; give one of them"
+            f"batch_size (of this process) or global_batch_size (of all workers): {given}; give one of them"
         )
     if whole is not None:
         if workers is not None:
@@ -238,7 +238,7 @@ def _global_batch(whole: int | None, each: int | None, workers: int | None, kvst
 
 
 def _workers_of(kvstore: Any) -> int:
-    """Workers of a kvstore; one that is only named will be made of what the launcher says."""
+    """Workers of a kvstore, or of the launcher's environment if only its type is given."""
     if "dist" not in str(getattr(kvstore, "type", kvstore)):
         return 1
     return int(getattr(kvstore, "num_workers", 0) or os.environ.get("DMLC_NUM_WORKER", 1))
@@ -253,7 +253,7 @@ def _whole(name: str, value: Any) -> int:
 def _length(
     total: int | None, epochs: float | None, steps_per_epoch: int | None, accumulate: int
 ) -> tuple[int | None, float | None]:
-    """Updates of the run and of an epoch, as far as they are known."""
+    """Updates of the run and of an epoch; None if unknown."""
     per_epoch = None if steps_per_epoch is None else _whole("steps_per_epoch", steps_per_epoch) / accumulate
     if total is not None and epochs is not None:
         raise UsageError(f"total_updates={total} and epochs={epochs:g} both say how long the run is; give one of them")
@@ -286,7 +286,7 @@ def _check_kvstore(kvstore: Any, on_kvstore: bool | None, compression: Any, clip
 
 
 def _has_kvstore(kvstore: Any, params: list[Any]) -> bool:
-    """Whether ``gluon.Trainer`` will really make one: for a single local context it does not."""
+    """Whether ``gluon.Trainer`` will create one: for a single local context it does not."""
     return not (
         kvstore is None or (isinstance(kvstore, str) and "dist" not in kvstore and len(params[0].list_ctx()) == 1)
     )

@@ -1,4 +1,4 @@
-"""Between pure schedules and ``mx.lr_scheduler.LRScheduler``."""
+"""Conversions between pure schedules and ``mx.lr_scheduler.LRScheduler``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from gluontune.optim.schedules import Schedule
 from gluontune.runtime import mxnet
 
 mxnet()
-# By its module: a parameter server unpickles this while `import mxnet` is still running its loop, and the
-# package has no attribute lr_scheduler by then.
+# By its module: a parameter server unpickles this within `import mxnet`, before the package has the attribute.
 lr_scheduler: Any = importlib.import_module("mxnet.lr_scheduler")
 
 
 class ScheduleAdapter(lr_scheduler.LRScheduler):
-    """A pure schedule where MXNet wants an ``LRScheduler``.
+    """A pure schedule as an ``LRScheduler``.
 
-    ``mx.optimizer.Optimizer`` writes its ``learning_rate`` into ``base_lr`` of the scheduler it is given.
-    MXNet's own schedulers then keep a stale ``warmup_final_lr``; here the whole schedule, warm-up
-    included, is multiplied by the new ``base_lr`` over the first one.
+    ``mx.optimizer.Optimizer`` writes its ``learning_rate`` into ``base_lr`` of its scheduler. MXNet's schedulers then
+    have a stale ``warmup_final_lr``; here the whole schedule, warm-up included, is multiplied by the new ``base_lr``
+    over the first one.
 
     Args:
         schedule: a function ``num_update -> lr``.
-        base_lr: the rate that the schedule was built for; 1 makes ``base_lr`` a plain multiplier.
+        base_lr: the rate of the schedule; 1 makes ``base_lr`` a plain multiplier.
     """
 
     def __init__(self, schedule: Any, base_lr: float = 1.0):
@@ -50,7 +49,7 @@ class ScheduleAdapter(lr_scheduler.LRScheduler):
         try:
             pickle.dumps(state["schedule"])
         except (pickle.PicklingError, AttributeError, TypeError):
-            state["schedule"] = None  # asked for a rate without it, the adapter says why it is missing
+            state["schedule"] = None  # __call__ then explains
         return state
 
 
@@ -65,11 +64,11 @@ def to_mxnet(schedule: Any, *, base_lr: float = 1.0) -> ScheduleAdapter:
 
 
 def from_mxnet(scheduler: Any) -> Schedule:
-    """The pure schedule that a fresh MXNet scheduler describes.
+    """The pure schedule of a fresh MXNet scheduler.
 
     Args:
-        scheduler: a Factor-, MultiFactor-, Poly- or CosineScheduler that has not been asked for an update
-            yet (asking changes its ``base_lr``), or an adapter of :func:`to_mxnet`.
+        scheduler: a Factor-, MultiFactor-, Poly- or CosineScheduler before its first call (which changes its
+            ``base_lr``), or an adapter of :func:`to_mxnet`.
 
     Raises:
         UsageError: the scheduler is of another class or has been used.

@@ -1,7 +1,6 @@
-"""The registry of optimizers: one card each, the one place where an optimizer is added.
+"""The registry of optimizers, with one card each; imports no mxnet.
 
-Nothing here imports mxnet. The cards make the command line's choices, the documentation's table and the
-parameters of the tests.
+The cards make the command line's choices, the documentation's table and the parameters of the tests.
 """
 
 from __future__ import annotations
@@ -14,32 +13,31 @@ from gluontune.core.errors import UsageError, did_you_mean
 from gluontune.recipe.parameters import Parameter
 from gluontune.recipe.registry import Registry
 
-#: Parameters that are a share of what was: at least 0 and below 1.
+#: Decay factors: at least 0 and below 1.
 _SHARES = ("beta", "beta1", "beta2", "gamma1", "gamma2", "rho", "rest_momentum")
 _CHOICES = {"warmup_strategy": ("linear", "power2", "sqrt", "lars"), "rest": ("adamw", "nag")}
 
 
 @dataclass(frozen=True)
 class OptimizerCard:
-    """What one should know before choosing an optimizer.
+    """A description of an optimizer.
 
     Args:
         name: the name in :data:`OPTIMIZERS`.
-        path: ``module:class``; ``mxnet.optimizer`` where MXNet's own is right.
+        path: ``module:class``; in ``mxnet.optimizer`` if MXNet's is right.
         rule: the update, in words of w (weight), g (averaged gradient), m, v (states), lr, wd.
         source: the paper.
-        learning_rate: a rate to start from, the peak of a schedule.
-        base_batch_size: samples in an update that ``learning_rate`` is for.
+        learning_rate: a rate to start from, the peak of a schedule; for updates of ``base_batch_size`` samples.
         wd: the decay to start from.
-        defaults: the other hyper-parameters that ``setup`` takes for it, with their defaults.
-        defaults_from: where they come from.
-        states: float32 arrays that it keeps for each parameter, masters of float16 weights not counted.
+        defaults: the other hyper-parameters of ``setup`` for it, with their defaults.
+        defaults_from: their source.
+        states: float32 arrays for each parameter, without masters of float16 weights.
         momentum: whether ``setup``'s ``momentum`` applies.
-        lr_scaling: the rule that suits it.
-        needs_masters: float16 weights need ``multi_precision=True``, for its states are float32.
-        needs_shapes: it treats matrices apart, so that a parameter server, which forgets shapes, cannot run it.
+        lr_scaling: the rule that fits it.
+        needs_masters: float16 weights need ``multi_precision=True``, because its states are float32.
+        needs_shapes: its rule depends on shapes, which a parameter server forgets.
         when, when_not: when to use it and when not.
-        instead_of: what is wrong with MXNet 1.9.1's, if it has one and this is not it.
+        instead_of: the fault of MXNet 1.9.1's, if this is another one.
     """
 
     name: str
@@ -61,7 +59,7 @@ class OptimizerCard:
     instead_of: str = ""
 
     def check(self, params: Mapping[str, Any]) -> None:
-        """Refuse parameters that the optimizer does not have, or values that it cannot use.
+        """Refuse unknown parameters and values out of range.
 
         Raises:
             UsageError: names the parameter, the value and the way out.
@@ -84,7 +82,7 @@ class OptimizerCard:
 
 
 def _parameter(name: str, default: Any) -> Parameter:
-    """What a parameter of this name and default may be."""
+    """The allowed values of a parameter with this name and default."""
     if name in _CHOICES:
         return Parameter(choices=_CHOICES[name])
     if isinstance(default, bool):
@@ -102,7 +100,7 @@ def _add(name: str, path: str, rule: str, source: str, learning_rate: float, **m
 
 
 def list_optimizers() -> list[str]:
-    """Names of all optimizers that ``gt.optim.setup`` knows.
+    """Names of all optimizers of ``gt.optim.setup``.
 
     >>> "nag" in list_optimizers()
     True
@@ -210,7 +208,7 @@ _add(
     when_not="Small batches: adamw.",
     instead_of="MXNet's scales biases, gammas and betas by their trust ratio too.",
 )  # fmt: skip
-# Where code asks for LAMB's kernel of many layers by name: GTLAMB is that.
+# MXNet's names of LAMB's kernel for many layers
 OPTIMIZERS.alias("multilamb", "lamb")
 OPTIMIZERS.alias("multi_lamb", "lamb")
 _add(

@@ -1,4 +1,4 @@
-"""Optimizers that MXNet 1.9.1 has but gets wrong, written again: DCASGD, FTML, AdaDelta, AdaMax, Nadam."""
+"""Corrected versions of MXNet 1.9.1's DCASGD, FTML, AdaDelta, AdaMax and Nadam."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gluontune.optim._base import TunedOptimizer, mx, nd
 class _OneByOne(TunedOptimizer):
     """A rule of a few array operations on one parameter."""
 
-    #: How many arrays of the weight's shape the rule keeps.
+    #: Arrays of the weight's shape in the state.
     arrays = 2
-    #: Whether ``clip_gradient`` limits the gradient with decay added to it, as in MXNet's own optimizer of the name.
+    #: Whether ``clip_gradient`` limits the gradient with decay added to it, as in MXNet's optimizer of the name.
     clips_decayed = False
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, ...]:
@@ -39,9 +39,8 @@ class _OneByOne(TunedOptimizer):
 class GTDCASGD(_OneByOne):
     r"""SGD with compensation for delayed gradients.
 
-    m = momentum m - lr (g + wd w + lamda g² (w - w')), w += m, where w' is the weight before the last
-    update. Zheng et al., arXiv:1609.08326. MXNet's ``DCASGD`` raises with momentum, for it asks an
-    array for its truth.
+    m = momentum m - lr (g + wd w + lamda g² (w - w')), w += m, where w' is the weight before the last update. Zheng et
+    al., arXiv:1609.08326. MXNet's ``DCASGD`` raises with momentum, because it takes an array as a truth value.
 
     Args:
         momentum: in [0, 1).
@@ -69,10 +68,9 @@ class GTDCASGD(_OneByOne):
 class GTFTML(_OneByOne):
     """FTML: follow the moving leader. Zheng & Kwok, ICML 2017.
 
-    v = b2 v + (1-b2) g²; d = (1-b1^t)/lr (√(v/(1-b2^t)) + epsilon); z = b1 z + (1-b1) g - (d - b1 d') w;
-    w = -z/d, with wd w added to g. As each weight is -z'/d' of the step before, this is
-    w -= (1-b1) g/d, and that is what is computed: neither d nor z need be kept, and a schedule may end
-    at the rate 0. MXNet's form subtracts large numbers of one another, and there it gives NaN.
+    v = b2 v + (1-b2) g²; d = (1-b1^t)/lr (√(v/(1-b2^t)) + epsilon); z = b1 z + (1-b1) g - (d - b1 d') w; w = -z/d, with
+    wd w added to g. As each weight is -z'/d' of the step before, this is w -= (1-b1) g/d, which needs neither d nor z,
+    and allows a rate of 0. MXNet's form subtracts large numbers from each other, and returns NaN at that rate.
 
     Args:
         beta1, beta2, epsilon: the paper's 0.6, 0.999, 1e-8.
@@ -97,9 +95,9 @@ class GTFTML(_OneByOne):
 class GTAdaDelta(_OneByOne):
     """AdaDelta, with a rate. Zeiler, arXiv:1212.5701.
 
-    a = rho a + (1-rho) g²; step = √(b + epsilon)/√(a + epsilon) g; b = rho b + (1-rho) step²;
-    w -= lr step, with wd w added to g. MXNet's ``AdaDelta`` ignores the rate and every schedule, decays
-    by wd outside of it, and overwrites Gluon's gradient.
+    a = rho a + (1-rho) g²; step = √(b + epsilon)/√(a + epsilon) g; b = rho b + (1-rho) step²; w -= lr step, with wd w
+    added to g. MXNet's ``AdaDelta`` ignores the rate and every schedule, decays separately by wd, and overwrites
+    Gluon's gradient.
 
     Args:
         rho, epsilon: 0.9 and 1e-5.
@@ -155,8 +153,8 @@ class GTAdaMax(_OneByOne):
 class GTNadam(_OneByOne):
     """Nadam: Adam with Nesterov momentum and its warm-up. Dozat, ICLR workshop 2016.
 
-    MXNet's multiplies its momentum product once for each *parameter*, so that the rule changes with the
-    number of layers and replicas drift apart; here the product follows the number of updates.
+    MXNet's multiplies its momentum product once for each *parameter*, so that the rule depends on the number of layers
+    and replicas drift apart; here the product follows the number of updates.
 
     Args:
         beta1, beta2, epsilon: of Adam.

@@ -1,4 +1,4 @@
-"""The rules of evolutionary stochastic gradient descent (ESGD) on numpy arrays; nothing here imports mxnet.
+"""The rules of evolutionary stochastic gradient descent (ESGD) on numpy arrays; imports no mxnet.
 
 Cui, Zhang, Tüske & Picheny, *Evolutionary Stochastic Gradient Descent for Optimization of Deep Neural Networks*,
 NeurIPS 2018, Algorithm 1. Fitness is a loss throughout: smaller is better, and NaN counts as infinite. The loop
@@ -22,12 +22,12 @@ Weights = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Entry:
-    """One optimizer of the pool, with the ranges that its hyper-parameters are drawn from.
+    """One optimizer of the pool, with the ranges of its hyper-parameters.
 
     Args:
         optimizer: a name of :data:`gluontune.optim.OPTIMIZERS`.
         learning_rate: smallest and largest rate; drawn evenly on a logarithmic scale.
-        momentum: smallest and largest momentum, drawn evenly; None where the optimizer has none.
+        momentum: smallest and largest momentum, drawn evenly; None if the optimizer has none.
     """
 
     optimizer: str
@@ -84,10 +84,10 @@ def draw(pool: Sequence[Entry], rng: np.random.Generator, factor: float = 1.0) -
 
 
 def parents(fitness: Sequence[float], count: int, rng: np.random.Generator) -> list[int]:
-    """``count`` different individuals, each drawn with a weight that falls evenly from the best rank to the worst.
+    """``count`` different individuals, drawn with weights that fall evenly from the best rank to the worst.
 
-    A roulette wheel over ranks (Baker, 1985): unlike one over the losses themselves it is indifferent to their
-    unit. Individuals without a finite fitness have no descendants.
+    A roulette wheel over ranks (Baker, 1985), which does not depend on the unit of the losses. Individuals without a
+    finite fitness have no descendants.
 
     Raises:
         UsageError: fewer than ``count`` have a finite fitness.
@@ -119,16 +119,16 @@ def mutate(
 ) -> Weights:
     """Add Gaussian noise: ``sigma`` times the root mean square of each array, so that one number fits all layers.
 
-    The paper adds the same absolute noise to every weight. An array of zeros stays as it is.
+    The paper adds the same absolute noise to every weight. An array of zeros stays unchanged.
 
     Args:
         sigma: share; :func:`gluontune.ladder.esgd` lets it fall as 1 ÷ generation.
-        fixed: names of what is not trained (running means and variances), which stays.
+        fixed: names of arrays without noise (running means and variances).
     """
     if not (math.isfinite(sigma) and sigma >= 0):
         raise UsageError(f"sigma={sigma!r}: give a finite number of at least 0")
     changed: Weights = {}
-    for name in sorted(weights):  # the same noise in whatever order they come
+    for name in sorted(weights):  # the same noise in any order
         value = np.asarray(weights[name])
         if name not in fixed and sigma > 0:
             scale = sigma * math.sqrt(float(np.mean(np.square(value, dtype=np.float64))))
@@ -138,9 +138,9 @@ def mutate(
 
 
 def select(fitness: Sequence[float], size: int, elite: int, rng: np.random.Generator) -> list[int]:
-    """The next population: the ``elite`` best, and ``size - elite`` of the others by chance.
+    """The next population: the ``elite`` best, and ``size - elite`` of the others at random.
 
-    Those that have no finite fitness are taken only if there are not enough others.
+    Those without a finite fitness are taken only if the others are too few.
 
     Args:
         fitness: of parents and offspring together.
@@ -164,7 +164,7 @@ def select(fitness: Sequence[float], size: int, elite: int, rng: np.random.Gener
 
 
 def ranked_value(fitness: float | None) -> float:
-    """A fitness as a number that can be ordered: what is unknown or not finite comes last.
+    """A fitness as a sort key: infinity if unknown or not finite.
 
     >>> ranked_value(0.5), ranked_value(None)
     (0.5, inf)

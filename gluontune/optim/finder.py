@@ -1,4 +1,4 @@
-"""The range test: which learning rate suits this net, these data and this optimizer."""
+"""The range test for the learning rate of a net, data and optimizer."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ mx: Any = mxnet()
 
 @dataclass(frozen=True)
 class RangeTest:
-    """What a range test saw.
+    """The result of a range test.
 
     Args:
         learning_rates: rate of each update.
         losses: mean loss before each update.
-        smoothed: exponential average of them, corrected for its start.
+        smoothed: exponential average of them, with bias correction.
         suggestion: the rate where the smoothed loss falls most steeply.
         diverged: whether the test ended because the loss exploded; if not, raise ``lr_max``.
     """
@@ -44,7 +44,7 @@ class RangeTest:
 
 
 def smoothed(losses: Iterable[float], beta: float = 0.9) -> list[float]:
-    """Exponential average with weight ``beta`` on the past, corrected for its start.
+    """Exponential average with weight ``beta`` on the past, with bias correction.
 
     >>> [round(x, 3) for x in smoothed([1.0, 1.0, 0.0])]
     [1.0, 1.0, 0.631]
@@ -62,14 +62,14 @@ def suggest(learning_rates: list[float], curve: list[float], skip: int = 0) -> f
     Args:
         learning_rates: rising.
         curve: the smoothed loss at each.
-        skip: points at the start that do not count, because an average over few losses is mostly noise.
+        skip: points to ignore at the start, where the average is mostly noise.
 
     >>> suggest([0.001, 0.01, 0.1, 1.0, 10.0], [2.3, 2.2, 1.5, 1.2, 9.0])
     0.1
     """
     lowest = int(np.argmin(curve))
     if lowest < skip + 2:
-        return learning_rates[lowest] / 10  # it hardly fell: the rule of thumb
+        return learning_rates[lowest] / 10  # hardly a fall: the rule of thumb
     slopes = np.gradient(np.asarray(curve[skip : lowest + 1]), np.log(learning_rates[skip : lowest + 1]))
     return learning_rates[skip + int(np.argmin(slopes))]
 
@@ -89,26 +89,26 @@ def find_learning_rate(
     blow_up: float = 4.0,
     **setup_params: Any,
 ) -> RangeTest:
-    """Raise the rate exponentially from ``lr_min`` to ``lr_max`` and watch the loss.
+    """Raise the rate exponentially from ``lr_min`` to ``lr_max`` and record the loss.
 
-    From Smith, arXiv:1506.01186; the smoothing and the suggestion as fastai made them popular. The net is
-    left as it was found, running statistics included; the generators of numpy and mxnet are seeded, so
-    the same seed gives the same answer (with a loader in the same process).
+    From Smith, arXiv:1506.01186; the smoothing and the suggestion as in fastai. The net's values are restored, running
+    statistics included; the generators of numpy and mxnet are seeded, so that the same seed gives the same result (with
+    a loader in the same process).
 
     Args:
         net: an initialized Gluon block.
-        loss: a Gluon loss that gives one number for each sample.
-        batches: yields ``(data, label)`` arrays of any number of samples; begun again when it ends.
+        loss: a Gluon loss with one number for each sample.
+        batches: yields ``(data, label)`` arrays of any number of samples; repeated when it ends.
         optimizer, setup_params: as :func:`gt.optim.setup`'s (``momentum``, ``wd``, …).
         lr_min, lr_max: the range.
         updates: steps from one to the other.
         ctx: context or list of contexts; None: the net's.
         seed: of both generators.
         beta: smoothing.
-        blow_up: stop once the smoothed loss exceeds its minimum so many times.
+        blow_up: stop when the smoothed loss exceeds this multiple of its minimum.
 
     Raises:
-        UsageError: a range that is none, no batches.
+        UsageError: an empty range, or no batches.
         GluontuneError: the loss is not finite from the start.
 
     >>> import gluontune as gt
@@ -142,7 +142,7 @@ def _run(
 ) -> RangeTest:  # fmt: skip
     params = net.collect_params()
     contexts = [ctx] if isinstance(ctx, mx.Context) else ctx or next(iter(params.values())).list_ctx()
-    kept: dict[str, Any] | None = None
+    before: dict[str, Any] | None = None
     trainer: TunedTrainer | None = None
     rates: list[float] = []
     losses: list[float] = []
@@ -150,9 +150,9 @@ def _run(
     diverged = False
     for data, label in itertools.islice(_endless(batches), updates):
         parts = _split(data, label, contexts)
-        if kept is None or trainer is None:
+        if before is None or trainer is None:
             net(parts[0][0])  # completes deferred initialization
-            kept = {name: param.data(contexts[0]).copy() for name, param in params.items()}
+            before = {name: param.data(contexts[0]).copy() for name, param in params.items()}
             trainer = setup(
                 optimizer, net, learning_rate=1.0, global_batch_size=len(data),
                 schedule=lambda n: ends[0] * growth ** (n - 1), **setup_params,
@@ -168,10 +168,10 @@ def _run(
             break
         mx.autograd.backward(each)
         trainer.step(len(data))
-    if kept is None:
+    if before is None:
         raise UsageError("batches: it gave no batch; a range test needs data")
     for name, param in params.items():
-        set_data(param, kept[name])
+        set_data(param, before[name])
     if not math.isfinite(losses[-1]):
         rates, losses = rates[:-1], losses[:-1]
     if not losses:

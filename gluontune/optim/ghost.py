@@ -13,10 +13,10 @@ mx: Any = mxnet()
 class GhostBatchNorm(mx.gluon.nn.BatchNorm):
     """BatchNorm that cuts the batch into ``num_ghosts`` parts and normalizes each by itself.
 
-    Hoffer, Hubara & Soudry, arXiv:1705.08741, algorithm 1: the running statistics take up one part after
-    the other. It keeps the noise, and with it the accuracy, that small batches have. The batch on a device
-    must be a multiple of ``num_ghosts`` while training, and always once hybridized (pad or discard the
-    last validation batch); imperative inference takes any batch.
+    Hoffer, Hubara & Soudry, arXiv:1705.08741, algorithm 1: the running statistics take up one part after the other. It
+    preserves the noise, and with it the accuracy, of small batches. The batch on a device must be a multiple of
+    ``num_ghosts`` while training, and always once hybridized (pad or discard the last validation batch); imperative
+    inference takes any batch.
 
     Args:
         num_ghosts: parts; batch on one device / ghost batch.
@@ -54,14 +54,14 @@ class GhostBatchNorm(mx.gluon.nn.BatchNorm):
 
 
 def use_ghost_batch_norm(net: Any, num_ghosts: int) -> int:
-    """Turn each BatchNorm of ``net`` into a :class:`GhostBatchNorm`; parameters and names stay.
+    """Turn each BatchNorm of ``net`` into a :class:`GhostBatchNorm` with the same parameters and names.
 
     Args:
         net: a Gluon block.
         num_ghosts: see :class:`GhostBatchNorm`.
 
     Returns:
-        How many were turned.
+        The number of changed layers.
 
     Raises:
         UsageError: the net has no BatchNorm.
@@ -77,12 +77,12 @@ def use_ghost_batch_norm(net: Any, num_ghosts: int) -> int:
     def turn(block: Any) -> None:
         nonlocal count
         if type(block) in (mx.gluon.nn.BatchNorm, GhostBatchNorm):
-            # The class alone differs, so every reference that the net holds to the layer stays good.
+            # A new class alone, so that references to the layer stay valid.
             block.__class__ = GhostBatchNorm
             block.num_ghosts = probe.num_ghosts
             count += 1
         if isinstance(block, mx.gluon.HybridBlock):
-            block._clear_cached_op()  # what was traced before normalizes the whole batch
+            block._clear_cached_op()  # an old graph normalizes the whole batch
 
     net.apply(turn)
     if not count:

@@ -1,4 +1,4 @@
-"""Methods for large batches: gradient noise, a growing batch, trust ratios to look at."""
+"""Methods for large batches: gradient noise, a growing batch, trust ratios."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def noise_sigma(batch_size: int, base_batch_size: int) -> float:
     sigma² = batch_size / base_batch_size - 1. Hoffer, Hubara & Soudry, arXiv:1705.08741, section 4.
 
     Raises:
-        UsageError: a batch that is smaller than the base batch, or below 1.
+        UsageError: a batch smaller than the base batch, or below 1.
 
     >>> noise_sigma(1280, 128)
     3.0
@@ -32,7 +32,7 @@ def noise_sigma(batch_size: int, base_batch_size: int) -> float:
 def gradient_noise(loss: Any, sigma: float) -> Any:
     """Multiply each sample's loss, and so its gradient, by z ~ N(1, sigma²): the mean step is unchanged.
 
-    Call it within ``autograd.record()``; ``mx.random.seed`` makes it repeat. Source as :func:`noise_sigma`.
+    Call it within ``autograd.record()``; ``mx.random.seed`` makes it repeatable. Source as :func:`noise_sigma`.
 
     Args:
         loss: one number for each sample, shape (batch,).
@@ -51,7 +51,7 @@ def gradient_noise(loss: Any, sigma: float) -> Any:
         raise UsageError(f"sigma={sigma!r}: give a finite number of at least 0")
     if sigma == 0:
         return loss
-    # Drawn outside of the record, so that no gradient is asked for the noise.
+    # Outside of the record: no gradient of the noise.
     with mxnet().autograd.pause():
         factors = mxnet().nd.random.normal(1.0, sigma, shape=loss.shape, ctx=loss.context, dtype="float32")
     return loss * factors.astype(loss.dtype)
@@ -59,15 +59,15 @@ def gradient_noise(loss: Any, sigma: float) -> Any:
 
 @dataclass(frozen=True)
 class BatchGrowth:
-    """Let the batch grow where a schedule would decay the rate, as long as the batch fits.
+    """Growth of the batch in place of a decay of the rate, as long as the batch fits.
 
-    Smith, Kindermans, Ying & Le, "Don't decay the learning rate, increase the batch size"
-    (arXiv:1711.00489): what matters is rate over batch. Fewer, larger updates reach the same place.
+    Smith, Kindermans, Ying & Le, "Don't decay the learning rate, increase the batch size" (arXiv:1711.00489): the ratio
+    of rate and batch decides. Fewer, larger updates reach the same result.
 
     Args:
         schedule: a function ``epoch -> lr`` that falls, such as ``schedules.multifactor`` in epochs.
-        batch_size: the batch at the start; batches are multiples of it, so that accumulation can make them.
-        max_batch_size: beyond it the rate falls after all.
+        batch_size: the batch at the start; batches are multiples of it, for accumulation.
+        max_batch_size: the largest batch; beyond it the rate falls.
 
     >>> from gluontune.optim.schedules import multifactor
     >>> plan = BatchGrowth(multifactor(base_lr=0.1, steps=[30, 60], factor=0.2), 128, 1280)
@@ -90,7 +90,7 @@ class BatchGrowth:
         """Samples and rate of an update after ``epoch`` epochs."""
         first, now = self.schedule(0), self.schedule(epoch)
         room = self.max_batch_size // self.batch_size
-        # The small share forgives the rounding of products such as 0.1 * 0.2.
+        # The margin is for the rounding of products such as 0.1 * 0.2.
         times = room if now <= 0 else min(room, max(1, int(first / now + 1e-9)))
         return self.batch_size * times, now * times
 
@@ -109,8 +109,8 @@ class BatchGrowth:
 def trust_ratios(trainer: Any) -> dict[str, float]:
     """|w| / (|g| + wd |w|) times the trust coefficient for each layer, from the last gradients. It waits.
 
-    Call it after ``backward()`` and ``trainer.step()``; with LARS the rate of a layer is this times lr,
-    with LARC the smaller of this and lr.
+    Call it after ``backward()`` and ``trainer.step()``; the rate of a layer is this times lr with LARS, and the smaller
+    of this and lr with LARC.
 
     Args:
         trainer: one of ``lars``, ``larc`` or ``lbsgd``.

@@ -1,4 +1,4 @@
-"""Adaptive optimizers whose kernels take many layers at once: AdamW, LAMB, NovoGrad."""
+"""Adaptive optimizers with kernels for many layers at once: AdamW, LAMB, NovoGrad."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _picked(places: list[int], *lists: list[Any]) -> list[list[Any]]:
 
 
 def _float32(beta: float) -> float:
-    """``beta`` as the kernels see it: their 1 - 0.999 is 1.3e-5 off, and the bias correction must follow."""
+    """``beta`` as in the kernels, whose 1 - 0.999 is 1.3e-5 off, for the same bias correction."""
     return float(np.float32(beta))
 
 
@@ -30,14 +30,14 @@ class _TwoMoments(TunedOptimizer):
         return (nd.zeros_like(weight), nd.zeros_like(weight))
 
     def options(self) -> dict[str, float]:
-        """What MXNet's kernels of the family take in common."""
+        """The common options of MXNet's kernels of the family."""
         clip = {"clip_gradient": self.clip_gradient} if self.clip_gradient else {}
         return {"beta1": self.beta1, "beta2": self.beta2, **clip}
 
 
 @mx.optimizer.register
 class GTAdam(mx.optimizer.Adam):
-    """MXNet's Adam with a bias correction for the betas that its kernel really uses.
+    """MXNet's Adam with a bias correction for the float32 betas of its kernel.
 
     Args:
         learning_rate, epsilon, lazy_update: of ``mx.optimizer.Adam``.
@@ -61,10 +61,10 @@ class GTAdam(mx.optimizer.Adam):
 class GTAdamW(_TwoMoments):
     """Adam with decoupled weight decay: w -= lr (m̂ / (√v̂ + epsilon) + wd w).
 
-    Loshchilov & Hutter, arXiv:1711.05101; bias corrections and epsilon as in the paper (and PyTorch).
-    MXNet's contrib kernel for many arrays loses five digits of the first second moments and waits for
-    the device; LAMB's kernel for many arrays does neither, and without its ratio it is AdamW's. Large layers take
-    Adam's own kernel, which is several times as fast there, with the bias corrections in its rate and epsilon.
+    Loshchilov & Hutter, arXiv:1711.05101; bias corrections and epsilon as in the paper (and PyTorch). MXNet's contrib
+    kernel for many arrays loses five digits of the first second moments and waits for the device; LAMB's kernel for
+    many arrays does neither, and without its ratio it is AdamW's. Large layers take Adam's kernel, which is several
+    times as fast for them, with the bias corrections in its rate and epsilon.
 
     Args:
         beta1, beta2, epsilon: of Adam.
@@ -72,7 +72,7 @@ class GTAdamW(_TwoMoments):
     """
 
     bias_correction = True
-    #: LAMB's kernel takes a norm of 0 to mean "no ratio": bounded to 0, layers get none.
+    #: LAMB's kernel reads a norm of 0 as "no ratio".
     no_ratio: ClassVar[dict[str, float]] = {"upper_bound": 0.0}
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
@@ -81,7 +81,7 @@ class GTAdamW(_TwoMoments):
     def descend(
         self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any], limits: dict[str, float]
     ) -> None:
-        """One update by LAMB's rule, its ratio within ``limits`` of the weights' norms."""
+        """One update by LAMB's rule, with the weights' norms within ``limits`` in the ratio."""
         ages = [self._index_update_count[index] for index in indices]
         lists = (weights, grads, states, ages, self._get_lrs(indices), self._get_wds(indices))
         for ws, gs, ss, some_ages, lrs, wds in chunks(*lists):
@@ -99,7 +99,7 @@ class GTAdamW(_TwoMoments):
             )  # fmt: skip
 
     def _descend_exactly(self, weight: Any, grad: Any, state: Any, age: int, lr: float, wd: float) -> None:
-        """The same in float64, of which the kernels' numbers and corrections, in float32, leave seven digits."""
+        """The same in float64; the kernels' float32 scalars would leave seven digits."""
         grad, (m, v), beta1, beta2 = grad * self.rescale_grad, state, self.beta1, self.beta2
         first, second = (1.0 - beta**age if self.bias_correction else 1.0 for beta in (beta1, beta2))
         if self.clip_gradient:
@@ -112,7 +112,7 @@ class GTAdamW(_TwoMoments):
     def _descend_alone(
         self, weight: Any, grad: Any, state: Any, age: int, lr: float, wd: float, limits: dict[str, float]
     ) -> None:
-        """The same for one large layer, by the kernels that are fastest there; norms keep their digits."""
+        """The same for one large layer, by the kernels that are fastest for it, with exact norms."""
         options = {"rescale_grad": self.rescale_grad, **self.options()}
         if limits is self.no_ratio:
             first = 1.0 - _float32(self.beta1) ** age if self.bias_correction else 1.0
@@ -136,7 +136,7 @@ class GTLAMB(GTAdamW):
     r"""LAMB: Adam's direction, scaled for each layer to the norm of its weight.
 
     With r = m̂ / (√v̂ + epsilon) + wd w the update is :math:`w -= lr \|w\| / \|r\| \, r`. You et al.,
-    arXiv:1904.00962. MXNet's ``LAMB`` scales biases, gammas and betas as well; here their ratio is 1.
+    arXiv:1904.00962. MXNet's ``LAMB`` scales biases, gammas and betas as well; their ratio is 1 here.
 
     Args:
         beta1, beta2, epsilon: of Adam; epsilon is 1e-6 as in the paper's code.
@@ -201,7 +201,7 @@ class GTNovoGrad(_TwoMoments):
     ) -> None:
         n = len(ws)
         norms = squares(gs) * rescale**2
-        # multi_sgd_update computes y -= lr (x + wd y) for many arrays: the sums of this rule in disguise.
+        # multi_sgd_update computes y -= lr (x + wd y) for many arrays, which gives this rule's sums.
         share = [-1.0 if new else self.beta2 - 1.0 for new in first]
         subtract_all(vs, [norms[i : i + 1] for i in range(n)], share, [-1.0] * n)
         scale = 1.0 / (nd.sqrt(nd.concat(*vs, dim=0)) + self.epsilon)

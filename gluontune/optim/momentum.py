@@ -1,4 +1,4 @@
-"""SGD with momentum in kernels that take many layers at once: NAG, LARS, LARC, and LBSGD rebuilt."""
+"""SGD with momentum in kernels for many layers at once: NAG, LARS, LARC and LBSGD."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gluontune.optim.schedules import WARMUP_MODES
 
 
 class _TrustSGD(TunedOptimizer):
-    """SGD with momentum whose rate of each layer is multiplied by a trust ratio, in a few kernels in all."""
+    """SGD with momentum, and a trust ratio on the rate of each layer, in a few kernels for all layers."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class _TrustSGD(TunedOptimizer):
     ):
         super().__init__(**kwargs)
         self.momentum = momentum
-        self.lazy_update = lazy_update  # of row_sparse gradients, which these rules do not take
+        self.lazy_update = lazy_update  # for row_sparse gradients, unsupported here
         self.trust_coefficient = trust_coefficient if eta is None else eta
         self.eps = eps
 
@@ -32,7 +32,7 @@ class _TrustSGD(TunedOptimizer):
         return nd.zeros_like(weight) if self.momentum else None
 
     def layer_rates(self, lrs: Any, wds: Any, w_squares: Any, g_squares: Any, rescale: float) -> Any:
-        """Rates of the layers, from their rates and decays and the sums of squares of weight and gradient."""
+        """Rates of the layers, from base rates, decays and the sums of squares of weight and gradient."""
         return nd.multi_lars(
             lrs, w_squares, g_squares, wds, eta=self.trust_coefficient, eps=self.eps, rescale_grad=rescale
         )
@@ -41,19 +41,16 @@ class _TrustSGD(TunedOptimizer):
         self.descend(indices, weights, grads, states, self.rescale_grad, trust=True)
 
     def descend(self, indices: list[int], weights: Any, grads: Any, moments: Any, rescale: float, trust: bool) -> None:
-        """The update; trusted layers come first, so that one vector holds all rates."""
+        """The update; trusted layers come first, so that one vector has all rates."""
         order = sorted(range(len(indices)), key=lambda place: not self.trusts(indices[place]))
         n_trusted = sum(self.trusts(i) for i in indices) if trust else 0
         indices, weights, grads, moments = ([each[p] for p in order] for each in (indices, weights, grads, moments))
         lrs, wds = self.rates(indices, weights[0].context)
         if n_trusted:
-            own = self.layer_rates(
-                lrs[:n_trusted], wds[:n_trusted],
-                squares(weights[:n_trusted]),
-                squares(grads[:n_trusted]),
-                rescale,
-            )  # fmt: skip
-            lrs = own if n_trusted == len(indices) else nd.concat(own, lrs[n_trusted:], dim=0)
+            trusted = self.layer_rates(
+                lrs[:n_trusted], wds[:n_trusted], squares(weights[:n_trusted]), squares(grads[:n_trusted]), rescale
+            )
+            lrs = trusted if n_trusted == len(indices) else nd.concat(trusted, lrs[n_trusted:], dim=0)
         options = {"rescale_grad": rescale}
         if self.clip_gradient:
             options["clip_gradient"] = self.clip_gradient
@@ -80,14 +77,14 @@ def nesterov(
     """One update by Nesterov's rule, in a few kernels; see :class:`GTNAG`.
 
     Args:
-        optimizer: gives rates, decays and clipping. momentum: in [0, 1). states: the momenta, or None each.
+        optimizer: with rates, decays and clipping. momentum: in [0, 1). states: the momenta, or None each.
     """
     grads, rescale = optimizer.clipped(grads)
     lrs, wds = optimizer._get_lrs(indices), optimizer._get_wds(indices)
     for ws, gs, ms, rates, decays in chunks(weights, grads, states, lrs, wds):
         n = len(ws)
         if momentum:
-            # A rate of 0 must still age the momentum, so the rate stands in the factor of g.
+            # A rate of 0 must still decay the momentum, so the rate is in the factor of g.
             rate = max(rates)
             shares = [lr / rate if rate else 1.0 for lr in rates]
             ages = [(1.0 - momentum) / share if share else 0.0 for share in shares]
@@ -103,8 +100,8 @@ def nesterov(
 class GTNAG(TunedOptimizer):
     """Nesterov's accelerated gradient: m = momentum m - lr (g + wd w); w += momentum m - lr (g + wd w).
 
-    Sutskever et al., ICML 2013. MXNet's kernel, run in place as its ``NAG`` does, decays the momentum by
-    the weight that it has just written instead of the old one; and it takes one layer at a time.
+    Sutskever et al., ICML 2013. MXNet's kernel, run in place by its ``NAG``, decays the momentum by the new weight
+    instead of the old one, and takes one layer at a time.
 
     Args:
         momentum: in [0, 1).
@@ -127,15 +124,15 @@ class GTLARS(_TrustSGD):
     r"""LARS: layer-wise adaptive rate scaling.
 
     For a layer with weight w and averaged gradient g the rate is
-    :math:`lr \cdot \eta \|w\| / (\|g\| + wd \|w\| + eps)`; then momentum SGD with decay. Biases, gammas and
-    betas keep ``lr`` and have no decay. You, Gitman & Ginsburg, arXiv:1708.03888.
+    :math:`lr \cdot \eta \|w\| / (\|g\| + wd \|w\| + eps)`; then momentum SGD with decay. Biases, gammas and betas have
+    the rate ``lr`` and no decay. You, Gitman & Ginsburg, arXiv:1708.03888.
 
     Args:
         momentum: in [0, 1).
-        trust_coefficient: :math:`\eta`; MXNet's name for it, ``eta``, is taken too.
+        trust_coefficient: :math:`\eta`; MXNet's name ``eta`` works too.
         eps: added to the denominator.
-        lazy_update, momentum_correction: MXNet's, taken without effect: these gradients are never sparse, and MXNet
-            corrects the momentum of its first four layers only.
+        lazy_update, momentum_correction: MXNet's, without effect: these gradients are never sparse, and MXNet corrects
+            the momentum of its first four layers only.
         kwargs: of ``mx.optimizer.Optimizer``.
 
     >>> mx.optimizer.create("gtlars", momentum=0.9).trust_coefficient
@@ -151,7 +148,7 @@ class GTLARC(_TrustSGD):
     (``apex.parallel.LARC`` with ``clip=True``), named in deck 003.
 
     Args:
-        momentum, trust_coefficient, eps, kwargs: as for :class:`GTLARS`; ``trust_coefficient`` is 0.02 there.
+        momentum, trust_coefficient, eps, kwargs: as for :class:`GTLARS`; ``trust_coefficient`` is 0.02 in Apex.
     """
 
     def __init__(self, momentum: float = 0.9, trust_coefficient: float = 0.02, eps: float = 1e-8, **kwargs: Any):
@@ -166,21 +163,20 @@ class GTLARC(_TrustSGD):
 class GTLBSGD(_TrustSGD):
     """Large-batch SGD: ``batch_scale`` micro-gradients make one update, at a rate that warms up.
 
-    What MXNet 1.9.1's ``LBSGD`` does differently: its sum of gradients aliases Gluon's gradient buffer,
-    it multiplies the rate by up to ``batch_scale`` behind the schedule's back, its ``lars`` strategy has
-    no trust coefficient and waits for the device at each layer, and its replicas drift apart. Here
-    ``num_update`` counts updates of the weights, not micro-batches, and ``learning_rate`` is the rate
-    that is used once the warm-up is over.
+    MXNet 1.9.1's ``LBSGD`` differs: its sum of gradients aliases Gluon's gradient buffer, it multiplies the rate by up
+    to ``batch_scale`` beside the schedule, its ``lars`` strategy has no trust coefficient and waits for the device at
+    each layer, and its replicas drift apart. Here ``num_update`` counts updates of the weights, not micro-batches, and
+    ``learning_rate`` is the rate after the warm-up.
 
     Args:
         momentum, multi_precision: as for MXNet's SGD.
         batch_scale: micro-batches of one update; their averaged gradients are averaged.
-        warmup_strategy: how the rate goes from ``learning_rate / batch_scale`` to ``learning_rate``:
+        warmup_strategy: the rate's course from ``learning_rate / batch_scale`` to ``learning_rate``:
             ``linear``, ``power2``, ``sqrt``; or ``lars``: no warm-up, but trust ratios as in LARS.
-        warmup_epochs, updates_per_epoch: the length of the warm-up, as MXNet says it; or
+        warmup_epochs, updates_per_epoch: the length of the warm-up, as in MXNet; or
         warmup_updates: the same in updates of the weights.
-        begin_epoch: epochs that were trained before.
-        num_epochs: taken without effect, as in MXNet.
+        begin_epoch: epochs trained before.
+        num_epochs: without effect, as in MXNet.
         trust_coefficient: of ``lars``.
         kwargs: of ``mx.optimizer.Optimizer``.
     """
@@ -213,7 +209,7 @@ class GTLBSGD(_TrustSGD):
         self.updates_before = begin_epoch * updates_per_epoch
 
     def create_state(self, index: int, weight: Any) -> list[Any]:
-        # A list, because the number of gathered micro-gradients is part of the state and changes in place.
+        # A list: the number of gathered micro-gradients changes in place.
         gathered = nd.zeros_like(weight) if self.batch_scale > 1 else None
         return [super().create_state(index, weight), gathered, 0]
 
@@ -234,7 +230,7 @@ class GTLBSGD(_TrustSGD):
             return
         sums = [s[1] for s in states]
         for some_sums, some_grads in chunks(sums, grads):
-            # The sums are arrays of their own, never an alias of Gluon's reused gradient buffer.
+            # No alias of Gluon's reused gradient buffer.
             n = len(some_sums)
             subtract_all(some_sums, some_grads, [-1.0] * n, [0.0] * n, factor=self.rescale_grad)
         for state in states:

@@ -12,25 +12,25 @@ from gluontune.optim._base import chunks, mx, nd, subtract_all
 from gluontune.optim.layerwise import GTAdamW
 from gluontune.optim.momentum import nesterov
 
-#: The quintic a x + b x³ + c x⁵ of Jordan et al.: it drives singular values of 0.003 … 1 to about 1 in five steps.
+#: The quintic a x + b x³ + c x⁵ of Jordan et al.: it moves singular values of 0.003 … 1 to about 1 in five steps.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
-_TINY = 1e-14  # a matrix of zeros stays so
-#: Steps after which XXᵀ is made anew.
+_TINY = 1e-14  # a matrix of zeros stays zero
+#: Steps between two computations of XXᵀ.
 _ROUND = 3
-#: Multiplications in one wide product; below, the steps on the Gram matrix, which are more and smaller, cost more.
+#: Multiplications of one wide product from which steps on the Gram matrix, more and smaller ones, are cheaper.
 _WORTH_THE_GRAM = 1 << 20
-#: Values in one group of layers; for larger ones, the memory between two updates is worth more than its allocation.
+#: Values in one group of layers up to which memory stays allocated between two updates.
 _WORTH_KEEPING = 1 << 20
 
 
 def orthogonalized(matrices: Any, steps: int = 5) -> Any:
-    r"""The nearest (semi-)orthogonal matrices, roughly: singular values come to lie in about 0.7 … 1.2.
+    r"""The nearest (semi-)orthogonal matrices, approximately: with singular values in about 0.7 … 1.2.
 
-    Newton-Schulz steps :math:`X \leftarrow aX + b(XX^T)X + c(XX^T)^2X`, from :math:`X / \|X\|_F` on. A matrix of
-    zeros stays so.
+    Newton-Schulz steps :math:`X \leftarrow aX + b(XX^T)X + c(XX^T)^2X`, from :math:`X / \|X\|_F` on. A matrix of zeros
+    stays zero.
 
     Args:
-        matrices: float32, shape (n, rows, cols): n of them at once. steps: how many.
+        matrices: float32, shape (n, rows, cols): n of them at once. steps: their number.
 
     >>> import numpy as np
     >>> found = orthogonalized(nd.array(np.random.RandomState(0).normal(size=(1, 4, 9)), dtype="float32"))
@@ -43,9 +43,9 @@ def orthogonalized(matrices: Any, steps: int = 5) -> Any:
 
 
 def _orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int, steps: int) -> Any:
-    """The same for NDArrays and for symbols, which do not know their shape; ``F`` is the module of either."""
+    """The same for NDArrays or symbols, which have no shape; ``F`` is the module of either."""
     tall = rows > cols
-    if tall:  # the product is then as small as it can be
+    if tall:  # for the smaller product
         x, rows, cols = F.swapaxes(x, 1, 2), cols, rows
     x = F.L2Normalization(x, mode="instance", eps=_TINY)
     by_gram = cols >= 3 * rows and count * rows * rows * cols >= _WORTH_THE_GRAM
@@ -54,7 +54,7 @@ def _orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int, steps: int
 
 
 def _steps(F: Any, x: Any, steps: int) -> Any:
-    """Three products a step, each with its sum in one operator: on small matrices it is the starts that cost."""
+    """Three products a step, each with its sum in one operator: small matrices cost by the number of calls."""
     a, b, c = _QUINTIC
     for _ in range(steps):
         gram = F.linalg.gemm2(x, x, transpose_b=True)
@@ -63,10 +63,10 @@ def _steps(F: Any, x: Any, steps: int) -> Any:
 
 
 def _steps_on_gram(F: Any, x: Any, count: int) -> Any:
-    """The same steps, taken by the small matrices alone: all are polynomials of XXᵀ, and commute.
+    """The same steps on the small matrices alone: all are polynomials of XXᵀ, and commute.
 
-    Four products with the wide matrix instead of ten. X is multiplied, and XXᵀ made anew, after the third step: from
-    there on, rounding errors in the directions of the smallest singular values would grow. Source: "Gram
+    Four products with the wide matrix instead of ten. X is multiplied, and XXᵀ computed again, after the third step:
+    further steps would amplify rounding errors in the directions of the smallest singular values. Source: "Gram
     Newton-Schulz", https://tridao.me/blog/2026/gram-newton-schulz/.
     """
     a, b, c = _QUINTIC
@@ -74,8 +74,8 @@ def _steps_on_gram(F: Any, x: Any, count: int) -> Any:
         steps = min(_ROUND, count - begun)
         gram, share, turn = F.linalg.gemm2(x, x, transpose_b=True), a, None
         for step in range(steps):
-            # The step is aI + rest, all steps so far are share I + turn. No identity is made: within a graph that
-            # were an operator without inputs, on which AMP's wrapper fails.
+            # The step is aI + rest, all steps so far are share I + turn. The identity stays implicit: in a graph it is
+            # an operator without inputs, on which AMP's wrapper fails.
             rest = F.linalg.gemm(gram, gram, gram, alpha=c, beta=b)
             if turn is None:
                 turn = rest
@@ -90,10 +90,9 @@ def _steps_on_gram(F: Any, x: Any, count: int) -> Any:
 
 @functools.cache
 def _graph(count: int, shape: tuple[int, ...], steps: int) -> Any:
-    """Gradients and moments of ``count`` layers of one shape to their steps, as one call.
+    """A function of ``count`` gradients, as many moments and the factors of both (shape (1,)): the layers' steps.
 
-    Operator by operator, Python and the engine took as long for a small net's matrices as the products themselves.
-    Takes ``count`` gradients, as many moments, and the factors of both, shape (1,).
+    One call of a compiled graph: single operators took as long, in Python and the engine, as a small net's products.
     """
     sym = mx.symbol
     grads, moments = ([sym.var(f"{kind}{k}") for k in range(count)] for kind in "gm")
@@ -122,11 +121,10 @@ def _graph(count: int, shape: tuple[int, ...], steps: int) -> Any:
 class GTMuon(GTAdamW):
     r"""Muon for matrices and convolutions, AdamW or Nesterov's rule for the rest, both at one rate.
 
-    A weight of shape (out, in, …) counts as a matrix of out rows. With
-    :math:`m = momentum\,m + g` and :math:`u = g + momentum\,m` the update is
-    :math:`w -= lr\,(0.2\sqrt{\max(rows, cols)}\,O(u) + wd\,w)`, O being :func:`orthogonalized`: its entries are
-    then of the size of AdamW's, so that both take the same rate. Jordan et al., "Muon: an optimizer for hidden
-    layers in neural networks" (2024); the factor: Liu et al., arXiv:2502.16982.
+    A weight of shape (out, in, …) counts as a matrix of out rows. With :math:`m = momentum\,m + g` and
+    :math:`u = g + momentum\,m` the update is :math:`w -= lr\,(0.2\sqrt{\max(rows, cols)}\,O(u) + wd\,w)`, O being
+    :func:`orthogonalized`: its entries have the size of AdamW's, so that both take the same rate. Jordan et al.,
+    "Muon: an optimizer for hidden layers in neural networks" (2024); the factor: Liu et al., arXiv:2502.16982.
 
     Args:
         momentum: of the matrices, in [0, 1).
@@ -188,7 +186,7 @@ class GTMuon(GTAdamW):
                 norm = nd.norm(weight).reshape((1,) * weight.ndim)
                 nd.broadcast_mul(weight, math.sqrt(shape[0]) / (norm + _TINY), out=weight)
         ctx = moments[0].context
-        if grads[0].context != ctx:  # under a kvstore that updates, copies are elsewhere
+        if grads[0].context != ctx:  # an updating kvstore has copies elsewhere
             grads = [grad.as_in_context(ctx) for grad in grads]
         factors = self._factors(rescale, ctx, grads[0].dtype)
         for ws, gs, ms, rates, decays in chunks(weights, grads, moments, lrs, wds):
@@ -198,7 +196,7 @@ class GTMuon(GTAdamW):
             subtract_all(ws, turned, rates, decays, factor=scale)
 
     def _factors(self, rescale: float, ctx: Any, dtype: Any) -> tuple[Any, Any]:
-        """What gradient and momentum are multiplied by, on ``ctx``."""
+        """The factors on gradient and momentum, on ``ctx``."""
         values, place = (rescale, self.momentum), ("factors", str(ctx), np.dtype(dtype).name)
         cached = self._tables.get(place)
         if cached is None or cached[0] != values:

@@ -1,4 +1,4 @@
-"""Figures of schedules, range tests and trust ratios; matplotlib is imported when one is drawn."""
+"""Figures of schedules, range tests and trust ratios; matplotlib is imported on the first drawing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _figure(title: str, x: str, y: str) -> tuple[Any, Any]:
 
 
 def save_figure(figure: Any, path: str | Path | None) -> Any:
-    """Write ``figure`` to ``path`` (its ending says the format) if there is one; return the figure."""
+    """Write ``figure`` to ``path``, if given, in the format of its suffix; return the figure."""
     if path is not None:
         content = io.BytesIO()
         kind = Path(path).suffix.lstrip(".") or "png"
@@ -47,14 +47,14 @@ def plot_schedule(
 
     Args:
         schedules: a function ``num_update -> lr`` (an MXNet scheduler too), or a mapping of them.
-        updates: how many.
+        updates: their number.
         path: file to write.
 
     Returns:
         The matplotlib figure.
 
     Raises:
-        UsageError: ``updates`` below 1, or a file format that matplotlib does not know.
+        UsageError: ``updates`` below 1, or an unknown file format.
 
     >>> from gluontune.optim.schedules import factor
     >>> figure = plot_schedule(factor(base_lr=1, step=250, factor=0.5))
@@ -101,11 +101,11 @@ def plot_trust_ratios(
     """Draw trust ratios by layer: one reading as bars, several as lines over time.
 
     Args:
-        ratios: what :func:`gt.optim.trust_ratios` returned, once or in a list.
+        ratios: of :func:`gt.optim.trust_ratios`, one result or a list.
         path: file to write.
 
     Raises:
-        UsageError: there is no layer in them.
+        UsageError: no layer in them.
 
     >>> len(plot_trust_ratios({"conv0": 0.01, "dense0": 0.02}).axes[0].patches)
     2

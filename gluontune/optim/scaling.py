@@ -1,11 +1,9 @@
-"""Which parameters are exempt from weight decay and from trust ratios.
+"""The parameters exempt from weight decay and trust ratios, and the scaling of the rate with the batch.
 
-MXNet decides by name, but ``gluon.Trainer`` gives the optimizer no names: its LARS then scales biases
-and gammas like weights, and decay reaches all of them. Here the decision is made from the parameters
-and written where each path looks: ``Parameter.wd_mult`` (local updates) and the optimizer's ``idx2name``
-and ``wd_mult`` (updates on a server, where the parameters themselves never arrive).
-
-How the rate follows the batch: the linear and the square-root rule.
+MXNet decides by name, but ``gluon.Trainer`` gives the optimizer no names: its LARS then scales biases and gammas like
+weights, and decay applies to all of them. Here the parameters decide, and the result is written for each path:
+``Parameter.wd_mult`` (local updates) and the optimizer's ``idx2name`` and ``wd_mult`` (updates on a server, which gets
+no parameters).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ EXEMPT_SUFFIXES = ("bias", "gamma", "beta")
 
 
 def exempt_name(name: str) -> bool:
-    """Whether Gluon calls a bias, a gamma or a beta so.
+    """Whether a name is Gluon's for a bias, gamma or beta.
 
     >>> exempt_name("resnetv10_batchnorm0_gamma"), exempt_name("lstm0_l0_i2h_bias"), exempt_name("dense0_weight")
     (True, True, False)
@@ -31,11 +29,11 @@ def exempt_name(name: str) -> bool:
 def is_exempt(param: Any) -> bool:
     """Whether a ``gluon.Parameter`` is a bias, gamma or beta, or any other vector or scalar.
 
-    Decay pulls scales and offsets away from what normalization needs, and the trust ratio of a vector
-    that starts at zero means nothing (Goyal et al., arXiv:1706.02677; You et al., arXiv:1708.03888).
+    Decay moves scales and offsets away from their normalization, and the trust ratio of a vector that starts at zero
+    is meaningless (Goyal et al., arXiv:1706.02677; You et al., arXiv:1708.03888).
 
     Args:
-        param: its name and shape decide.
+        param: decided by its name and shape.
 
     >>> from gluontune.runtime import mxnet
     >>> net = mxnet().gluon.nn.Dense(4, in_units=3)
@@ -48,15 +46,15 @@ def is_exempt(param: Any) -> bool:
 def scaled_learning_rate(
     learning_rate: float, *, global_batch_size: int, base_batch_size: int | None = None, rule: str = "linear"
 ) -> float:
-    """The rate for ``global_batch_size``, from one that was chosen for ``base_batch_size``.
+    """The rate for ``global_batch_size``, from a rate for ``base_batch_size``.
 
-    ``linear`` is the rule of Goyal et al. (arXiv:1706.02677), ``sqrt`` that of Krizhevsky
-    (arXiv:1404.5997), which keeps the variance of the step. Adaptive optimizers want ``sqrt``.
+    ``linear`` is the rule of Goyal et al. (arXiv:1706.02677), ``sqrt`` that of Krizhevsky (arXiv:1404.5997), which
+    preserves the variance of the step. ``sqrt`` fits adaptive optimizers.
 
     Args:
         learning_rate: above 0.
         global_batch_size: samples in one update, over all devices and workers.
-        base_batch_size: samples that ``learning_rate`` was chosen for; None: this very batch.
+        base_batch_size: the batch of ``learning_rate``; None: this batch.
         rule: ``linear``, ``sqrt`` or ``none``.
 
     Raises:

@@ -1,9 +1,8 @@
-"""Saving and restoring what a trainer has learned, without pickle.
+"""A trainer's states, saved and restored without pickle.
 
-The file is a zip of numpy arrays beside a JSON text (``numpy.savez``): nothing in it can run code. It
-holds the optimizer's states, its counts of updates, what the optimizer names in ``progress`` (global
-statistics, micro-step counters) and the sums of a begun accumulation. Settings and schedule are not
-restored: they belong to the trainer that loads.
+The file is a zip of numpy arrays and a JSON text (``numpy.savez``), which cannot run code: the optimizer's states, its
+counts of updates, the attributes that the optimizer names in ``progress`` (global statistics, micro-step counters) and
+the sums of an unfinished accumulation. Settings and schedule are not restored: they belong to the loading trainer.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def save(trainer: Any, fname: str) -> None:
 
 
 def capture(trainer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """``trainer``'s states as values for JSON, and the arrays they name, copied to the host."""
+    """``trainer``'s states as values for JSON, and their arrays, copied to the host."""
     updater = _updaters(trainer)[0]
     optimizer = trainer._optimizer
     arrays: dict[str, np.ndarray] = {}
@@ -48,18 +47,18 @@ def capture(trainer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def load(trainer: Any, fname: str) -> None:
-    """Read what :func:`save` wrote into ``trainer``; nothing changes unless all of it fits."""
+    """Read a file of :func:`save` into ``trainer``; nothing changes unless all of it fits."""
     header, arrays = _read(fname)
     restore(trainer, header, arrays, fname)
 
 
 def restore(trainer: Any, header: dict[str, Any], arrays: dict[str, np.ndarray], fname: str) -> None:
-    """Put what :func:`capture` gave into ``trainer``; ``fname`` names it in errors."""
+    """Set the states of :func:`capture` in ``trainer``; ``fname`` names them in errors."""
     optimizer = trainer._optimizer
-    own = type(optimizer).__name__
-    if header["optimizer"] != own:
+    name = type(optimizer).__name__
+    if header["optimizer"] != name:
         raise GluontuneError(
-            f"{fname}: states of optimizer {header['optimizer']}, but this trainer runs {own}; "
+            f"{fname}: states of optimizer {header['optimizer']}, but this trainer runs {name}; "
             "set the trainer up with the same optimizer"
         )
     for saved, mine in zip(header["params"], _params(trainer)):
@@ -74,8 +73,8 @@ def restore(trainer: Any, header: dict[str, Any], arrays: dict[str, np.ndarray],
     for place, updater in enumerate(updaters):
         updater.states = {i: _copied(s) for i, s in restored.items()} if place else restored
         updater.states_synced = dict.fromkeys(updater.states, False)
-    for name, value in header["progress"].items():
-        setattr(optimizer, name, _build(value, arrays))
+    for attribute, value in header["progress"].items():
+        setattr(optimizer, attribute, _build(value, arrays))
     trainer.restore_rate(header.get("fixed_rate"))
     optimizer.num_update = header["num_update"]
     counts = {int(index): count for index, count in header["counts"]}
@@ -94,14 +93,14 @@ def _read(fname: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise GluontuneError(f"{fname}: no such file of optimizer states") from None
     except (OSError, ValueError, KeyError):
         raise GluontuneError(f"{fname}: not a whole file of optimizer states that gt.optim's trainer wrote") from None
-    there = header.get("format") if isinstance(header, dict) else None
-    if there != FORMAT:
-        raise GluontuneError(f"{fname}: format {there!r}, this version reads {FORMAT!r}")
+    version = header.get("format") if isinstance(header, dict) else None
+    if version != FORMAT:
+        raise GluontuneError(f"{fname}: format {version!r}, this version reads {FORMAT!r}")
     return header, arrays
 
 
 def _updaters(trainer: Any) -> list[Any]:
-    """The updaters that hold the states: the trainer's, or the local kvstore's."""
+    """The updaters with the states: the trainer's, or the local kvstore's."""
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer._params_to_init:
@@ -116,7 +115,7 @@ def _updaters(trainer: Any) -> list[Any]:
 
 
 def _params(trainer: Any) -> list[list[int]]:
-    """Shapes tell nets apart; names do not, because Gluon counts them on in each process."""
+    """Shapes identify a net; names do not, because Gluon numbers them by process."""
     return [list(param.shape or ()) for param in trainer._params]
 
 
@@ -125,7 +124,7 @@ def _progress(optimizer: Any) -> tuple[str, ...]:
 
 
 def _flatten(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """JSON that stands for ``value``; its arrays go to ``arrays``."""
+    """``value`` as JSON; its arrays go to ``arrays``."""
     if isinstance(value, mx.nd.NDArray):
         key = f"a{len(arrays)}"
         arrays[key] = value.asnumpy()
@@ -150,7 +149,7 @@ def _build(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _copied(state: Any) -> Any:
-    """The same state in arrays of its own: two contexts of one device kind must not share them."""
+    """A copy of the state: two contexts of one device kind must not share arrays."""
     if isinstance(state, mx.nd.NDArray):
         return state.copy()
     if isinstance(state, (list, tuple)):
@@ -159,7 +158,7 @@ def _copied(state: Any) -> Any:
 
 
 def _sums_in_place(trainer: Any, sums: Any, fname: str) -> Any:
-    """The sums of a begun accumulation, each on the context of its gradient."""
+    """The sums of an unfinished accumulation, each on the context of its gradient."""
     if sums is None:
         return None
     grads = trainer._grads()

@@ -1,9 +1,7 @@
 """An optimizer by its card for PyTorch's parameters, and a recipe's rates without mxnet.
 
-Rules of the torch backend for all parameters in few calls: what :mod:`gluontune.optim.torch_rules` gives one by one.
-
-A net of 60 small parameters spends more on the calls than on the numbers; Muon's matrix products of equal shapes are
-one batched product.
+Rules of :mod:`gluontune.optim.torch_rules` for all parameters in few calls: a net of 60 small parameters spends more
+time on calls than on arithmetic. Muon's matrix products of equal shapes are one batched product.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from gluontune.runtime.pytorch import torch
 
 
 class Part(NamedTuple):
-    """A parameter in an update, with the arguments that its rule takes."""
+    """A parameter in an update, with the arguments of its rule."""
 
     state: State
     w: Any
@@ -37,7 +35,7 @@ class Part(NamedTuple):
 FOREACH: dict[Callable[..., None], Callable[[list[Part], int, Mapping[str, Any]], None]] = {}
 
 
-def _together(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _foreach_of(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def registered(rule: Callable[..., None]) -> Callable[..., None]:
         FOREACH.update({TORCH_RULES[name]: rule for name in names})
         return rule
@@ -46,7 +44,7 @@ def _together(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 def _by_rate(parts: Iterable[Part]) -> list[list[Part]]:
-    """Parts of one rate and one decay each, which the calls take as single numbers."""
+    """Groups of parts with the same rate and decay, which are scalars of the calls."""
 
     def rate(part: Part) -> tuple[float, float]:
         return part.lr, part.wd
@@ -54,12 +52,12 @@ def _by_rate(parts: Iterable[Part]) -> list[list[Part]]:
     return [list(group) for _, group in groupby(sorted(parts, key=rate), key=rate)]
 
 
-@_together("nag")
+@_foreach_of("nag")
 def _nag(parts: list[Part], t: int, o: Mapping[str, Any]) -> None:
     _descend(parts, o["momentum"], True)
 
 
-@_together("sgd")
+@_foreach_of("sgd")
 def _sgd(parts: list[Part], t: int, o: Mapping[str, Any]) -> None:
     _descend(parts, o["momentum"], False)
 
@@ -79,7 +77,7 @@ def _descend(parts: list[Part], momentum: float, nesterov: bool) -> None:
             library._foreach_add_(ws, gs, alpha=-lr)
 
 
-@_together("muon")
+@_foreach_of("muon")
 def _muon(parts: list[Part], t: int, o: Mapping[str, Any]) -> None:
     least = 3 if o["filters_only"] else 2
     rest = [p for p in parts if not p.trusted or p.w.dim() < least]
@@ -118,15 +116,15 @@ def _turn(parts: list[Part], o: Mapping[str, Any]) -> None:
 
 
 class TorchOptimizer:
-    """An optimizer by its card, for PyTorch's parameters that have Gluon's names.
+    """An optimizer by its card, for PyTorch's parameters with Gluon's names.
 
     Args:
         name: of ``gt.optim.OPTIMIZERS``. parameters: by name, tensors with gradients.
         schedule: ``num_update -> lr``, counted from 1. momentum, wd: as :func:`gt.optim.setup`'s.
-        lr_mult, wd_mult: of single parameters, by name. options: further ones of the optimizer's card.
+        lr_mult, wd_mult: of single parameters, by name. options: other parameters of the card.
 
     Raises:
-        UsageError: the torch backend has no such optimizer.
+        UsageError: an optimizer that the torch backend lacks.
 
     >>> import gluontune as gt
     >>> w = torch().nn.Parameter(torch().tensor([[1.0, 2.0]]))
@@ -171,7 +169,7 @@ class TorchOptimizer:
         return self.schedule(self.num_update + 1)
 
     def step(self, factor: Any = 1.0) -> None:
-        """One update from the gradients that lie in the parameters, each multiplied by ``factor``."""
+        """One update from the parameters' gradients, each multiplied by ``factor``."""
         self.num_update += 1
         lr = self.schedule(self.num_update)
         limit = self.options.get("clip_gradient")
@@ -196,11 +194,11 @@ class TorchOptimizer:
 
 
 def rates_of(recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = ()) -> Any:
-    """The schedule that :func:`gt.optim.setup_recipe` gives its trainer, as a function ``num_update -> lr``.
+    """The schedule of :func:`gt.optim.setup_recipe`, as a function ``num_update -> lr``.
 
     Args:
         steps: training steps in all. steps_per_epoch: those of one epoch.
-        growth: of :func:`gt.optim.schedules.stretch`, where the updates grow.
+        growth: of :func:`gt.optim.schedules.stretch`, if the updates grow.
 
     >>> recipe = Recipe(schedule="constant", learning_rate=0.1, warmup_epochs=0.5)
     >>> rates = rates_of(recipe, steps=20, steps_per_epoch=20)

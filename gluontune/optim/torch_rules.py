@@ -1,7 +1,7 @@
-"""The optimizers' rules for PyTorch's tensors: what the cards say, with the states and exemptions of the MXNet side.
+"""The optimizers' rules for PyTorch's tensors, with the states and exemptions of the MXNet side.
 
-PyTorch's own optimizers of the same names differ in where the rate, the decay and the bias corrections stand, so a
-schedule or a decay would mean something else there. One test holds both sides to the same numpy references.
+PyTorch's optimizers of the same names apply the rate, the decay and the bias corrections elsewhere, so that a schedule
+or a decay would have another effect. One test compares both sides with the same numpy references.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from gluontune.recipe.registry import Registry
 from gluontune.runtime.pytorch import torch
 
 State = dict[str, Any]
-TINY = 1e-14  # a matrix of zeros stays so
-#: By an optimizer's name, ``rule(state, w, g, lr, wd, t, options, trusted)``: it changes ``w`` and ``state`` in place.
+TINY = 1e-14  # a matrix of zeros stays zero
+#: By an optimizer's name, ``rule(state, w, g, lr, wd, t, options, trusted)``: changes ``w`` and ``state`` in place.
 TORCH_RULES: Registry[Callable[..., None]] = Registry("optimizer of the torch backend")
 
 
@@ -150,10 +150,10 @@ def _lamb(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str
     turn = m / (1 - o["beta1"] ** t) / (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
     turn = _decayed(turn, w, wd)
     if trusted:
-        own, its = w.norm(), turn.norm()
+        weight, step = w.norm(), turn.norm()
         if o["lower_bound"] is not None or o["upper_bound"] is not None:
-            own = own.clamp(o["lower_bound"], o["upper_bound"])
-        lr = lr * torch().where((own > 0) & (its > 0), own / its, torch().ones_like(own))
+            weight = weight.clamp(o["lower_bound"], o["upper_bound"])
+        lr = lr * torch().where((weight > 0) & (step > 0), weight / step, torch().ones_like(weight))
     w.sub_(lr * turn)
 
 
@@ -166,17 +166,18 @@ def _novograd(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping
 
 
 def _trust_ratio(w: Any, g: Any, wd: float, o: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A layer's trust ratio, and whether it has one: neither weights nor gradients are all 0."""
-    own, its = w.norm(), g.norm()
-    return o["trust_coefficient"] * own / (its + wd * own + o["eps"]), (own > 0) & (its > 0)
+    """A layer's trust ratio, and whether it is defined: neither weights nor gradients are all 0."""
+    weight, gradient = w.norm(), g.norm()
+    ratio = o["trust_coefficient"] * weight / (gradient + wd * weight + o["eps"])
+    return ratio, (weight > 0) & (gradient > 0)
 
 
 @TORCH_RULES.register("lars")
 def _lars(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     rate: Any = lr
     if trusted:
-        ratio, has_one = _trust_ratio(w, g, wd, o)
-        rate = lr * torch().where(has_one, ratio, torch().ones_like(ratio))
+        ratio, defined = _trust_ratio(w, g, wd, o)
+        rate = lr * torch().where(defined, ratio, torch().ones_like(ratio))
     w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
 
 
@@ -184,9 +185,9 @@ def _lars(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str
 def _larc(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
     rate: Any = lr
     if trusted:
-        ratio, has_one = _trust_ratio(w, g, wd, o)
+        ratio, defined = _trust_ratio(w, g, wd, o)
         whole = torch().full_like(ratio, lr)
-        rate = torch().where(has_one, ratio.minimum(whole), whole)
+        rate = torch().where(defined, ratio.minimum(whole), whole)
     w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
 
 

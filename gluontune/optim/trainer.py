@@ -17,27 +17,27 @@ mx: Any = mxnet()
 
 
 def to_default_layout(array: Any) -> None:
-    """Bring an array that a forward pass left in one of oneDNN's layouts back into row-major order, in place.
+    """Convert an array in one of oneDNN's layouts, as a forward pass leaves it, to row-major order, in place.
 
-    A ``dist`` kvstore cannot send the former: its first push fails unseen, and the server then ends with
-    ``init KEY first``. Asking for the address of the data makes MXNet reorder them.
+    A ``dist`` kvstore cannot send oneDNN's: its first push fails unseen, and the server then ends with
+    ``init KEY first``. Reading the address of the data makes MXNet reorder them.
     """
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
 
 
 class TunedTrainer(mx.gluon.Trainer):
-    """A ``gluon.Trainer`` that knows its global batch, accumulates micro-batches and clips by global norm.
+    """A ``gluon.Trainer`` with a global batch, accumulation of micro-batches and clipping by global norm.
 
     Args:
         params, optimizer, kvstore, update_on_kvstore, compression_params: as ``gluon.Trainer``'s.
-        schedule: the function ``num_update -> lr`` that is the one source of the rate, until
-            :meth:`set_learning_rate` replaces it.
+        schedule: the function ``num_update -> lr``, the one source of the rate until :meth:`set_learning_rate`
+            replaces it.
         global_batch_size: samples of one :meth:`step`, over all contexts and workers.
         accumulate: steps whose gradients make one update.
         clip_global_norm: largest L2 norm of the whole averaged gradient; None: no clipping.
-        exchange: called with the gradients of each update (NDArrays, of one context); it sums them over
-            the processes, in place. None: the kvstore does what is to be done.
+        exchange: sums the gradients of each update (NDArrays, of one context) over the processes, in place. None:
+            the kvstore does that.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class TunedTrainer(mx.gluon.Trainer):
         self._join_workers(kwargs.get("kvstore"))
 
     def _join_workers(self, kvstore: Any) -> None:
-        """Take over worker 0's weights now, so that the first gradients already are those of one net.
+        """Take worker 0's weights before the first step, so that the first gradients are those of one net.
 
         gluon.Trainer does so within the first step, after a backward pass with each worker's own weights.
         """
         kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", "")
         if "dist" in kind:
-            # The optimizer that goes to the servers keeps the factor that it has now.
+            # The servers' optimizer keeps the present factor.
             self._optimizer.rescale_grad = self._scale / self.global_batch_size
             self._init_kvstore()
             for param in self._params:
@@ -82,8 +82,8 @@ class TunedTrainer(mx.gluon.Trainer):
     def _init_params(self) -> None:
         super()._init_params()
         if self._distributed:
-            # Without waiting, gluon's pull of the first weights races with the first push of gradients,
-            # which overwrites them on the server: a worker then starts from the sum of gradients.
+            # Without waiting, gluon's pull of the first weights races with the first push of gradients, which
+            # overwrites them on the server: a worker then starts from the sum of gradients.
             for param in self._params:
                 if not param._deferred_init:
                     for data in param.list_data():
@@ -95,18 +95,18 @@ class TunedTrainer(mx.gluon.Trainer):
         return self._optimizer.num_update
 
     def set_learning_rate(self, lr: float) -> None:
-        """Train with this rate from the next update on; it takes the schedule's place for good.
+        """Train with this rate from the next update on, in place of the schedule.
 
-        The rate still has one source: :attr:`schedule` is then that constant, :attr:`learning_rate` agrees at
-        once, multipliers of single parameters still apply, and :meth:`save_states` keeps it. Call it on each
-        worker alike. A plain loop's ``trainer.set_learning_rate(trainer.learning_rate * decay)`` works as with
-        ``gluon.Trainer``; under a falling schedule it freezes the rate that was reached.
+        :attr:`schedule` is then that constant, :attr:`learning_rate` follows at once, multipliers of single parameters
+        still apply, and :meth:`save_states` saves it. Call it on each worker alike. A plain loop's
+        ``trainer.set_learning_rate(trainer.learning_rate * decay)`` works as with ``gluon.Trainer``; under a falling
+        schedule it freezes the present rate.
 
         Args:
-            lr: finite, at least 0; the rate of an update, whatever ``accumulate`` and the workers are.
+            lr: finite, at least 0; the rate of an update, independent of ``accumulate`` and workers.
 
         Raises:
-            UsageError: no such number; or updates on a parameter server, which has an optimizer of its own.
+            UsageError: another value; or updates on a parameter server, which has a separate optimizer.
         """
         try:
             rate = float(lr)
@@ -123,16 +123,16 @@ class TunedTrainer(mx.gluon.Trainer):
         self._follow(constant(base_lr=rate))
 
     def begin_schedule(self, schedule: Any) -> None:
-        """Take the rate from ``schedule`` in place of the one that :func:`setup` made, before the first update."""
+        """Take the rate from ``schedule`` in place of that of :func:`setup`, before the first update."""
         self._first_schedule = schedule
         self._follow(schedule)
 
     def _follow(self, schedule: Any) -> None:
-        """Take the rate from ``schedule``: here, and in the optimizer's one adapter."""
+        """Take the rate from ``schedule``, here and in the optimizer's adapter."""
         self.schedule = self._optimizer.lr_scheduler.schedule = schedule
 
     def restore_rate(self, rate: float | None) -> None:
-        """The rate as saved states have it: one that was set, or (None) the schedule of :func:`setup`."""
+        """Set the rate of saved states: a constant, or (None) the schedule of :func:`setup`."""
         self.fixed_rate = None
         self._follow(self._first_schedule)
         if rate is not None:
@@ -142,14 +142,13 @@ class TunedTrainer(mx.gluon.Trainer):
         """Sum the gradients over devices and workers, average them over the batch, update the weights.
 
         Args:
-            batch_size: samples behind the *summed* gradient: those of all contexts and, with a ``dist``
-                kvstore, of all workers. None: ``global_batch_size``. Give the true number for the short
-                last batch of an epoch.
-            ignore_stale_grad: skip parameters that took no part in the last backward pass.
+            batch_size: samples of the *summed* gradient: those of all contexts and, with a ``dist`` kvstore, of all
+                workers. None: ``global_batch_size``. Give the true number for the short last batch of an epoch.
+            ignore_stale_grad: skip parameters without a gradient of the last backward pass.
 
         Raises:
-            UsageError: no samples; a parameter without a new gradient (its name is given); another batch
-                size than the first one with updates on a parameter server.
+            UsageError: no samples; a parameter without a new gradient (with its name); a changed batch size with
+                updates on a parameter server.
         """
         batch_size = self.global_batch_size if batch_size is None else batch_size
         if not batch_size > 0:
@@ -177,7 +176,7 @@ class TunedTrainer(mx.gluon.Trainer):
             self.exchange([grads[0] for grads in self._grads()])
 
     def _push_and_pull(self) -> None:
-        """What gluon's trainer does in one call, in two: a dist kvstore refuses to compress in ``pushpull``."""
+        """Push, then pull: a dist kvstore refuses to compress in ``pushpull``."""
         for place, param in enumerate(self._params):
             if param.grad_req != "null":
                 self._kvstore.push(place, param.list_grad(), priority=-place)
@@ -187,11 +186,11 @@ class TunedTrainer(mx.gluon.Trainer):
         return [param for param in self._params if param.grad_req != "null"]
 
     def _grads(self) -> list[list[Any]]:
-        """The gradients of each trained parameter by context, as NDArrays: a net of mx.np has the same memory."""
+        """The gradients of each trained parameter by context, as NDArrays, which share memory with mx.np's arrays."""
         return [[grad.as_nd_ndarray() for grad in param.list_grad()] for param in self._trained()]
 
     def _gather(self, batch_size: float) -> bool:
-        """Add the gradients of this micro-batch to the sums; True once they make an update."""
+        """Add the gradients of this micro-batch to the sums. Returns whether they make an update."""
         self._samples += batch_size
         self._micro_steps += 1
         last = self._micro_steps == self.accumulate
@@ -213,18 +212,18 @@ class TunedTrainer(mx.gluon.Trainer):
             norm = mx.nd.sqrt(mx.nd.sum(squares(list(grads)))) * rescale
             keep = mx.nd.minimum(self.clip_norm / (norm + 1e-12), 1.0)
             for grad in grads:
-                # In float32, where a small factor is not rounded to nothing.
+                # In float32, which does not round a small factor to zero.
                 mx.nd.cast(mx.nd.broadcast_mul(grad.astype("float32", copy=False), keep), dtype=grad.dtype, out=grad)
 
     def save_states(self, fname: str) -> None:
-        """Write what the optimizer has learned (states, counts, a begun accumulation); see :mod:`.states`."""
+        """Write the optimizer's states, counts and unfinished accumulation; see :mod:`.states`."""
         states.save(self, fname)
 
     def load_states(self, fname: str) -> None:
-        """Take over what :meth:`save_states` wrote; the settings and the schedule stay this trainer's own.
+        """Load a file of :meth:`save_states`; settings and schedule stay this trainer's.
 
         Raises:
-            GluontuneError: the file is missing, not ours, or of another optimizer or net.
+            GluontuneError: the file is missing, damaged, or of another optimizer or net.
         """
         states.load(self, fname)
 

@@ -1,4 +1,4 @@
-"""YellowFin: momentum SGD that tunes its own rate and momentum from the gradients."""
+"""YellowFin: momentum SGD that tunes its rate and momentum by the gradients."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
 
-WINDOW = 20  # updates whose extreme curvatures count, as in the paper
-LARGEST_P = 1e10  # beyond it the root of the cubic is 0 to all digits that matter
+WINDOW = 20  # updates with the extreme curvatures, as in the paper
+LARGEST_P = 1e10  # beyond it the root of the cubic is 0 to all relevant digits
 
 
 @mx.optimizer.register
 class GTYellowFin(TunedOptimizer):
     r"""YellowFin. Zhang & Mitliagkas, arXiv:1706.03471, algorithms 1 to 4.
 
-    From each update's gradient g it measures the range of curvatures :math:`h = \|g\|^2` (largest and
-    smallest of the last 20), the variance :math:`C = E\|g\|^2 - \|E g\|^2` and the distance to the
-    optimum :math:`D = E[E\|g\| / E\|g\|^2]`, and chooses momentum and rate of the next update as the
-    minimum of :math:`\mu D^2 + \alpha^2 C`; then m = mu m - alpha (g + wd w), w += factor m. All of it
-    stays on the device as float64 scalars: nothing waits. What is measured at an update governs the
-    next one (so do the authors' programs), which makes updates one parameter at a time the same.
+    From each update's gradient g it measures the range of curvatures :math:`h = \|g\|^2` (largest and smallest of the
+    last 20), the variance :math:`C = E\|g\|^2 - \|E g\|^2` and the distance to the optimum
+    :math:`D = E[E\|g\| / E\|g\|^2]`, and chooses momentum and rate of the next update as the minimum of
+    :math:`\mu D^2 + \alpha^2 C`; then m = mu m - alpha (g + wd w), w += factor m. All of it stays on the device as
+    float64 scalars: nothing waits. An update's measurements apply to the next one (as in the authors' programs), so
+    that updates of one parameter at a time are the same.
 
     Args:
         beta: smoothing of all averages, 0.999. Short runs want 0.99.
-        initial_rate: alpha before anything has been measured; it is forgotten at the pace of ``beta``.
+        initial_rate: alpha before the first measurement; it decays with ``beta``.
         kwargs: of ``mx.optimizer.Optimizer``; ``learning_rate`` is the *factor*, normally 1.
     """
 
@@ -41,7 +41,7 @@ class GTYellowFin(TunedOptimizer):
 
     @property
     def measured(self) -> dict[str, Any] | None:
-        """Averages of one context (they are the same on all); assigning restores them on each."""
+        """Averages of one context (the same on all); assigning restores them on each."""
         return next(iter(self._measured.values()), self._restored)
 
     @measured.setter
@@ -112,7 +112,7 @@ class GTYellowFin(TunedOptimizer):
         subtract_all(ws, ms, [-f for f in factors], [0.0] * n)
 
     def _tune(self, now: dict[str, Any]) -> None:
-        """Choose momentum and rate from what the last update showed (algorithms 2 to 4)."""
+        """Choose momentum and rate from the last update's measurements (algorithms 2 to 4)."""
         age, h = now["age"], now["seen_h"]
         place = (age - 1) % WINDOW
         now["window"][place : place + 1] = h
@@ -122,7 +122,7 @@ class GTYellowFin(TunedOptimizer):
         h_min = self._smoothed(now, "h_min", recent.min()) / debias
         mean_h = self._smoothed(now, "h", h) / debias
         mean_norm = self._smoothed(now, "g_norm", h.sqrt()) / debias
-        # The floor stands for what float32 sums can resolve; a first gradient has no variance yet.
+        # The floor is the resolution of float32 sums; a first gradient has no variance.
         variance = nd.maximum(mean_h - now["seen_mean"] / debias**2, 1e-6 * mean_h)
         distance = self._smoothed(now, "distance", mean_norm / mean_h) / debias
         root = _root(distance * distance * h_min * h_min / (2 * variance))

@@ -13,7 +13,7 @@ from drawn_graphs import Draw, differences, module_of
 from drawn_operators import DRAWN, OPERATORS, fill, symbol_of
 
 import gluontune as gt
-from gluontune.convert.bridge.convert import attributes
+from gluontune.convert.bridge.registry import attributes
 from gluontune.convert.graph.symbol import Node
 from gluontune.convert.migrate.body import Home
 from gluontune.convert.migrate.calls import Call

@@ -1,4 +1,4 @@
-"""How far a converted module and its net agree: outputs, gradients, running statistics."""
+"""Differences between a converted module and its net: outputs, gradients, running statistics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Agreement:
         outputs: of each output, in order. gradients: by parameter (training only).
         statistics: by auxiliary state, after one step in training mode; of a running mean relative to the deviation
             too. MXNet changes them in the backward pass, the module in the forward pass.
-        faults: gradients of MXNet's that are wrong here: those compared with come by another way through MXNet.
+        faults: wrong gradients of MXNet's, which other operators of MXNet's replaced in the comparison.
     """
 
     outputs: tuple[float, ...]
@@ -55,21 +55,21 @@ class Agreement:
         return max(self.gradients.values(), default=0.0)
 
     def __str__(self) -> str:
-        told = f"outputs differ by {self.output:.1e}"
+        text = f"outputs differ by {self.output:.1e}"
         if self.gradients:
             worst = max(self.gradients, key=self.gradients.__getitem__)
-            told += f", gradients by {self.gradient:.1e} ({worst})"
+            text += f", gradients by {self.gradient:.1e} ({worst})"
         if self.statistics:
-            told += f", running statistics by {max(self.statistics.values()):.1e}"
-        return told + "".join(f"; compared with another way through MXNet, for {fault}" for fault in self.faults)
+            text += f", running statistics by {max(self.statistics.values()):.1e}"
+        return text + "".join(f"; compared with another way through MXNet, for {fault}" for fault in self.faults)
 
 
 def check(net: Any, module: Any, sample: Any, *, train: bool = False, dtype: str = "float32") -> Agreement:
     """Run the same sample through the Gluon net and its module and compare.
 
-    Both are copied first; neither is changed. In training mode dropout is off on both sides, the loss is a
-    fixed random weighting of the outputs, and gradients of all parameters are compared too. Where MXNet's own gradient
-    is wrong (``docs/mxnet-faults.md``), other operators of MXNet's compute it, and ``faults`` of the answer says so.
+    Both are copied first; neither is changed. In training mode dropout is off on both sides, the loss is a fixed random
+    weighting of the outputs, and gradients of all parameters are compared too. If MXNet's gradient is wrong
+    (``docs/mxnet-faults.md``), other operators of MXNet's compute it, and ``faults`` of the result names it.
 
     Args:
         net: the HybridBlock. module: of ``to_torch(net)``. sample: a numpy array (or NDArray), or a tuple of them.
@@ -113,13 +113,13 @@ def gradients_of(net: Any, samples: list[np.ndarray], dtype: str) -> Any:
 
 
 def _spread(name: str, states: dict[str, np.ndarray]) -> float:
-    """The largest deviation behind a running mean: a mean is compared with what it is the mean of, and may be 0."""
+    """The largest deviation of a running mean's values, to compare the mean with; it may be 0 itself."""
     variance = states.get(name.replace("mean", "var")) if "mean" in name else None
     return 0.0 if variance is None or not variance.size else size(variance) ** 0.5
 
 
 def _shaped(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """A single number of PyTorch's as MXNet has it, with one dimension."""
+    """PyTorch's single numbers with MXNet's one dimension."""
     return ours.reshape(theirs.shape) if ours.size == theirs.size == 1 and not ours.shape else ours
 
 
@@ -132,13 +132,13 @@ def _weights(shape: tuple[int, ...], number: int, dtype: str) -> np.ndarray:
 
 
 def _steady(symbol: str, dtype: str) -> str:
-    """A symbol's JSON in which nothing is dropped or left undefined, and what it makes itself is of ``dtype``."""
+    """A symbol's JSON without dropout or undefined values, whose new arrays have ``dtype``."""
     document = _defined(json.loads(symbol))
     for node in document["nodes"]:
         attrs = node.get("attrs", {})
         if node["op"] in ("Dropout", "RNN") and "p" in attrs:
             attrs["p"] = "0"
-        if "sparse_grad" in attrs:  # the values are the same, and the copy's parameters have dense gradients
+        if "sparse_grad" in attrs:  # same values; the copy's parameters have dense gradients
             attrs["sparse_grad"] = "False"
         if node["op"] != "null" and attrs.get("dtype") == "float32":
             attrs["dtype"] = dtype
@@ -148,7 +148,7 @@ def _steady(symbol: str, dtype: str) -> str:
 
 
 def _made_in(op: str) -> str | None:
-    """The type of what an operator makes, where nothing is said."""
+    """The default dtype of an operator's output."""
     try:
         attribute = schema(op).attributes.get("dtype")
     except UnknownNameError:
@@ -157,10 +157,10 @@ def _made_in(op: str) -> str | None:
 
 
 def _defined(document: dict[str, Any]) -> dict[str, Any]:
-    """A symbol that computes the same number each time, with operators that MXNet has right (``stand_in``)."""
+    """A deterministic symbol with operators that MXNet computes correctly (``stand_in``)."""
     nodes: list[dict[str, Any]] = []
     place: list[int] = []  # of each node in `nodes`
-    others: dict[tuple[int, int], list[Any]] = {}  # what is read in the place of a node's output
+    others: dict[tuple[int, int], list[Any]] = {}  # replacements of a node's output
 
     def add(op: str, *inputs: list[Any], **attrs: str) -> list[Any]:
         nodes.append({"op": op, "name": f"defined{len(nodes)}", "attrs": attrs, "inputs": list(inputs)})
@@ -188,11 +188,11 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
     if symbol is None:
         raise UsageError(f"check(train=True): {type(net).__name__}: {graphs.why}")
     symbol = mx.sym.load_json(_steady(symbol.tojson(), dtype))
-    told: list[str] = []
+    faults: list[str] = []
     if train:
         fixed = [p.name for p in net.collect_params().values() if p.grad_req == "null"]
         shapes = {name: s.shape for name, s in zip(names, samples)}
-        symbol, told = right_way(symbol, shapes, dtype, [*names, *fixed])
+        symbol, faults = right_way(symbol, shapes, dtype, [*names, *fixed])
     asked = [NOTHING] if NOTHING in symbol.list_inputs() else []
     inputs = [mx.sym.var(name) for name in (*names, *asked)]
     count = len(symbol)
@@ -201,7 +201,7 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
     if uses_np(net):
         symbol, inputs = symbol.as_np_ndarray(), [variable.as_np_ndarray() for variable in inputs]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments": for the inputs
+        warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments", the inputs
         block = mx.gluon.SymbolBlock(symbol, inputs)
     values = net.collect_params()
     lacking = [name for name in (*names[len(samples) :], *block.collect_params()) if name not in values]
@@ -212,12 +212,8 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
         source = values[name]
         parameter.grad_req = source.grad_req
         data = source.data(source.list_ctx()[0]).copy()
-        parameter._load_init(
-            data.astype(dtype) if np.dtype(data.dtype).kind == "f" else data,
-            mx.cpu(),
-            cast_dtype=True,
-            dtype_source="saved",
-        )
+        data = data.astype(dtype) if np.dtype(data.dtype).kind == "f" else data
+        parameter._load_init(data, mx.cpu(), cast_dtype=True, dtype_source="saved")
     arrays = [mx.nd.array(s, dtype=s.dtype) for s in samples]
     if asked:
         arrays.append(mx.nd.zeros((1,), dtype=dtype))
@@ -238,7 +234,7 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
     found = block.collect_params()
     grads = {n: p.grad().asnumpy() for n, p in found.items() if p.grad_req != "null"}
     states = {n: found[n].data().asnumpy() for n in symbol.list_auxiliary_states()}
-    return [o.asnumpy() for o in outputs], grads, states, told
+    return [o.asnumpy() for o in outputs], grads, states, faults
 
 
 def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
@@ -256,7 +252,7 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
     drawing: Any = importlib.import_module("gluontune.convert.bridge.operators.drawing")
     before = library.get_default_dtype()
     drawing.STEADY = True
-    library.set_default_dtype(getattr(library, dtype))  # that of a draw for which nothing is said
+    library.set_default_dtype(getattr(library, dtype))  # the default dtype of draws
     try:
         with library.set_grad_enabled(train):
             outputs = _listed(module(*tensors))

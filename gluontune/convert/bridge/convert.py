@@ -8,21 +8,21 @@ import inspect
 import operator as python_operator
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from gluontune.convert.bridge.names import Places, identifier
-from gluontune.convert.bridge.registry import OPERATORS, Operator, keywords, unknown_output
+from gluontune.convert.bridge.registry import OPERATORS, attributes, unknown_output
 from gluontune.convert.bridge.source import Source, open_source
-from gluontune.convert.graph.schemas import parse, schema
+from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Graph, Node, read_symbol
 from gluontune.core.errors import GluontuneError, UnknownNameError
 from gluontune.core.texts import clean
 from gluontune.runtime.pytorch import torch
 
-# Inputs that training gives and inference does not.
+# Inputs of training alone.
 _LABELS = {"label"}
 _STATES = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var", "running_mean", "running_var", "parameters"}
 _FIRST_SIZE = {"Convolution": "num_filter", "FullyConnected": "num_hidden", "Embedding": "input_dim"}
@@ -36,27 +36,27 @@ def to_torch(
     dtype: str | None = None,
     training: Any = None,
 ) -> Any:
-    """A PyTorch module that computes what the Gluon net or the symbol computes.
+    """A PyTorch module with the computation of a Gluon net or a symbol.
 
-    Parameters keep Gluon's names (but for names that Python source cannot hold: ``from_torch`` knows those);
-    running statistics are buffers; ``.train()`` and ``.eval()`` act as Gluon's training and predict modes, also where
-    the net branches on ``autograd.is_training()``. A symbol needs no mxnet. The weights are copied, not shared.
+    Parameters have Gluon's names (except names that Python source cannot have: ``from_torch`` maps those); running
+    statistics are buffers; ``.train()`` and ``.eval()`` act as Gluon's training and predict modes, also if the net
+    branches on ``autograd.is_training()``. A symbol needs no mxnet. The weights are copied, not shared.
 
     Args:
         net: a ``HybridBlock``, a symbol of mxnet's, or the path of a ``-symbol.json``.
-        params: the ``.params`` file or a dict of arrays; of a block None takes its own.
-        inputs: how many inputs a block takes, where it was not yet hybridized and run and takes more than one;
-            of a symbol the names of its inputs, in the order that the module shall take them.
+        params: the ``.params`` file or a dict of arrays; None takes a block's own.
+        inputs: the number of inputs of a block that was not hybridized and run and takes several; of a symbol the
+            names of its inputs, in the module's order.
         dtype: "float32" or "float64" to convert the floating parameters to.
-        training: beside a symbol: that of training mode, where it is another one. A block is traced in both modes.
+        training: beside a symbol: that of training mode, if it differs. A block is traced in both modes.
 
     Returns:
-        A ``torch.fx.GraphModule``. It takes the inputs in the net's order and returns a tensor, or a tuple of
-        them. ``module.inputs`` has their names.
+        A ``torch.fx.GraphModule``. It takes the inputs in the net's order and returns a tensor, or a tuple of tensors.
+        ``module.inputs`` has their names.
 
     Raises:
-        GluontuneError: an operator is not known, an array is missing or of another shape, parameters are float16 and
-            no dtype is given, or PyTorch is missing.
+        GluontuneError: an unknown operator, an array that is missing or of another shape, float16 parameters without a
+            dtype, or PyTorch is missing.
 
     >>> text = '''{"nodes": [{"op": "null", "name": "data", "inputs": []},
     ...   {"op": "null", "name": "fc_weight", "inputs": []},
@@ -81,7 +81,7 @@ def to_torch(
     else:
         graph, names = _both_modes(library, places, source, names, dtype)
     module = library.fx.GraphModule(root, graph, "GluonModule")
-    places.tell(module)
+    places.store(module)
     module.inputs = names
     return module.train(False)
 
@@ -89,7 +89,7 @@ def to_torch(
 def _both_modes(
     library: Any, places: Places, source: Source, names: list[str], dtype: str | None
 ) -> tuple[Any, list[str]]:
-    """A graph that hands its inputs and all arrays to the graph of prediction or that of training; and its inputs."""
+    """A graph that passes its inputs and all arrays to the prediction or training graph; and its inputs."""
     modes: Any = importlib.import_module("gluontune.convert.bridge.operators.looping")
     why, graphs = source.untrained, [source.graph]
     if source.training is not None:
@@ -100,7 +100,7 @@ def _both_modes(
             _put_arrays(library, places, trained, dtype)
             names = [*names, *[name for name in more if name not in names]]
             graphs.append(source.training)
-        except GluontuneError as error:  # of prediction there is a module
+        except GluontuneError as error:  # the prediction module remains
             why = str(error)
     arrays = [name for name in source.arrays if any(name in graph.variables() for graph in graphs)]
     built = []
@@ -118,7 +118,7 @@ def _both_modes(
 
 
 def refuse_unknown(graph: Graph) -> None:
-    """Refuse operators that have no meaning here, by name and layer, and variables of one name."""
+    """Refuse unknown operators, by name and layer, and variables of one name."""
     importlib.import_module("gluontune.convert.bridge.operators")
     twice = [name for name, count in Counter(graph.variables()).items() if count > 1]
     if twice:
@@ -142,17 +142,12 @@ def refuse_unknown(graph: Graph) -> None:
             "**attributes in torch"
         )
     missing = {op: layers for op, layers in graph.operators().items() if op not in OPERATORS}
-    if not missing:
-        return
-    told = "; ".join(f"{op} (layer {layers[0]}{_more(layers)})" for op, layers in sorted(missing.items()))
-    raise GluontuneError(
-        f"{graph.source}: not known to the bridge: {told}. Register it: "
-        f"@gt.bridge.operator({min(missing)!r}) above a function of its inputs and attributes in torch"
-    )
-
-
-def _more(layers: list[str]) -> str:
-    return f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+    if missing:
+        layers = "; ".join(f"{op} (layer {_listed(names, 1)})" for op, names in sorted(missing.items()))
+        raise GluontuneError(
+            f"{graph.source}: not known to the bridge: {layers}. Register it: "
+            f"@gt.bridge.operator({min(missing)!r}) above a function of its inputs and attributes in torch"
+        )
 
 
 def _slots(node: Node) -> tuple[str, ...]:
@@ -163,7 +158,7 @@ def _slots(node: Node) -> tuple[str, ...]:
 
 
 def _roles(graph: Graph) -> dict[str, set[str]]:
-    """Variable to the names of the operators' inputs that it fills."""
+    """The names of the operators' inputs that each variable fills."""
     found: dict[str, set[str]] = {name: set() for name in graph.variables()}
     for node in graph.nodes:
         for place, (at, _) in enumerate(node.inputs):
@@ -187,22 +182,21 @@ def inputs_of(source: Source) -> list[str]:
     named = set(source.inputs or ())
     lacking = [n for n in free if n not in named and roles[n] & _STATES]
     if lacking:
-        structural = arrays and all(re.search(r"\.\w+$", name) for name in arrays)
-        why = (
-            f"The .params has names by structure ({next(iter(arrays))}), as save_parameters writes them: load it into "
-            "the net and export that"
-            if structural
-            else "Are symbol and .params of the same net?"
-        )
+        why = "Are symbol and .params of the same net?"
+        if arrays and all(re.search(r"\.\w+$", name) for name in arrays):
+            why = (
+                f"The .params has names by structure ({next(iter(arrays))}), as save_parameters writes them: load it "
+                "into the net and export that"
+            )
         raise GluontuneError(f"{graph.source}: the parameters lack {_listed(lacking)}. {why}")
     if source.inputs is None:
         return free
-    known = set(graph.variables())  # what no operator reads is taken all the same
+    known = set(graph.variables())  # a variable that no operator reads stays an input
     return [*[n for n in source.inputs if n in free or n not in known], *[n for n in free if n not in named]]
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _listed(names: list[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _put_arrays(library: Any, places: Places, source: Source, dtype: str | None) -> None:
@@ -212,7 +206,7 @@ def _put_arrays(library: Any, places: Places, source: Source, dtype: str | None)
     for node in graph.nodes:
         if node.op is not None or node.name not in source.arrays or node.name not in used:
             continue
-        if node.name in places.of:  # the other mode's graph has it, too
+        if node.name in places.of:  # set by the other mode's graph
             continue
         array = source.arrays[node.name]
         _check_shape(graph, node, array, expected.get(node.name))
@@ -241,41 +235,25 @@ def _first_sizes(graph: Graph) -> dict[str, int]:
     for node in graph.nodes:
         key = _FIRST_SIZE.get(node.op or "")
         if key:
-            for place in (1, 2):
-                if place < len(node.inputs) and (place == 1 or node.op != "Embedding"):
-                    found[graph.nodes[node.inputs[place][0]].name] = int(node.attrs[key])
+            for at, _ in node.inputs[1 : 2 if node.op == "Embedding" else 3]:
+                found[graph.nodes[at].name] = int(node.attrs[key])
     return found
 
 
 def _check_shape(graph: Graph, node: Node, array: np.ndarray, first: int | None) -> None:
-    wanted = node.shape
-    if wanted is not None and wanted != array.shape:
-        raise GluontuneError(
-            f"{graph.source}: parameter {node.name} has shape {array.shape}, the symbol wants {wanted}"
-        )
-    if first is not None and (not array.shape or array.shape[0] != first):
-        raise GluontuneError(
-            f"{graph.source}: parameter {node.name} has shape {array.shape}, its layer wants {first} rows"
-        )
-
-
-def attributes(entry: Operator, node: Node) -> dict[str, Any]:
-    """The attributes of a node as its entry in the registry takes them."""
-    try:
-        known = schema(node.op or "")
-        defaults: Mapping[str, Any] = {
-            key: parse(attribute, attribute.default, key) for key, attribute in known.attributes.items()
-        }
-    except UnknownNameError:
-        defaults = {}
-    return keywords(entry, node.attrs, node.name, defaults)
+    fault = ""
+    if node.shape is not None and node.shape != array.shape:
+        fault = f"the symbol wants {node.shape}"
+    elif first is not None and (not array.shape or array.shape[0] != first):
+        fault = f"its layer wants {first} rows"
+    if fault:
+        raise GluontuneError(f"{graph.source}: parameter {node.name} has shape {array.shape}, {fault}")
 
 
 class _Builder:
     def __init__(self, library: Any, places: Places, source: Source, inputs: list[str]):
         self.torch, self.places, self.graph, self.inputs = library, places, source.graph, inputs
         self.fx = library.fx.Graph()
-        self.arrays = source.arrays
         self.values: dict[int, Any] = {}
         self.tuples: set[int] = set()
 
@@ -285,12 +263,12 @@ class _Builder:
         needed = [name for name in self.inputs if not roles.get(name) or not roles[name] <= _LABELS]
         last = self.inputs.index(needed[-1]) if needed else -1
         taken: set[str] = set()
-        for at, name in enumerate(self.inputs):  # labels may be left out, where nothing that is needed follows
+        for at, name in enumerate(self.inputs):  # trailing labels are optional
             place = identifier(name, taken)
             made = self._node("placeholder", place, (None,) if at > last else ())
-            if name in variables:  # the net's other mode may be what takes it
+            if name in variables:  # else the net's other mode takes it
                 self.values[variables[name]] = made
-        self.like = self._like()
+        self.like = next(iter(self.values.values()), None)  # its device is that of arrays without inputs
         for number, node in enumerate(self.graph.nodes):
             if node.op is not None:
                 with self._named(node):
@@ -302,12 +280,8 @@ class _Builder:
         return self.fx
 
     def _node(self, kind: str, target: str, args: tuple[Any, ...] = ()) -> Any:
-        """A node; the variable that holds it is named here, as fx would name one ``self``."""
+        """A node; its variable is named here, because fx may choose a name such as ``self``."""
         return self.fx.create_node(kind, target, args, {}, name=identifier(target, set()))
-
-    def _like(self) -> Any:
-        """A tensor on the device that the arrays made from nothing belong on."""
-        return next(iter(self.values.values()), None)
 
     def _value(self, entry: tuple[int, int]) -> Any:
         number, place = entry
@@ -320,7 +294,7 @@ class _Builder:
 
     @contextlib.contextmanager
     def _named(self, node: Node) -> Iterator[None]:
-        """Whatever an operator's inputs and attributes make it raise names its layer."""
+        """Errors of an operator's inputs and attributes name its layer."""
         try:
             yield
         except GluontuneError:
@@ -342,7 +316,7 @@ class _Builder:
         else:
             if entry.source:
                 attrs["like"] = self.like
-            with contextlib.suppress(ValueError):  # torch's own, in C, have no signature
+            with contextlib.suppress(ValueError):  # torch's functions in C have no signature
                 inspect.signature(entry.run).bind(*args, **attrs)
             made = self.fx.call_function(entry.run, args, attrs)
         self.values[number] = made
@@ -350,7 +324,7 @@ class _Builder:
             self.tuples.add(number)
 
     def _body(self, graph: Graph) -> Any:
-        """The module of a subgraph, which takes its variables in their order."""
+        """The module of a subgraph, with its variables as inputs in their order."""
         root, names = self.torch.nn.Module(), graph.variables()
         inner = _Builder(self.torch, Places(root), Source(graph, {}, names, set()), names)
         return self.torch.fx.GraphModule(root, inner.build(), "Step")

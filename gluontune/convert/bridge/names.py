@@ -1,7 +1,7 @@
-"""Names of a symbol as source can hold them, and a converted module's parameters under Gluon's names.
+"""Names of a symbol in Python source, and a converted module's parameters under Gluon's names.
 
-torch.fx writes names of inputs, layers and arrays into Python text, and a symbol may come from anybody. A name that is
-no plain one gets another in the module, and the module keeps a map.
+torch.fx writes names of inputs, layers and arrays into Python text, and a symbol may come from an untrusted source.
+Names with other characters are replaced in the module, which stores the map.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gluontune.runtime.pytorch import torch
 
 _PLAIN = re.compile(r"[\w /:+-]{1,200}")
 _DEEPEST = 20  # modules within modules; deepcopy ends at Python's limit
-# What the source of a forward method reads beside its arguments.
+# Names in the source of a forward method beside its arguments.
 _READ = {"self", "getattr", "slice", "float", "device", "inf", "nan", "NoneType", "pytree", "fx_pytree"}
 _KEY = "gluon_names"
 
 
 def identifier(name: str, taken: set[str]) -> str:
-    """A name for source like ``name``, none of ``taken``; it is put there.
+    """A name for source like ``name``, not in ``taken``, which gets it.
 
     >>> taken = set()
     >>> identifier("data", taken), identifier("da/ta", taken), identifier("da:ta", taken), identifier("class", taken)
@@ -44,12 +44,12 @@ def identifier(name: str, taken: set[str]) -> str:
 
 
 def gluon_names(module: Any) -> dict[str, str]:
-    """Gluon's names of those arrays of a module of ``to_torch`` that have another name there, by that one."""
+    """Gluon's names of renamed arrays in a module of ``to_torch``, by the new names."""
     return dict(getattr(module, "meta", {}).get(_KEY, {}))
 
 
 def is_attribute(name: str) -> bool:
-    """Whether the source of a class can write it behind a dot, and means it: ``self.__x`` is another name there.
+    """Whether source can have it as an attribute; ``self.__x`` is another name in a class.
 
     >>> is_attribute("fc"), is_attribute("0"), is_attribute("class"), is_attribute("ﬁ"), is_attribute("__x")
     (True, False, False, False, False)
@@ -62,12 +62,12 @@ def _is_spelled(name: str) -> bool:
 
 
 def is_free(name: str) -> bool:
-    """Whether a module of PyTorch's has no attribute of that name anyway."""
+    """Whether PyTorch's modules have no attribute of that name."""
     return bool(name) and name not in _of_modules()
 
 
 class Places:
-    """Where a module keeps the arrays of a symbol: under Gluon's names (dots part modules), if source can hold them."""
+    """The places of a symbol's arrays in a module: Gluon's names (dots separate modules), if valid in source."""
 
     def __init__(self, root: Any):
         self.root = root
@@ -75,7 +75,7 @@ class Places:
         self._taken = set(_reserved())
 
     def home(self, name: str) -> tuple[Any, str]:
-        """The module that shall keep the array ``name``, and the array's name there."""
+        """The submodule for the array ``name``, and the array's name in it."""
         *path, leaf = name.split(".")
         home = self.root if len(path) < _DEEPEST and all(map(_plain, [*path, leaf])) else None
         self._taken.update(path[:1])
@@ -93,8 +93,8 @@ class Places:
         """A name for the module of a layer."""
         return identifier(name or "layer", self._taken)
 
-    def tell(self, module: Any) -> None:
-        """Keep the map in the module; copies have it, too."""
+    def store(self, module: Any) -> None:
+        """Store the map in the module, and so in its copies."""
         module.meta[_KEY] = {place: name for name, place in self.of.items() if place != name}
 
 
@@ -109,18 +109,18 @@ def _of_modules() -> frozenset[str]:
 
 @functools.cache
 def _reserved() -> frozenset[str]:
-    """Attributes that a converted module has anyway."""
+    """Attributes of every converted module."""
     library = torch()
     return frozenset({*dir(library.fx.GraphModule(library.nn.Module(), library.fx.Graph())), "inputs"})
 
 
 def from_torch(module: Any, to: Any = None) -> dict[str, np.ndarray]:
-    """Parameters and running statistics of a module that ``to_torch`` made, by Gluon's names.
+    """Parameters and running statistics of a module of ``to_torch``, by Gluon's names.
 
     Args:
-        module: as it is now, on any device. bfloat16 comes back as float32.
-        to: a Gluon block that is filled with them, or a ``.params`` file to write (as ``net.export`` does:
-            ``SymbolBlock.imports`` and ``mx.mod`` read it). None: only return them.
+        module: on any device. bfloat16 is returned as float32.
+        to: a Gluon block to fill, or a ``.params`` file to write (as ``net.export`` does: ``SymbolBlock.imports`` and
+            ``mx.mod`` read it). None: only return them.
 
     Raises:
         GluontuneError: the block lacks a parameter of the module, or the module one of the block's.
@@ -154,8 +154,8 @@ def _fill(net: Any, arrays: dict[str, np.ndarray]) -> None:
     unknown = [name for name in arrays if name not in parameters]
     lacking = [name for name in parameters if name not in arrays]
     if unknown or lacking:
-        told = f"the block has no {unknown[0]}" if unknown else f"the module has no {lacking[0]}"
-        raise GluontuneError(f"block and module are not the same net: {told}")
+        fault = f"the block has no {unknown[0]}" if unknown else f"the module has no {lacking[0]}"
+        raise GluontuneError(f"block and module are not the same net: {fault}")
     mx = mxnet()
     for name, array in arrays.items():
         shape = parameters[name].shape

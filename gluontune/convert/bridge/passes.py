@@ -1,4 +1,4 @@
-"""Changes of a converted graph that keep outputs and gradients, bit by bit, and take less time in training."""
+"""Changes of a converted graph with the same outputs and gradients, bit by bit, and faster training."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.runtime.pytorch import torch
 
-# What gives a new tensor that its own backward pass does not read again.
+# Operators whose output is a new tensor that their backward pass does not read.
 _FRESH = ("Convolution", "FullyConnected", "elemwise_add", "broadcast_add", "BatchNorm")
 
 
 def quicken(module: Any) -> int:
-    """Let rectifiers stand behind max-pooling, where there are fewer numbers, and write into their input.
+    """Move rectifiers behind max-pooling, where they have fewer elements, and let them write into their input.
 
-    A rectifier and a maximum can be taken in either order; the window's first greatest number gets the gradient in
-    both, and none where all are below zero. In place goes what stands behind a convolution, a dense layer, a sum,
-    BatchNorm or max-pooling that nothing else reads.
+    A rectifier and a maximum commute; the window's first greatest number gets the gradient in both orders, and none if
+    all are below zero. Rectifiers work in place after a convolution, dense layer, sum, BatchNorm or max-pooling whose
+    output nothing else reads.
 
     Args:
         module: of :func:`gluontune.bridge.to_torch`; changed.
 
     Returns:
-        how many layers were changed.
+        the number of changed layers.
 
     >>> library = torch()
     >>> nodes = [{"op": "null", "name": "x", "inputs": []},
@@ -36,7 +36,7 @@ def quicken(module: Any) -> int:
     (2, [[[[2.0]]]])
     """
     importlib.import_module("gluontune.convert.bridge.operators")
-    parts = [part for part in module.modules() if isinstance(part, torch().fx.GraphModule)]  # two modes: three
+    parts = [part for part in module.modules() if isinstance(part, torch().fx.GraphModule)]  # two modes have three
     return sum(_quicken(part) for part in parts)
 
 
@@ -70,7 +70,7 @@ def _is_relu(node: Any, relu: Any, alone: bool = True) -> bool:
 
 
 def _commutes(node: Any) -> bool:
-    """Whether a pooling takes maxima of windows that lie within the image."""
+    """Whether a pooling takes maxima of windows within the image."""
     how = node.kwargs
     within = not any(how.get("pad") or ()) and how.get("pooling_convention", "valid") == "valid"
     return how.get("pool_type", "max") == "max" and (within or bool(how.get("global_pool")))

@@ -1,7 +1,7 @@
-"""Where MXNet 1.9.1's own gradients are wrong, and another way through MXNet that gives the right ones.
+"""Wrong gradients of MXNet 1.9.1, and other operators of MXNet's with the right ones.
 
-:data:`FAULTS` is the table; ``docs/mxnet-faults.md`` tells the same to people who stay on MXNet, and
-``tests/convert/test_bridge_references.py`` sees each fault and each other way by finite differences.
+:data:`FAULTS` is the table; ``docs/mxnet-faults.md`` is the same for users of MXNet, and
+``tests/convert/test_bridge_references.py`` proves each fault and replacement by finite differences.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from gluontune.compute._traversal import walk
 
-NOTHING = "gluontune_nothing"  # a variable that is added where a gradient must be asked for: zeros of shape (1,)
+NOTHING = "gluontune_nothing"  # an added variable, zeros of shape (1,), that requires a gradient
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
 _SELU = 1.6732632423543772, 1.0507009873554805  # alpha, scale
@@ -26,14 +26,14 @@ Entry = list[int]
 
 @dataclass(frozen=True)
 class Fault:
-    """A gradient of MXNet's that is wrong.
+    """A wrong gradient of MXNet's.
 
     Args:
         operator: MXNet's name. when: as a sentence.
-        met: takes a node's attributes, the dtype, and whether the node's second input (its weights) needs no gradient;
-            whether the gradient of this one is wrong.
-        instead: takes a :class:`_Writer`, the node and the number of axes of its inputs; adds operators whose gradients
-            are right, and returns its outputs.
+        met: of a node's attributes, the dtype, and whether its second input (its weights) needs no gradient: whether
+            the gradient is wrong.
+        instead: of a :class:`_Writer`, the node and the number of axes of its inputs; adds operators with right
+            gradients, and returns its outputs.
     """
 
     operator: str
@@ -43,15 +43,15 @@ class Fault:
 
 
 class _Writer:
-    """The nodes of a symbol as they are written anew."""
+    """The nodes of a rewritten symbol."""
 
     def __init__(self) -> None:
         self.nodes: list[dict[str, Any]] = []
         self._nothing: Entry | None = None
-        self.frozen = False  # whether the weights of the node that is written need no gradient
+        self.frozen = False  # whether the present node's weights need no gradient
 
     def asked(self, entry: Entry) -> Entry:
-        """The weights, whose gradient is asked for: MXNet's kernel computes the others' wrong without it."""
+        """The weights with a required gradient: without it MXNet's kernel computes the other gradients wrongly."""
         if not self.frozen:
             return entry
         if self._nothing is None:
@@ -90,7 +90,7 @@ def _asked(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[En
 
 
 def _one_by_one(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
-    """The layers of a fused RNN as operators of one layer each, whose gradients are right."""
+    """The layers of a fused RNN as operators of one layer each, with right gradients."""
     attrs = node["attrs"]
     mode, hidden, count = attrs["mode"], int(attrs["state_size"]), _layers(attrs)
     ways = 2 if attrs.get("bidirectional") == "True" else 1
@@ -105,9 +105,9 @@ def _one_by_one(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> li
         last = "None" if layer == count - 1 else -whole + (layer + 1) * biases
         offsets = write.add("slice_axis", parameters, axis=0, begin=-whole + layer * biases, end=last)
         packed = write.add("Concat", weights, offsets, dim=0, num_args=2)
-        own = [_of_layer(write, state, layer, ways) for state in states]
-        kept = {k: v for k, v in attrs.items() if k not in ("num_layers", "state_outputs")}
-        made = write.add("RNN", data, packed, *own, **kept, num_layers=1, state_outputs=True)
+        begins = [_of_layer(write, state, layer, ways) for state in states]
+        rest = {k: v for k, v in attrs.items() if k not in ("num_layers", "state_outputs")}
+        made = write.add("RNN", data, packed, *begins, **rest, num_layers=1, state_outputs=True)
         data = made
         ends.append([[made[0], 1 + place, 0] for place in range(len(states))])
     stacked = [write.add("Concat", *each, dim=0, num_args=count) for each in zip(*ends)]
@@ -116,7 +116,7 @@ def _one_by_one(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> li
 
 def _of_layer(write: _Writer, state: Entry, layer: int, ways: int) -> Entry:
     made = write.nodes[state[0]]
-    if made["op"] == "_zeros":  # of a batch that is not known yet: a part of it cannot be taken
+    if made["op"] == "_zeros":  # of an unknown batch: it cannot be sliced
         shape = made["attrs"]["shape"].strip("()[] ").split(",")
         return write.add("_zeros", **{**made["attrs"], "shape": f"({ways},{','.join(shape[1:])})"})
     return write.add("slice_axis", state, axis=0, begin=layer * ways, end=(layer + 1) * ways)
@@ -150,64 +150,54 @@ def _where(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[En
 
 FAULTS = (
     Fault(
-        "RNN",
-        "a fused LSTM, GRU or RNN of several layers on a CPU in float64, or in float32 with MXNET_USE_MKLDNN_RNN=0: "
-        "the gradients of its weights are wrong where its input needs no gradient",
-        _rnn_met,
-        _one_by_one,
+        "RNN", "a fused LSTM, GRU or RNN of several layers on a CPU in float64, or in float32 with "
+        "MXNET_USE_MKLDNN_RNN=0: the gradients of its weights are wrong where its input needs no gradient",
+        _rnn_met, _one_by_one,
     ),
     Fault(
-        "RNN",
-        "a fused GRU or RNN of one layer whose weights are frozen, on a CPU in float64, or in float32 with "
+        "RNN", "a fused GRU or RNN of one layer whose weights are frozen, on a CPU in float64, or in float32 with "
         "MXNET_USE_MKLDNN_RNN=0: the gradients of its input and its states are wrong",
-        _frozen_met,
-        _asked,
+        _frozen_met, _asked,
     ),
     Fault(
-        "LeakyReLU",
-        "PReLU in a compiled graph, between other layers: the gradient of its slope is wrong",
-        lambda attrs, dtype, frozen: attrs.get("act_type") == "prelu",
-        _prelu,
+        "LeakyReLU", "PReLU in a compiled graph, between other layers: the gradient of its slope is wrong",
+        lambda attrs, dtype, frozen: attrs.get("act_type") == "prelu", _prelu,
     ),
     Fault(
-        "LeakyReLU",
-        "selu below zero: its gradient is up to 5 % off",
-        lambda attrs, dtype, frozen: attrs.get("act_type") == "selu",
-        _selu,
+        "LeakyReLU", "selu below zero: its gradient is up to 5 % off",
+        lambda attrs, dtype, frozen: attrs.get("act_type") == "selu", _selu,
     ),
     *(
         Fault(
-            name,
-            "np.where of an array and a number: the array's gradient is that of the other side",
-            lambda attrs, dtype, frozen: True,
-            _where,
+            name, "np.where of an array and a number: the array's gradient is that of the other side",
+            lambda attrs, dtype, frozen: True, _where,
         )
         for name in ("_npi_where_lscalar", "_npi_where_rscalar")
     ),
-)
+)  # fmt: skip
 
 
 def right_way(
     symbol: Any, shapes: Mapping[str, Sequence[int]], dtype: str, frozen: Collection[str] = ()
 ) -> tuple[Any, list[str]]:
-    """``symbol`` with other operators where MXNet's gradient is wrong, and what is wrong with those.
+    """``symbol`` with other operators for wrong gradients of MXNet's, and the faults of the replaced ones.
 
-    Where a gradient must be asked for that nobody needs, the symbol has another variable, :data:`NOTHING`.
+    If an unused gradient must be computed, the symbol has another variable, :data:`NOTHING`.
 
     Args:
-        symbol: of mxnet's. shapes: of its inputs, by name. frozen: variables whose gradients are not asked for.
+        symbol: of mxnet's. shapes: of its inputs, by name. frozen: variables without gradients.
 
     >>> from gluontune.runtime import mxnet
     >>> sym = mxnet().sym
-    >>> other, told = right_way(sym.LeakyReLU(sym.var("x"), act_type="selu"), {"x": (2, 3)}, "float32")
-    >>> told
+    >>> other, faults = right_way(sym.LeakyReLU(sym.var("x"), act_type="selu"), {"x": (2, 3)}, "float32")
+    >>> faults
     ['selu below zero: its gradient is up to 5 % off']
     """
     from gluontune.runtime import mxnet
 
     document = json.loads(symbol.tojson())
     faulty: dict[int, Fault] = {}
-    still: list[bool] = []  # of each node, whether no gradient passes it
+    still: list[bool] = []  # by node, whether no gradient passes it
     for number, node in enumerate(document["nodes"]):
         fixed = [still[at] for at, *_ in node["inputs"]]
         still.append(node["name"] in frozen if node["op"] == "null" else all(fixed) or node["op"] == "BlockGrad")
@@ -232,14 +222,14 @@ def right_way(
         outputs[number] = faulty[number].instead(write, {**node, "inputs": inputs}, axes)
     heads = [outputs[at][place] for at, place, *_ in document["heads"]]
     arguments = [number for number, node in enumerate(write.nodes) if node["op"] == "null"]
-    kept = {name: value for name, value in document.items() if name != "node_row_ptr"}
-    told = list(dict.fromkeys(fault.when for fault in faulty.values()))
-    written = {**kept, "nodes": write.nodes, "arg_nodes": arguments, "heads": heads}
-    return mxnet().sym.load_json(json.dumps(written)), told
+    rest = {name: value for name, value in document.items() if name != "node_row_ptr"}
+    sentences = list(dict.fromkeys(fault.when for fault in faulty.values()))
+    written = {**rest, "nodes": write.nodes, "arg_nodes": arguments, "heads": heads}
+    return mxnet().sym.load_json(json.dumps(written)), sentences
 
 
 def doubtful(net: Any) -> list[str]:
-    """What may be wrong in the gradients with which ``net`` is trained on a CPU, a sentence for each layer.
+    """Possible faults of MXNet's gradients of ``net`` on a CPU, a sentence for each layer.
 
     >>> from gluontune.runtime import mxnet
     >>> doubtful(mxnet().gluon.rnn.LSTM(3, num_layers=2))
@@ -260,7 +250,7 @@ def doubtful(net: Any) -> list[str]:
 
 
 class _Outputs:
-    """The outputs of a node that was taken over, by place."""
+    """The outputs of an unchanged node, by place."""
 
     def __init__(self, number: int):
         self._number = number
@@ -270,6 +260,6 @@ class _Outputs:
 
 
 def _axes(node: dict[str, Any], place: int, sizes: Mapping[str, Sequence[int]]) -> int:
-    """How many axes an output has, as far as it is known."""
+    """The number of axes of an output, or 0 if unknown."""
     names = [node["name"]] if node["op"] == "null" else [f"{node['name']}_output", f"{node['name']}_output{place}"]
     return next((len(sizes[name]) for name in names if sizes.get(name)), 0)

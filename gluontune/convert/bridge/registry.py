@@ -1,4 +1,4 @@
-"""The registry of operators: one entry each, with what it computes and how to draw a test of it."""
+"""The registry of operators: each entry has its computation and a drawn test."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Protocol
 
-from gluontune.core.errors import GluontuneError
+from gluontune.convert.graph.schemas import parse, schema
+from gluontune.convert.graph.symbol import Node
+from gluontune.core.errors import GluontuneError, UnknownNameError
 from gluontune.core.texts import clean
 from gluontune.recipe.registry import Registry
 
-# How MXNet computes, not what: of no meaning here.
+# Attributes of MXNet's implementation, without an effect on the result.
 IGNORED = {"workspace", "cudnn_tune", "cudnn_off", "num_args", "min_calib_range", "max_calib_range", "ndev", "key",
            "sparse_grad", "ctx", "infer_range", "is_int", "is_logit",
            "num_inputs", "target_shape_", "keep_highest", "safe_accumulation",
@@ -20,7 +22,7 @@ IGNORED = {"workspace", "cudnn_tune", "cudnn_off", "num_args", "min_calib_range"
 
 
 class Draw(Protocol):
-    """Where a sample takes its choices from: hypothesis in the tests."""
+    """The source of a sample's choices: hypothesis in the tests."""
 
     def pick(self, values: Sequence[Any]) -> Any: ...
 
@@ -34,11 +36,11 @@ class Sample:
     """One drawn case.
 
     Args:
-        inputs: of each input what fills it and its shape: ``("normal", (2, 3))``; also ``positive``, ``unit``
-            (-0.9 … 0.9), ``distinct`` (no two alike), ``boxes`` (…, 4), ``("index", shape, high)``.
-        attrs: as MXNet's text takes them. train: whether MXNet is asked in training mode.
-        grads: whether gradients are compared too. dtype: float32 where MXNet computes in no other.
-        random: it draws, so that the number in the place of a draw is compared (``stand_ins``, ``drawing.STEADY``).
+        inputs: content and shape of each: ``("normal", (2, 3))``; also ``positive``, ``unit`` (-0.9 … 0.9),
+            ``distinct`` (no two alike), ``boxes`` (…, 4), ``("index", shape, high)``.
+        attrs: as in MXNet's text. train: whether MXNet runs in training mode.
+        grads: whether gradients are compared too. dtype: float32 if MXNet computes in no other.
+        random: a draw, whose replacement number is compared (``stand_ins``, ``drawing.STEADY``).
     """
 
     inputs: Sequence[tuple[Any, ...]]
@@ -54,11 +56,11 @@ class Operator:
     """An entry.
 
     Args:
-        name: MXNet's. run: takes the inputs, then the attributes by name; of a stateful one a module's class
-            that takes the attributes. sample: draws a test, None where it is tested by hand.
-        stateful: it acts otherwise in training. many: it returns a tuple. source: it has no inputs, and is
-            given ``like``, a tensor on the right device. loops: its class takes the modules of its subgraphs first.
-        rounded: MXNet computes it in float32, or with constants of it, whatever it is given.
+        name: MXNet's. run: of the inputs, then the attributes by name; of a stateful one a module's class that takes
+            the attributes. sample: draws a test; None if tested by hand.
+        stateful: it differs in training. many: it returns a tuple. source: it has no inputs, and gets ``like``, a
+            tensor on the right device. loops: its class takes the modules of its subgraphs first.
+        rounded: MXNet computes it in float32, or with float32 constants, for any dtype.
     """
 
     name: str
@@ -103,28 +105,35 @@ def unknown_output(layer: str, op: str | None, place: int) -> GluontuneError:
     return GluontuneError(f"layer {layer}: output {place} of {op} is used, which the bridge does not give")
 
 
-def keywords(entry: Operator, attrs: Mapping[str, Any], where: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that the entry takes.
+def attributes(entry: Operator, node: Node) -> dict[str, Any]:
+    """A node's attributes as arguments of its entry.
 
     Raises:
-        GluontuneError: an attribute that the entry does not know is set to something else than its default.
+        GluontuneError: an unknown attribute with another value than its default.
     """
+    where, name = clean(node.name, 80), entry.name
     try:
         taken: Mapping[str, inspect.Parameter] = inspect.signature(entry.run).parameters
-    except ValueError:  # torch's own, in C
+    except ValueError:  # torch's functions in C
         taken = {}
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        odd = [name for name in attrs if not name.isidentifier() or keyword.iskeyword(name)]
+        odd = [key for key in node.attrs if not key.isidentifier() or keyword.iskeyword(key)]
         if odd:  # torch.fx writes it into source
-            raise GluontuneError(f"layer {clean(where, 80)}: {clean(odd[0], 80)!r} is no name of an attribute")
-        return dict(attrs)
-    found = {}
-    for name, value in attrs.items():
-        if name in taken:
-            found[name] = value
-        elif name not in IGNORED and value != defaults.get(name):
+            raise GluontuneError(f"layer {where}: {clean(odd[0], 80)!r} is no name of an attribute")
+        return dict(node.attrs)
+    for key, value in node.attrs.items():
+        if key not in taken and key not in IGNORED and value != _default(node.op or "", key):
             raise GluontuneError(
-                f"layer {clean(where, 80)}: {entry.name} with {clean(f'{name}={value!r}', 80)} is not known to the "
-                f"bridge; register your own with gt.bridge.operator({entry.name!r})"
+                f"layer {where}: {name} with {clean(f'{key}={value!r}', 80)} is not known to the bridge; register your "
+                f"own with gt.bridge.operator({name!r})"
             )
-    return found
+    return {key: value for key, value in node.attrs.items() if key in taken}
+
+
+def _default(op: str, key: str) -> Any:
+    """MXNet's default of an operator's attribute, or None."""
+    try:
+        attribute = schema(op).attributes.get(key)
+    except UnknownNameError:
+        return None
+    return None if attribute is None else parse(attribute, attribute.default, key)

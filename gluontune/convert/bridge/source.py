@@ -1,4 +1,4 @@
-"""What is converted: a Gluon block, a symbol of mxnet's or a symbol file, as a graph with its arrays."""
+"""The source of a conversion: a Gluon block, a symbol of mxnet's or a symbol file, as a graph with its arrays."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gluontune.core.errors import GluontuneError, UsageError
 
 
 class Source:
-    """A graph, its arrays by name, the order of its inputs (None: as the graph reads them), what is not trained.
+    """A graph, its arrays by name, the order of its inputs (None: the graph's), and the names of frozen parameters.
 
     Attributes:
-        training: the graph in training mode, where it is another one. untrained: why there is none.
+        training: the graph in training mode, if it differs. untrained: the reason why it is missing.
     """
 
     training: Graph | None = None
@@ -29,7 +29,7 @@ class Source:
 
 
 def open_source(net: Any, params: Any, inputs: int | Sequence[str] | None) -> Source:
-    """Read ``net`` and ``params`` as ``to_torch`` takes them."""
+    """Read ``net`` and ``params`` of ``to_torch``."""
     given = _arrays(params)
     if isinstance(net, (str, Path, Mapping)) or hasattr(net, "tojson"):
         graph = read_symbol(net.tojson() if hasattr(net, "tojson") else net)
@@ -50,10 +50,10 @@ def open_source(net: Any, params: Any, inputs: int | Sequence[str] | None) -> So
 
 
 def settle() -> None:
-    """Wait until MXNet is at rest: only then may weights be read.
+    """Wait until MXNet is idle, before weights are read.
 
-    A convolution in predict mode orders its weight anew for oneDNN while other work goes on, and nothing holds back
-    who copies it in that moment: ``asnumpy`` then returns other numbers (seen in ResNet-50 right after ``net(x)``).
+    A convolution in predict mode reorders its weight for oneDNN beside other work, and a copy in that moment is not
+    blocked: ``asnumpy`` then returns other numbers (seen in ResNet-50 right after ``net(x)``).
     """
     from gluontune.runtime import mxnet
 
@@ -80,7 +80,7 @@ def _of_block(
 
 
 def parameters_of(net: Any, wanted: set[str]) -> tuple[dict[str, np.ndarray], set[str]]:
-    """The arrays of a block's parameters, those of ``wanted``, and the names of those that are not trained."""
+    """The arrays of a block's parameters in ``wanted``, and the names of the frozen ones."""
     arrays, frozen = {}, set()
     settle()
     for name, parameter in net.collect_params().items():

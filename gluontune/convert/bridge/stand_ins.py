@@ -1,4 +1,4 @@
-"""What stands in a reference for operators of MXNet's that draw, that it has in float32 alone, or leaves undefined."""
+"""Replacements in a reference for MXNet's operators that are random, float32 only, or undefined."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Add = Callable[..., Entry]
 
 
 def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) -> list[Entry]:
-    """What is read in the place of an operator's outputs; nothing for the operator itself.
+    """The replacements of an operator's outputs; empty for the operator itself.
 
     Args:
-        node: of a symbol's JSON. own: its entry. inputs: those that it reads.
-        add: adds an operator: its name, what it reads, its attributes as text; returns its entry.
+        node: of a symbol's JSON. own: its entry. inputs: its input entries.
+        add: adds an operator by name, inputs and attributes as text; returns its entry.
     """
     op, attrs = node["op"], node.get("attrs", {})
     name = op.replace("_random_", "").replace("_sample_", "").replace("_npi_", "")
@@ -38,7 +38,7 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         return [found if op == "gammaln" else add("exp", found)]
     if op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu"):
         return [_leaky(inputs, attrs.get("act_type", "leaky"), attrs.get("slope", "0.25"), add)]
-    if op.endswith("RegressionOutput"):  # the gradient of the label is what the memory held
+    if op.endswith("RegressionOutput"):  # the label's gradient is uninitialized
         return [add(op, inputs[0], add("BlockGrad", inputs[1]), **attrs)]
     if op == "_shuffle":
         return inputs
@@ -55,7 +55,7 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
 
 
 def rounded(op: str, attrs: dict[str, Any]) -> bool:
-    """Whether MXNet's own number has seven digits, and nothing stands in for it."""
+    """Whether MXNet's result has seven digits, without a replacement."""
     exact = op in ("erf", "gamma", "gammaln") or (
         op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu")
     )
@@ -70,10 +70,10 @@ def _typed(op: str, attrs: dict[str, str]) -> dict[str, Any]:
 
 
 def _of_images(pooled: Entry, inputs: list[Entry], add: Add) -> Entry:
-    """Zeros for regions of no image: MXNet's on a CPU leaves there what the memory held."""
+    """Zeros for regions of no image, which MXNet leaves uninitialized on a CPU."""
     image = add("slice_axis", inputs[1], axis="1", begin="0", end="1")
-    there = add("Reshape", add("_greater_equal_scalar", image, scalar="0"), shape="(-1,)")
-    return add("where", there, pooled, add("zeros_like", pooled))
+    inside = add("Reshape", add("_greater_equal_scalar", image, scalar="0"), shape="(-1,)")
+    return add("where", inside, pooled, add("zeros_like", pooled))
 
 
 def _instance_norm(inputs: list[Entry], eps: str, add: Add) -> Entry:
@@ -87,7 +87,7 @@ def _instance_norm(inputs: list[Entry], eps: str, add: Add) -> Entry:
 
 
 def _erf(x: Entry, add: Add) -> Entry:
-    """2 x / sqrt(pi) times the mean of exp(-(x t)^2) for t from 0 to 1, by Gauss: MXNet's own has seven digits."""
+    """2 x / sqrt(pi) times the mean of exp(-(x t)^2) for t from 0 to 1, by Gauss: MXNet's has seven digits."""
     places, shares = np.polynomial.legendre.leggauss(40)
     near = add("clip", x, a_min="-6.5", a_max="6.5")
     square = add("square", near)
@@ -100,7 +100,7 @@ def _erf(x: Entry, add: Add) -> Entry:
 
 
 def _gammaln(x: Entry, add: Add) -> Entry:
-    """Stirling's series at x + 9 and nine steps back, for what is above zero; MXNet's own has seven digits."""
+    """Stirling's series at x + 9 and nine steps back, for positive x; MXNet's has seven digits."""
     z = add("_plus_scalar", x, scalar="9")
     steps = [add("log", add("_plus_scalar", x, scalar=str(k))) for k in range(9)]
     inverse = add("reciprocal", z)
@@ -115,7 +115,7 @@ def _gammaln(x: Entry, add: Add) -> Entry:
 
 
 def _leaky(inputs: list[Entry], kind: str, slope: str, add: Add) -> Entry:
-    """MXNet rounds what is below zero to float32."""
+    """MXNet rounds negative inputs to float32."""
 
     def scaled(entry: Entry, scale: float) -> Entry:
         return add("_mul_scalar", entry, scalar=repr(scale))
@@ -131,7 +131,7 @@ def _leaky(inputs: list[Entry], kind: str, slope: str, add: Add) -> Entry:
 
 
 def _attention(kind: str, inputs: list[Entry], heads: str, add: Add) -> Entry:
-    """Attention of several heads by products of matrices: MXNet has the whole on CPUs in float32 alone."""
+    """Attention of several heads by products of matrices; MXNet's operator is float32 only on CPUs."""
 
     def part(source: Entry, count: int, which: int) -> Entry:
         """One of the interleaved arrays as (batch · heads, steps, size)."""
@@ -158,7 +158,7 @@ def _repeated(entry: Entry, shape: Any, add: Add) -> Entry:
 
 
 def _middle(name: str, inputs: list[Entry], add: Add) -> Entry:
-    """Of draws by the numbers in arrays, what ``drawing.STEADY`` has in their place."""
+    """The fixed number of ``drawing.STEADY`` for draws with parameter arrays."""
     first, second = inputs[0], inputs[-1]
     if name == "uniform":
         return add("_mul_scalar", add("elemwise_add", first, second), scalar="0.5")
@@ -172,9 +172,9 @@ def _middle(name: str, inputs: list[Entry], add: Add) -> Entry:
 
 
 def _fixed(op: str, attrs: dict[str, str], inputs: list[Entry], add: Add) -> Entry:
-    """The number that the bridge's own draw is where it is steady."""
+    """The fixed number of the bridge's draw."""
     drawing: Any = importlib.import_module("gluontune.convert.bridge.operators.drawing")
-    size = "size" if op.startswith("_npi_") else "shape"  # where the other is a gamma's number
+    size = "size" if op.startswith("_npi_") else "shape"  # in mx.np "shape" is gamma's parameter
     typed = {k: v for k, v in _typed(op, attrs).items() if k not in (size, "ctx", "dtype", "is_logit")}
     drawing.STEADY = True
     try:
@@ -187,9 +187,5 @@ def _fixed(op: str, attrs: dict[str, str], inputs: list[Entry], add: Add) -> Ent
         drawing.STEADY = False
     if inputs:
         return add("_plus_scalar", add("zeros_like", inputs[0]), scalar=repr(value))
-    return add(
-        "_full",
-        shape=attrs.get(size, "()"),
-        value=repr(value),
-        dtype=attrs.get("dtype", "float32").replace("None", "float32"),
-    )
+    kind = attrs.get("dtype", "float32").replace("None", "float32")
+    return add("_full", shape=attrs.get(size, "()"), value=repr(value), dtype=kind)

@@ -1,1 +1,1 @@
-"""MXNet's files read without mxnet."""
+"""Readers of MXNet's files without mxnet."""

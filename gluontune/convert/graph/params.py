@@ -24,13 +24,13 @@ _DTYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "
 
 
 def read_params(path: str | Path) -> dict[str, np.ndarray]:
-    """Arrays by name, as the file has them; ``arg:`` and ``aux:`` before the names are taken off.
+    """A file's arrays by name, without ``arg:`` and ``aux:``.
 
     Args:
-        path: a ``.params`` file, or an ``.npz``. bfloat16 arrays come back as float32, the same numbers.
+        path: a ``.params`` file, or an ``.npz``. bfloat16 arrays are returned as float32.
 
     Raises:
-        GluontuneError: it cannot be read, is cut short, or holds arrays without names.
+        GluontuneError: an unreadable or truncated file, or arrays without names.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "net.params"
@@ -56,10 +56,10 @@ def read_params(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def write_params(path: str | Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays as ``mx.nd.save`` does; names are written as given (``arg:`` and ``aux:`` for ``export``'s).
+    """Write arrays as ``mx.nd.save`` does; names stay unchanged (``arg:`` and ``aux:`` for ``export``'s).
 
     Args:
-        path: the file. arrays: numpy arrays by name; their dtypes are kept.
+        path: the file. arrays: numpy arrays by name; dtypes stay unchanged.
     """
     with atomic_write(path) as stream:
         stream.write(struct.pack("<QQQ", _LIST, 0, len(arrays)))
@@ -110,7 +110,7 @@ class _Reader:
         else:
             ndim = self.take("I")[0] if version == _V1 else version
         if ndim < 0 or (ndim == 0 and version != _V3):
-            return np.empty(0, "float32")  # an array that was never given a shape: nothing follows
+            return np.empty(0, "float32")  # an array without a shape, and without data
         if ndim > 32:
             raise ValueError(f"an array of {ndim} dimensions")
         shape = self.take(f"{ndim}{'q' if version in (_V1, _V2, _V3) else 'I'}")

@@ -1,6 +1,6 @@
-"""What MXNet's operators take: inputs, and attributes with their types, defaults and meaning of shapes and axes.
+"""MXNet's operators: inputs, attributes with types and defaults, and the meaning of shapes and axes.
 
-The table in ``operators.json`` is MXNet 1.9.1's own description of its operators, written by
+The table in ``operators.json`` is MXNet 1.9.1's description of its operators, written by
 ``python -m tools.operator_table``; reading it needs no mxnet.
 """
 
@@ -38,8 +38,8 @@ class OperatorSchema:
     """One operator.
 
     Args:
-        name: as symbols have it. inputs: their names, in order; ``*`` alone where any number is taken.
-        attributes: by name. count: the attribute that holds the number of inputs, if any.
+        name: in symbols. inputs: their names, in order; ``*`` alone for any number.
+        attributes: by name. count: the attribute with the number of inputs, if any.
     """
 
     name: str
@@ -48,9 +48,9 @@ class OperatorSchema:
     count: str | None = None
 
     def typed(self, attrs: Mapping[str, str], where: str = "") -> dict[str, Any]:
-        """The attributes with their Python types, MXNet's defaults put in.
+        """The attributes with their Python types and MXNet's defaults.
 
-        Hidden ones (``__lr_mult__`` and the like) are left out. One that MXNet does not name stays text.
+        Hidden ones (``__lr_mult__`` and the like) are left out. Attributes unknown to MXNet stay text.
 
         Raises:
             UsageError: a required one is missing, or a value is not of its type.
@@ -141,14 +141,14 @@ def _parse(kind: str, text: str) -> Any:
     if "{'" in kind and not kind.startswith("string") and text not in re.findall(r"'([^']*)'", kind):
         raise ValueError(text)
     if kind.startswith(("float", "real_t")):
-        return float(np.float32(text))  # MXNet keeps four bytes of it, also where the arrays have eight
+        return float(np.float32(text))  # MXNet has four bytes of it, for arrays of any dtype
     if kind.startswith("double"):
         return float(text)
-    return _told(text) if kind == "" else text
+    return _untyped(text) if kind == "" else text
 
 
-def _told(text: str) -> Any:
-    """A value whose type MXNet does not tell: a number, a tuple, or text."""
+def _untyped(text: str) -> Any:
+    """A value without a type in MXNet's table: a number, a tuple, or text."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -156,7 +156,7 @@ def _told(text: str) -> Any:
 
 
 def new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]:
-    """The shape that Reshape's codes mean: 0 keeps, -1 infers, -2 keeps the rest, -3 joins two, -4 splits one.
+    """The shape of Reshape's codes: 0 keeps, -1 infers, -2 keeps the rest, -3 joins two, -4 splits one.
 
     >>> new_shape((2, 3, 4), (0, -1)), new_shape((2, 3, 4), (-3, 0)), new_shape((2, 6), (0, -4, 2, -1))
     ((2, 12), (6, 4), (2, 2, 3))
@@ -210,7 +210,7 @@ def np_new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]
 
 
 def _places_of(codes: list[int], wanted: int) -> list[int]:
-    """Which axes of the old shape the code ``wanted`` stands for; codes after one that infers are not counted."""
+    """The axes of the old shape for the code ``wanted``, without codes after one that infers."""
     found, at, i = [], 0, 0
     while i < len(codes):
         if codes[i] == wanted:
@@ -221,7 +221,7 @@ def _places_of(codes: list[int], wanted: int) -> list[int]:
 
 
 def axes_of(rank: int, axis: Any, exclude: bool = False) -> tuple[int, ...]:
-    """The axes that MXNet means: none or () is all; ``exclude`` turns them round.
+    """MXNet's axes: None or () is all; ``exclude`` inverts the choice.
 
     >>> axes_of(3, None), axes_of(3, -1), axes_of(3, (0, 1), exclude=True)
     ((0, 1, 2), (2,), (2,))
@@ -237,7 +237,7 @@ def axes_of(rank: int, axis: Any, exclude: bool = False) -> tuple[int, ...]:
 
 
 def resized(size: int, scale: float | None, mode: str) -> int:
-    """One side of an image that BilinearResize2D makes in its modes without a size."""
+    """One side of BilinearResize2D's output in its modes without a size."""
     if mode == "size":
         return int(size * (scale or 1))
     if mode == "odd_scale":

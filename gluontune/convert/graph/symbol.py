@@ -1,8 +1,7 @@
 """MXNet's symbol files (``-symbol.json``) as a graph of nodes with typed attributes, read without mxnet.
 
-Files of older versions are brought up to date by the rules of MXNet's own loader: attribute sections under
-other names, hidden keys without underlines (0.8), inputs that were implied (0.8: BatchNorm's statistics),
-``axis=-1`` of argmax and argmin (0.9.4).
+Files of older versions are updated by the rules of MXNet's loader: attribute sections under other names, hidden keys
+without underlines (0.8), implied inputs (0.8: BatchNorm's statistics), ``axis=-1`` of argmax and argmin (0.9.4).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gluontune.core.texts import clean
 MOST_OUTPUTS = 10_000  # of a node
 
 _HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage", "profiler_scope")
-# Inputs that the operator itself changes (its running statistics): MXNet's auxiliary states.
+# Inputs that the operator changes (running statistics): MXNet's auxiliary states.
 _AUXILIARY = {"BatchNorm": (3, 4), "BatchNorm_v1": (3, 4), "_contrib_SyncBatchNorm": (3, 4),
               "_contrib_BatchNormWithReLU": (3, 4), "IdentityAttachKLSparseReg": (1,)}  # fmt: skip
 
@@ -31,8 +30,8 @@ class Node:
 
     Args:
         op: the operator, or None for a variable. name: of the layer or variable.
-        attrs: typed, MXNet's defaults put in. inputs: (node's number, which of its outputs).
-        hidden: what MXNet keeps beside (``__shape__``, ``__lr_mult__``), as text. subgraphs: of control flow.
+        attrs: typed, with MXNet's defaults. inputs: (node's number, output's number).
+        hidden: MXNet's other attributes (``__shape__``, ``__lr_mult__``), as text. subgraphs: of control flow.
     """
 
     op: str | None
@@ -44,14 +43,14 @@ class Node:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The shape that a variable carries; None where it has none or part of it is unknown."""
+        """A variable's shape; None if missing or partly unknown."""
         text = self.hidden.get("__shape__")
         sizes = sizes_of(text)
         return sizes if text and sizes is not None and all(n > 0 for n in sizes) else None
 
 
 def sizes_of(text: str | None) -> tuple[int, ...] | None:
-    """A shape as symbols note it, 0 and -1 where a size is unknown; None where it says nothing.
+    """A shape in a symbol's text, with 0 and -1 for unknown sizes; None if empty.
 
     >>> sizes_of("(3, 0)"), sizes_of("[2L, 4L]"), sizes_of("None")
     ((3, 0), (2, 4), None)
@@ -69,8 +68,8 @@ class Graph:
     """A symbol.
 
     Args:
-        nodes: each after those that it reads. outputs: (node's number, which of its outputs).
-        version: of the MXNet that wrote it, as 10901. source: the file, for messages.
+        nodes: each after its inputs. outputs: (node's number, output's number).
+        version: of the MXNet that wrote it, such as 10901. source: the file, for messages.
     """
 
     nodes: list[Node]
@@ -92,7 +91,7 @@ class Graph:
         return list(found)
 
     def operators(self) -> dict[str, list[str]]:
-        """Operator to the names of the layers that have it."""
+        """The names of the layers of each operator."""
         found: dict[str, list[str]] = {}
         for node in self.nodes:
             if node.op is not None:
@@ -107,7 +106,7 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
         source: a ``-symbol.json`` file, its text (it begins with ``{``), or the parsed document.
 
     Raises:
-        GluontuneError: no such file, not a symbol, an attribute that is not of its type.
+        GluontuneError: no such file, not a symbol, or an attribute of a wrong type.
 
     >>> text = '''{"nodes": [{"op": "null", "name": "data", "inputs": []},
     ...   {"op": "Activation", "name": "relu0", "attrs": {"act_type": "relu"}, "inputs": [[0, 0, 0]]}],
@@ -125,7 +124,7 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
         graph = Graph([], [], version, where)
         places: list[int] = []
         loops = any(isinstance(node, Mapping) and node.get("subgraphs") for node in raw)
-        known: dict[str, int] = {}  # a loop's own variables are copies of those outside
+        known: dict[str, int] = {}  # a loop's variables are copies of the outer ones
         for node in raw:
             made = _node(node, where)
             if loops and made.op is None and made.name in known:
@@ -148,7 +147,7 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
 
 
 def _entry(entry: Any, places: list[int]) -> tuple[int, int]:
-    """Which output of which node an input or a head is; of old files without the output's number, the first."""
+    """The node and output of an input or a head; output 0 in old files without its number."""
     number, output = entry[0], entry[1] if len(entry) > 1 else 0
     if not all(type(part) is int and part >= 0 for part in (number, output)) or output >= MOST_OUTPUTS:
         raise ValueError(f"an input {entry!r}")
@@ -156,7 +155,7 @@ def _entry(entry: Any, places: list[int]) -> tuple[int, int]:
 
 
 def _version(attrs: Any) -> int:
-    """Of the MXNet that wrote a symbol; none stands in those before 0.9."""
+    """The version of the MXNet that wrote a symbol; missing before 0.9."""
     found = attrs.get("mxnet_version", 800) if isinstance(attrs, Mapping) else 800
     text = str(found[-1] if isinstance(found, (list, tuple)) and found else found)
     return int(text) if text.isdigit() else 800
@@ -201,7 +200,7 @@ def _node(raw: Mapping[str, Any], where: str) -> Node:
     try:
         known = schema(op)
     except UnknownNameError:
-        return Node(op, name, dict(texts), [], hidden, subgraphs)  # somebody's own: the bridge names it
+        return Node(op, name, dict(texts), [], hidden, subgraphs)  # an unknown one, refused by the bridge
     return Node(known.name, name, known.typed(texts, f"{where}: layer {clean(name, 80)}"), [], hidden, subgraphs)
 
 

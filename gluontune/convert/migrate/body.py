@@ -1,13 +1,12 @@
-"""The methods of one class of the project: operators and calls of blocks as lines."""
+"""The methods of a class of the project: operators and calls of blocks as lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.convert.bridge.convert import attributes
 from gluontune.convert.bridge.names import identifier, is_attribute
-from gluontune.convert.bridge.registry import OPERATORS, unknown_output
+from gluontune.convert.bridge.registry import OPERATORS, attributes, unknown_output
 from gluontune.convert.graph.symbol import Graph
 from gluontune.convert.migrate.calls import Call, Entry, entries
 from gluontune.convert.migrate.expressions import arguments, expression, named
@@ -19,19 +18,19 @@ _VARIABLES = ("x", "y", "z", "u", "v", "w")
 
 
 class Elsewhere(Exception):
-    """A block is called by another block than its own."""
+    """A block is called by a block that does not contain it."""
 
 
 @dataclass
 class Made:
-    """A block's module: its part, and the method that each call (by its id) is, where it is not ``forward``."""
+    """A block's module: its part, and the method of each call (by its id) other than ``forward``."""
 
     part: Part
     methods: dict[int, str] = field(default_factory=dict)
 
 
-def said(part: Part) -> Part:
-    """A part that flattens its input itself, where the one who calls it cannot."""
+def flattening(part: Part) -> Part:
+    """A part that flattens its input itself, for callers that cannot."""
     if not part.before:
         return part
     lines = ("def forward(self, x):", f"    return super().forward(x{part.before})")
@@ -40,7 +39,7 @@ def said(part: Part) -> Part:
 
 
 class Home:
-    """What the methods of a class share: its modules and parameters."""
+    """The modules and parameters of a class, shared by its methods."""
 
     def __init__(self, writer: Any, path: str, calls: list[Call]):
         self.writer, self.path = writer, path
@@ -54,7 +53,7 @@ class Home:
         self.reserved = {name[len(self.prefix) :].partition(".")[0] for name in below}
 
     def made(self, calls: list[Call], flows: list[Flow]) -> Made:
-        """The class, with a method for each way in which the block was called."""
+        """The class, with a method for each form of call."""
         texts: list[tuple[str, ...]] = []
         given: list[str] = []
         chosen: dict[int, int] = {}
@@ -77,7 +76,7 @@ class Home:
         return Made(part, {key: methods[place] for key, place in chosen.items() if place})
 
     def module(self, wanted: str, part: Part, taken: set[str]) -> str:
-        """The name of a module without parameters; ``taken`` are those that the same method has already."""
+        """The name of a module without parameters; ``taken``: names in the same method."""
         known, number = dict(self.parts), 1
         while True:
             name = f"{wanted}{number}"
@@ -90,7 +89,7 @@ class Home:
         return name
 
     def child(self, call: Call) -> tuple[str, str]:
-        """The text that calls a block inside, and what goes behind its input."""
+        """The text of a call of an inner block, and the suffix of its input."""
         if not call.path.startswith(self.prefix) or call.path == self.path:
             raise Elsewhere
         relative = call.path[len(self.prefix) :]
@@ -102,7 +101,7 @@ class Home:
         return self._reach(relative) + (f".{method}" if method else ""), made.part.before
 
     def parameter(self, name: str) -> str:
-        """The text of a parameter; it is made here where nothing has made it."""
+        """The text of a parameter, declared on first use."""
         relative = self.writer.names[name][len(self.prefix) :]
         if name not in self.writer.declared:
             self.writer.declared.add(name)
@@ -121,7 +120,7 @@ class Home:
         return f"self.get_submodule({literal(relative)})"
 
     def _box(self, relative: str) -> str:
-        """The text of the module that keeps ``relative``; empty modules are made on the way."""
+        """The text of the module of ``relative``; missing ones are added as empty modules."""
         tokens = relative.split(".")[:-1]
         for count in range(1, len(tokens) + 1):
             path = ".".join(tokens[:count])
@@ -146,7 +145,7 @@ class Home:
 
 
 class Body:
-    """One method: the names of what it takes (``given``) and its lines."""
+    """One method: the names of its arguments (``given``) and its lines."""
 
     def __init__(self, home: Home, call: Call, flow: Flow):
         self.home, self.call, self.flow, self.graph = home, call, flow, call.graph
@@ -155,7 +154,7 @@ class Body:
         self.given: list[str] = []
         self.taken: set[str] = set()
         of_net = call.parent is None and call.takes
-        if of_net and set(flow.inputs) <= set(entries(call.takes)):  # not what follows a layer of torch's
+        if of_net and set(flow.inputs) <= set(entries(call.takes)):  # else it follows a layer of torch's
             for place, nest in enumerate(call.takes):
                 self._take(nest, self._argument(place, nest))
         else:
@@ -199,18 +198,18 @@ class Body:
                 self.values[entry] = f"{name}[{at}]" if many else name
             self.lines.append(f"    {name} = {text}")
         if self.call.parent is None:
-            told = self._nest(self.call.gives)
-            told = told[1:-1] if isinstance(self.call.gives, list) and len(self.call.gives) > 1 else told
+            value = self._nest(self.call.gives)
+            value = value[1:-1] if isinstance(self.call.gives, list) and len(self.call.gives) > 1 else value
         else:
-            told = ", ".join(self._value(entry) for entry in self.flow.outputs)
+            value = ", ".join(self._value(entry) for entry in self.flow.outputs)
         end = self.lines[-1].strip().split(" = ", 1) if self.lines else ["", ""]
-        if told == end[0]:
+        if value == end[0]:
             self.lines[-1] = f"    return {end[1]}"
         else:
-            self.lines.append(f"    return {told}")
+            self.lines.append(f"    return {value}")
 
     def _nest(self, nest: Any) -> str:
-        """What the net returns, in the lists and tuples in which Gluon's returns it."""
+        """The net's result, in the lists and tuples of Gluon's."""
         if nest is None:
             return "None"
         if isinstance(nest, list):
@@ -244,14 +243,14 @@ class Body:
         if found is not None and not found[0].names:
             part = Part(found[0].kind, found[0].values)
         else:
-            told = arguments(attributes(entry, node), entry.run)
+            settings = arguments(attributes(entry, node), entry.run)
             bodies = [(f"{node.op}{n}", self._loop(graph)) for n, graph in enumerate(node.subgraphs)]
-            part = Part(f"operators.{named(node, used)}", (("*", told),) if told else (), bodies)
+            part = Part(f"operators.{named(node, used)}", (("*", settings),) if settings else (), bodies)
         name = self.home.module(entry.run.__name__.lower(), part, self.taken)
         return f"self.{name}({', '.join(self._value(e) for e in node.inputs)})"
 
     def _loop(self, graph: Graph) -> Part:
-        """The module of what a loop does at each step."""
+        """The module of a loop's body."""
         takes = [(number, 0) for number, node in enumerate(graph.nodes) if node.op is None]
         nodes = [number for number, node in enumerate(graph.nodes) if node.op is not None]
         gives = graph.outputs[0] if len(graph.outputs) == 1 else list(graph.outputs)

@@ -1,4 +1,4 @@
-"""A Gluon net traced so that each operator knows the call of the block that made it."""
+"""A trace of a Gluon net in which each operator has the number of its block's call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.compute.tracing import lasting, meant, told
+from gluontune.compute._traversal import walk
+from gluontune.compute.tracing import check_stable, repaired, trace_failure
 from gluontune.convert.bridge.convert import refuse_unknown
 from gluontune.convert.bridge.names import is_free
 from gluontune.convert.bridge.source import Source, parameters_of
@@ -26,11 +27,11 @@ class Call:
     """One call of a block.
 
     Args:
-        path: of the block, as ``features.1.body`` ("" is the net). kind: the block's class.
-        parent: the call that made this one, None for the net's. graph: the net's, where it is known.
-        takes: the net's arguments. gives: what came back: entries of the graph in lists.
-        outs: the entries of it that others read, in order. number: which call this is.
-        nodes: numbers of the operators that it made itself. children: the calls that it made.
+        path: of the block, such as ``features.1.body`` ("" is the net). kind: the block's class.
+        parent: the caller, None for the net. graph: the net's, if known.
+        takes: the net's arguments. gives: the result: entries of the graph in lists.
+        outs: its entries that others read, in order. number: of the call.
+        nodes: numbers of its own operators. children: inner calls.
     """
 
     path: str
@@ -54,13 +55,13 @@ class Call:
             yield from child.all_calls()
 
     def flatten(self) -> None:
-        """Take over the operators of all calls inside."""
+        """Take the operators of all inner calls."""
         self.nodes, self.children = sorted(self.all_nodes()), []
 
 
 @dataclass
 class Trace:
-    """A net as its blocks called each other.
+    """The calls of a net's blocks.
 
     Args:
         calls: the net's, in predict mode and in training mode. blocks: both graphs as blocks of MXNet's.
@@ -74,10 +75,10 @@ class Trace:
 
 
 def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
-    """Trace a block anew in both modes, whatever it has kept.
+    """Trace a block in both modes, without its cached graph.
 
     Args:
-        net: an initialized ``HybridBlock``. sample: what it takes: arrays, or lists of them (states).
+        net: an initialized ``HybridBlock``. sample: its arguments: arrays, or lists of them (states).
 
     Raises:
         GluontuneError: it cannot be traced; the message has the line of the block.
@@ -94,13 +95,13 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
     inputs = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
     made = [mx.sym.var(name) for name in inputs]
     variables = [v.as_np_ndarray() for v in made] if uses_np(net) else made
-    right: Callable[[Any], Any] = meant if uses_np(net) else lambda symbol: symbol
+    right: Callable[[Any], Any] = repaired if uses_np(net) else lambda symbol: symbol
     calls, blocks = [], []
     for mode in (mx.autograd.predict_mode, mx.autograd.train_mode):
         noted: list[Call] = []
         finished: list[Call] = []
         with mode():
-            # Once as it is: what a CustomOp is told of calls ends the process.
+            # First without recording: a CustomOp would end the process.
             found = _called(net, nested(sample, iter(variables)))
             graph = read_symbol(mx.sym.Group(list(leaves(found))).tojson())
             refuse_unknown(graph)
@@ -110,10 +111,10 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
                 _called(net, nested(sample, iter(variables)))
             if mode is mx.autograd.train_mode:
                 traces = [found, noted[0].gives, _called(net, nested(sample, iter(variables)))]
-                lasting(net, *(mx.sym.Group(list(leaves(trace))) for trace in traces))
+                check_stable(net, *(mx.sym.Group(list(leaves(trace))) for trace in traces))
         noted[0].takes = _opened(nested(sample, iter(variables)))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments": for the inputs
+            warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments", the inputs
             blocks.append(mx.gluon.SymbolBlock(right(mx.sym.Group(list(leaves(noted[0].gives)))), made))
         blocks[-1].collect_params = net.collect_params
         calls.append(_placed(noted, finished, mx, right))
@@ -131,7 +132,7 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
 
 
 def leaves(nest: Any) -> Iterator[Any]:
-    """What stands in nested lists and tuples, in order; None is nothing."""
+    """The items of nested lists and tuples, in order, without None."""
     if isinstance(nest, (list, tuple)):
         for item in nest:
             yield from leaves(item)
@@ -140,16 +141,16 @@ def leaves(nest: Any) -> Iterator[Any]:
 
 
 def _called(net: Any, arguments: tuple[Any, ...]) -> Any:
-    kept, net._cached_graph = getattr(net, "_cached_graph", ()), ()
+    cached, net._cached_graph = getattr(net, "_cached_graph", ()), ()
     try:
         return net(*arguments)
     except Exception as error:
         raise GluontuneError(
-            f"{type(net).__name__} cannot be traced{told(error)}. Give migrate a sample of all that it takes; a "
-            "hybrid_forward must use F for all that it computes"
+            f"{type(net).__name__} cannot be traced{trace_failure(error)}. Give migrate a sample of all that it takes; "
+            "a hybrid_forward must use F for all that it computes"
         ) from error
     finally:
-        net._cached_graph = kept
+        net._cached_graph = cached
 
 
 def nested(nest: Any, items: Iterator[Any]) -> Any:
@@ -163,31 +164,17 @@ def nested(nest: Any, items: Iterator[Any]) -> Any:
     return None if nest is None else next(items)
 
 
-def _paths(block: Any, path: str = "") -> Iterator[tuple[int, str]]:
-    yield id(block), path
-    for name, child in block._children.items():
-        yield from _paths(child, f"{path}.{name}" if path else name)
-
-
-def _blocks(block: Any) -> Iterator[Any]:
-    yield block
-    for child in block._children.values():
-        yield from _blocks(child)
-
-
 @contextmanager
 def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[None]:
-    """While inside, each call of a block of ``net`` is noted, and operators carry its number.
+    """In this context each call of a block of ``net`` is recorded, and operators have its number.
 
     Args:
-        calls: gets the calls as they begin. finished: as they end.
+        calls: gets the calls in order of their start, finished: of their end.
     """
     from gluontune.runtime import mxnet
 
     mx = mxnet()
-    paths: dict[int, str] = {}
-    for key, path in _paths(net):
-        paths.setdefault(key, path)
+    paths = {id(block): path for path, block in walk(net)}
     stack: list[Call] = []
     plain = mx.gluon.Block.__call__
 
@@ -213,26 +200,26 @@ def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[Non
         with mx.util.np_shape(True), mx.util.np_array(True):
             return noted(block, *args, **others)
 
-    # A class under mx.util.use_np has a __call__ of its own around the one it inherits.
-    kept = {mx.gluon.Block: plain}
-    for block in _blocks(net):
+    # A class under mx.util.use_np has a __call__ of its own around the inherited one.
+    originals = {mx.gluon.Block: plain}
+    for _, block in walk(net):
         for kind in type(block).__mro__:
-            own = vars(kind).get("__call__")
-            if own is not None and inspect.unwrap(own) is plain:
-                kept[kind] = own
-    for kind in kept:
+            method = vars(kind).get("__call__")
+            if method is not None and inspect.unwrap(method) is plain:
+                originals[kind] = method
+    for kind in originals:
         kind.__call__ = noted if kind is mx.gluon.Block else noted_np
     try:
         yield
     finally:
-        for kind, own in kept.items():
-            kind.__call__ = own
+        for kind, method in originals.items():
+            kind.__call__ = method
 
 
 def _placed(calls: list[Call], finished: list[Call], mx: Any, right: Callable[[Any], Any]) -> Call:
-    """The net's call, with the graph, and each operator that the net's outputs need in the call that made it.
+    """The net's call with the graph, and each operator that the net's outputs need in its call.
 
-    The graph is written in the order in which the calls ended, so that two calls of a block are written alike.
+    The graph is written in the order of the calls' ends, so that two calls of a block have the same order.
     """
     net = calls[0]
     nests = [*[_opened(call.gives) for call in finished], net.takes]
@@ -266,9 +253,9 @@ def _opened(nest: Any) -> Any:
 
 
 def _needed(calls: list[Call], graph: Graph) -> set[int]:
-    """The operators that the net's outputs need, and what each call gives to others (``outs``).
+    """The operators that the net's outputs need, and each call's entries that others read (``outs``).
 
-    What one call of a block gives, its other calls give too, needed or not: their code is one.
+    All calls of a block have the same ``outs``, because they share their code.
     """
     chains = [_chain(calls, node) for node in graph.nodes]
     found: set[int] = set()
@@ -298,7 +285,7 @@ def _needed(calls: list[Call], graph: Graph) -> set[int]:
 
 
 def _chain(calls: list[Call], node: Node) -> tuple[int, ...]:
-    """The numbers of the calls in which an operator was made, the net's left out; a variable is made in none."""
+    """The numbers of an operator's calls, without the net's; empty for a variable."""
     found: list[int] = []
     call = calls[int(node.hidden.get(_KEY, "0"))] if node.op is not None else calls[0]
     while call.parent is not None:

@@ -1,4 +1,4 @@
-"""Blocks as the text of classes: layers, ``nn.Sequential``, and classes that like blocks share."""
+"""Blocks as the text of classes: layers, ``nn.Sequential``, and classes of equal blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from gluontune.convert.bridge.registry import OPERATORS
-from gluontune.convert.migrate.body import Body, Elsewhere, Home, Made, said
+from gluontune.convert.migrate.body import Body, Elsewhere, Home, Made, flattening
 from gluontune.convert.migrate.calls import Call, Trace
 from gluontune.convert.migrate.expressions import Layer, layer_of
 from gluontune.convert.migrate.text import Part
@@ -14,7 +14,7 @@ from gluontune.convert.migrate.units import Flow, Unit, chain, flow_of
 
 
 class Writer:
-    """Makes parts of a traced net."""
+    """Creates the parts of a traced net."""
 
     def __init__(self, trace: Trace):
         self.roots, self.arrays, self.names = trace.calls, trace.source.arrays, trace.names
@@ -28,7 +28,7 @@ class Writer:
         return name in self.arrays and (not path or self.names[name].startswith(path + "."))
 
     def net(self) -> Part:
-        """The whole net; as one class where a parameter is used outside of the block that has it."""
+        """The whole net; as one class if a parameter is used outside of its block."""
         part = self.block("").part
         if set(self.arrays) - self.declared:
             part = self._flat("").part
@@ -39,17 +39,17 @@ class Writer:
         if path not in self.made:
             calls = self._calls(path)
             flows = [flow_of(call, self.mine) for call in calls]
-            # the net itself may take and give more than the one tensor of a layer
+            # a net may have more inputs and outputs than a layer
             plain = path or all([c.gives] == f.outputs and c.takes == f.inputs for c, f in zip(calls, flows))
-            found, kept = None, set(self.declared)
+            found, declared = None, set(self.declared)
             if plain:
                 found = self._alike([self._layer(c, f) for c, f in zip(calls, flows)])
             if found is None:
-                self.declared = kept
+                self.declared = declared
             if found is None and plain:
                 found = self._alike([self._sequence(c, f) for c, f in zip(calls, flows)])
             if found is not None:
-                self.made[path] = Made(found if path else said(found))
+                self.made[path] = Made(found if path else flattening(found))
             else:
                 self.made[path] = self._class(path, calls, flows)
         return self.made[path]
@@ -74,7 +74,7 @@ class Writer:
             return self._flat(path)
 
     def _flat(self, path: str) -> Made:
-        """A block as one class, with the operators of all blocks inside."""
+        """A block as one class, with the operators of all inner blocks."""
         calls = self._calls(path)
         for call in calls:
             call.flatten()
@@ -82,9 +82,8 @@ class Writer:
             self.declared, self.used, self.made = set(), {}, {}
         return Home(self, path, calls).made(calls, [flow_of(call, self.mine) for call in calls])
 
-    # One call.
     def own_layer(self, unit: Unit, call: Call) -> tuple[Layer, list[str]] | None:
-        """The layer that an operator is, with its parameters, where all lie in the block itself."""
+        """The layer of an operator with its parameters, if all belong to the block; else None."""
         if not isinstance(unit.what, int):
             return None
         nodes = call.graph.nodes
@@ -97,14 +96,12 @@ class Writer:
         return (layer, variables) if fits and layer is not None and len(unit.reads) == 1 else None
 
     def _with_frozen(self, layer: Layer, names: list[str]) -> Layer | None:
-        """The layer that leaves frozen parameters alone; None where it has no way to say so."""
+        """The layer with frozen parameters, or None if it has no setting for that."""
         frozen = [own for own, name in zip(layer.names, names) if name in self.frozen - self.auxiliary]
-        if not frozen:
-            return layer
-        said = {"gamma": ("scale", False), "beta": ("center", False)}
-        if not all(own in said for own in frozen):
+        settings = {"gamma": ("scale", False), "beta": ("center", False)}
+        if not all(name in settings for name in frozen):
             return None
-        return dataclasses.replace(layer, values=(*layer.values, *(said[own] for own in frozen)))
+        return dataclasses.replace(layer, values=(*layer.values, *(settings[name] for name in frozen)))
 
     def _layer(self, call: Call, flow: Flow) -> Part | None:
         if not flow.units or len(flow.inputs) != 1 or len(flow.outputs) != 1:
@@ -131,7 +128,7 @@ class Writer:
         return Part(call.kind, layer.values, text=("def forward(self, x):", f"    {first}", *lines), base=layer.kind)
 
     def _plain(self, unit: Unit, call: Call) -> Unit:
-        """The operator itself where a call is but one without state, as the activation of a ``Dense``."""
+        """The operator of a call that is a single stateless one, such as a ``Dense``'s activation; else the unit."""
         if isinstance(unit.what, Call) and len(unit.what.nodes) == 1 and not unit.what.children:
             number = unit.what.nodes[0]
             if not OPERATORS[call.graph.nodes[number].op or ""].stateful:
@@ -153,5 +150,5 @@ class Writer:
                 return None
             if part.before and place == 0:
                 before = part.before
-            parts.append((str(place), part if place == 0 else said(part)))
+            parts.append((str(place), part if place == 0 else flattening(part)))
         return Part("nn.Sequential", parts=parts, before=before)

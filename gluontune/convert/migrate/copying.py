@@ -1,4 +1,4 @@
-"""The source of operators, taken out of this package with all that it reads, for a file of its own."""
+"""The source of operators and all that it uses, copied from this package to a separate file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from __future__ import annotations
 
 
 def has_source(run: Any) -> bool:
-    """Whether it is a function or class of ours, or what a function of ours made of such ones and of torch's."""
+    """Whether it is a function or class of gluontune, or one made by such a function."""
     return str(getattr(run, "__module__", "")).startswith(_OWN)
 
 
 def copied(named: Mapping[str, Any], header: str = _HEADER) -> str:
-    """A module that holds these functions and classes by their names, and all that they need from ours.
+    """The text of a module with these functions and classes by name, and all that they use of gluontune.
 
     Args:
         header: its first lines.
@@ -38,33 +38,28 @@ def copied(named: Mapping[str, Any], header: str = _HEADER) -> str:
     for name, run in sorted(named.items()):
         text = work.text(run)
         lines += [f"{name} = {text}"] if text != name else []
-    body = "\n\n".join([*work.parts.values(), *lines]).replace("torch()", "torch")  # the library, not its finder
+    body = "\n\n".join([*work.parts.values(), *lines]).replace(
+        "torch()", "torch"
+    )  # the library in place of the function
     typed = [name for name in ("Any", "Callable") if re.search(rf"\b{name}\b", body)]
     read = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     libraries = [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
                  if name in read]  # fmt: skip
     imports = {*work.imports, *([f"from typing import {', '.join(typed)}"] if typed else [])}
     head = "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line)))
-    return (
-        header
-        + head
-        + "\n\n"
-        + "\n".join(libraries)
-        + ("\n\n\n" if body.startswith(("def ", "class ")) else "\n\n")
-        + body.replace("GluontuneError", "ValueError")
-        + "\n"
-    )
+    gap = "\n\n\n" if body.startswith(("def ", "class ")) else "\n\n"
+    return header + head + "\n\n" + "\n".join(libraries) + gap + body.replace("GluontuneError", "ValueError") + "\n"
 
 
 class _Copy:
-    """Statements taken out of our modules, with what they read, each after it."""
+    """Statements of gluontune's modules, each after those that it uses."""
 
     def __init__(self) -> None:
         self.parts: dict[tuple[str, str], str] = {}
         self.imports: set[str] = set()
 
     def text(self, value: Any) -> str:
-        """The text of a value: a function or class by its name, one that a function made by the call that makes it."""
+        """The text of a value: a name, or for a function made by another the call that makes it."""
         if not callable(value):
             return repr(value)
         module, name = str(getattr(value, "__module__", "")), getattr(value, "__qualname__", "")
@@ -80,9 +75,9 @@ class _Copy:
             return ast.unparse(found)
         maker = name.partition(".")[0]
         self.take(module, maker)
-        held = inspect.getclosurevars(value).nonlocals
+        free = inspect.getclosurevars(value).nonlocals
         wanted = inspect.signature(getattr(importlib.import_module(module), maker)).parameters
-        return f"{maker}({', '.join(f'{k}={self.text(held[k])}' for k in wanted)})"
+        return f"{maker}({', '.join(f'{k}={self.text(free[k])}' for k in wanted)})"
 
     def _names(self, module: str, tree: Any) -> None:
         for used in sorted({n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}):
@@ -102,7 +97,7 @@ class _Copy:
             return
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             statement.decorator_list = []
-        self.parts[(module, name)] = ""  # it may read itself
+        self.parts[(module, name)] = ""  # for recursion
         self._names(module, statement)
         del self.parts[(module, name)]
         self.parts[(module, name)] = textwrap.dedent(ast.unparse(statement))
@@ -114,7 +109,7 @@ def _file(module: str) -> _File:
 
 
 class _File:
-    """A module's statements by the names that they define."""
+    """A module's statements by their defined names."""
 
     def __init__(self, name: str):
         self.text = inspect.getsource(importlib.import_module(name))
@@ -124,7 +119,7 @@ class _File:
                 self.defined.setdefault(name, statement)
 
     def lambda_of(self, value: Any) -> ast.Lambda:
-        """The lambda that a function is: of those in its line the one with the same code."""
+        """The lambda of a function: the one in its line with the same code."""
         code = value.__code__
         for node in ast.walk(ast.parse(self.text)):
             if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.convert.bridge.convert import attributes
-from gluontune.convert.bridge.registry import OPERATORS
+from gluontune.convert.bridge.registry import OPERATORS, attributes
 from gluontune.convert.graph.symbol import Node
 from gluontune.convert.migrate.copying import has_source
 from gluontune.core.errors import GluontuneError
@@ -27,7 +26,7 @@ _ACTIVATIONS = {"relu": ("torch.relu", "nn.ReLU"), "sigmoid": ("torch.sigmoid", 
                 "tanh": ("torch.tanh", "nn.Tanh"), "softrelu": ("F.softplus", "nn.Softplus"),
                 "softsign": ("F.softsign", "nn.Softsign"), "log_sigmoid": ("F.logsigmoid", "nn.LogSigmoid"),
                 "mish": ("F.mish", "nn.Mish")}  # fmt: skip
-#: Those of the registry whose function has no text of its own.
+#: Operators of the registry whose function has no text.
 _FORMS = {"square": "{0}.square()", "_copy": "{0}", "round": "{0}.sign() * ({0}.abs() + 0.5).floor()",
           "negative": "-{0}", "arccosh": "torch.arccosh({0})", "gamma": "torch.lgamma({0}).exp()",
           "cbrt": "{0}.sign() * {0}.abs().pow(1 / 3)", "rcbrt": "{0}.sign() / {0}.abs().pow(1 / 3)",
@@ -38,12 +37,11 @@ _REDUCED = {"mean": "mean", "sum": "sum", "_npi_mean": "mean", "_np_sum": "sum"}
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of torch.nn's, or of the project's own.
+    """A layer of torch.nn's or of the project.
 
     Args:
-        kind: the class. values: its sizes and settings by name, in order. before: put behind the input, as
-            ``.flatten(1)``. inputs: how many of the operator's inputs are data; the rest are its parameters.
-        names: the parameters' names in the layer, in the operator's order.
+        kind: the class. values: its sizes and settings by name, in order. before: the suffix of the input, such as
+            ``.flatten(1)``. names: the parameters' names in the layer, in the operator's order.
     """
 
     kind: str
@@ -53,27 +51,27 @@ class Layer:
 
 
 def _settings(pairs: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    told = {k: _short_float(v) if k in ("eps", "momentum") else v for k, v in pairs.items()}
-    return tuple((k, v) for k, v in told.items() if k not in defaults or v != defaults[k])
+    short = {k: _short_float(v) if k in ("eps", "momentum") else v for k, v in pairs.items()}
+    return tuple((k, v) for k, v in short.items() if k not in defaults or v != defaults[k])
 
 
 def _short_float(value: float) -> float:
-    """0.9 for 0.8999999761581421, which is what MXNet's float32 makes of it."""
+    """0.9 for 0.8999999761581421, its float32 in MXNet."""
     short = float(f"{value:.6g}")
     return short if np.float32(short) == np.float32(value) else value
 
 
 def _one(value: Any, n: int, default: int) -> Any:
-    """A number where all sides are alike."""
+    """One number if all sides are equal."""
     value = tuple(value) or (default,) * n
     return value[0] if len(set(value)) == 1 else value
 
 
 def layer_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Layer | None:
-    """The layer that an operator is, or None.
+    """The layer of an operator, or None.
 
     Args:
-        node: the operator. shapes: of its parameters, in order (those inputs that are not data).
+        node: the operator. shapes: of its parameters, in order (inputs other than data).
     """
     made = _LAYERS.get(node.op or "")
     return made(attributes(OPERATORS[node.op or ""], node), shapes) if made else None
@@ -138,11 +136,8 @@ def _pool(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | No
     pad = a.get("pad", ()) or (0,) * n
     if kind not in ("max", "avg") or any(2 * p > k for p, k in zip(pad, a["kernel"])):
         return None
-    values = {
-        "kernel_size": _one(a["kernel"], n, 1),
-        "stride": _one(a.get("stride", ()), n, 1),
-        "padding": _one(pad, n, 0),
-    }
+    values = {"kernel_size": _one(a["kernel"], n, 1), "stride": _one(a.get("stride", ()), n, 1)}
+    values["padding"] = _one(pad, n, 0)
     if kind == "avg":
         values["count_include_pad"] = a.get("count_include_pad") in (None, True)
     return Layer(f"nn.{kind.title()}Pool{n}d", _settings(values, {"padding": 0, "count_include_pad": True}))
@@ -155,16 +150,16 @@ _LAYERS = {
 
 
 def arguments(attrs: Mapping[str, Any], run: Any) -> str:
-    """``name=value`` of the attributes that are not the function's own defaults."""
+    """``name=value`` of the attributes other than the function's defaults."""
     try:
         known: Mapping[str, Any] = inspect.signature(run).parameters
     except (ValueError, TypeError):
         known = {}
-    told = {k: v for k, v in attrs.items() if k not in known or known[k].default != v or k == "dtype"}
-    # MXNet's default is float32, where PyTorch has a default that can be set
+    changed = {k: v for k, v in attrs.items() if k not in known or known[k].default != v or k == "dtype"}
+    # MXNet's default is float32, PyTorch's can be set
     return ", ".join(
         f"{k}=" + ("torch.get_default_dtype()" if (k, v) == ("dtype", "float32") else literal(v))
-        for k, v in told.items()
+        for k, v in changed.items()
         if (k, v) != ("dtype", None)
     )
 
@@ -173,10 +168,10 @@ def named(node: Node, used: dict[str, Any]) -> str:
     """The name of an operator's function in operators.py.
 
     Args:
-        node: the operator. used: by name what operators.py is to hold; it is put there.
+        node: the operator. used: the functions of operators.py by name; gets this one.
 
     Raises:
-        GluontuneError: the operator is somebody's own, whose text may need anything.
+        GluontuneError: the operator was registered outside of gluontune.
     """
     run = OPERATORS[node.op or ""].run
     if not has_source(run):
@@ -194,22 +189,22 @@ def named(node: Node, used: dict[str, Any]) -> str:
 
 
 def expression(node: Node, args: Sequence[str], like: str, used: dict[str, Any]) -> str:
-    """What a stateless operator computes, as text.
+    """A stateless operator's computation as text.
 
     Args:
         node: the operator. args: texts of its inputs. like: text of a tensor on the net's device.
         used: gets the functions that the text calls as ``operators.name``.
 
     Raises:
-        GluontuneError: an operator that has no text.
+        GluontuneError: an operator without text.
     """
     op, entry = node.op or "", OPERATORS[node.op or ""]
     attrs = attributes(entry, node)
     short = _short(op, args, attrs)
     if short is not None:
         return short
-    told = arguments(attrs, entry.run)
-    given = ", ".join([*args, *([f"like={like}"] if entry.source else []), *([told] if told else [])])
+    settings = arguments(attrs, entry.run)
+    given = ", ".join([*args, *([f"like={like}"] if entry.source else []), *([settings] if settings else [])])
     name = getattr(entry.run, "__name__", "")
     for place, prefix in ((torch(), "torch"), (torch().nn.functional, "F")):
         if getattr(place, name, None) is entry.run:

@@ -15,7 +15,7 @@ from gluontune.convert.bridge.agreement import gradients_of, outputs_of
 from gluontune.convert.bridge.names import is_attribute
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.convert.bridge.stand_ins import rounded
-from gluontune.convert.migrate.calls import Trace, leaves, trace_calls
+from gluontune.convert.migrate.calls import Trace, leaves, nested, trace_calls
 from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.copying import copied
 from gluontune.convert.migrate.text import model_text, tidied
@@ -27,17 +27,17 @@ from gluontune.runtime.pytorch import torch
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MULTS = ("lr_mult", "wd_mult")
-_KEPT = 4096  # numbers of each gradient that the reference holds
+_KEPT = 4096  # numbers of each gradient in the reference
 
 
 @dataclass(frozen=True)
 class Migrated:
-    """What was written.
+    """The written project.
 
     Args:
-        path: the folder. files: in it. classes: of ``model.py``. parameters: how many numbers are trained.
-        agrees: whether ``check.py`` found agreement. told: what it printed.
-        untrained: why there is no ``train.py``; None where there is one.
+        path: the folder. files: in it. classes: of ``model.py``. parameters: count of trained numbers.
+        agrees: whether ``check.py`` found agreement. told: its output.
+        untrained: the reason why ``train.py`` is missing, or None.
     """
 
     path: str
@@ -53,18 +53,17 @@ def migrate(net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = N
     """Write a PyTorch project of a Gluon net that needs neither mxnet nor gluontune, and run its check.
 
     Args:
-        net: an initialized ``HybridBlock``. out: a folder that is new or empty.
-        sample: an array (or a tuple of arrays and of lists of them, as states are) that the net takes; the check
-            compares on it.
-        recipe, data: of its training, and the opened data set; with them ``train.py`` is written too, with the images
+        net: an initialized ``HybridBlock``. out: a new or empty folder.
+        sample: the net's input: an array, or a tuple of arrays and of lists of them (states); the check compares on it.
+        recipe, data: of its training, and the opened data set; with both, ``train.py`` is written too, with the images
             (``data.npz``), the schedule and the optimizer's rule. Its loss is softmax cross-entropy.
 
     Returns:
-        What was written, and whether outputs, gradients and statistics of the written project agree with MXNet's.
+        The written project, and whether its outputs, gradients and statistics agree with MXNet's.
 
     Raises:
-        GluontuneError: the net cannot be traced (the message has the line), an operator is not known, or has no
-            text yet; PyTorch is missing. UsageError: ``out`` holds files.
+        GluontuneError: the net cannot be traced (the message has the line), an operator is unknown or has no text;
+            PyTorch is missing. UsageError: ``out`` is not empty.
 
     >>> import tempfile
     >>> from gluontune.runtime import mxnet
@@ -102,13 +101,13 @@ def migrate(net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = N
     ran = subprocess.run(
         [sys.executable, "check.py"], cwd=place, capture_output=True, text=True, env=_without_us(), check=False
     )
-    told, error = ran.stdout.strip(), (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
-    if not told.endswith(("agrees", "does NOT agree")):
-        told = f"{told}\n{place}/check.py does not run: {error}".strip()
+    output, error = ran.stdout.strip(), (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+    if not output.endswith(("agrees", "does NOT agree")):
+        output = f"{output}\n{place}/check.py does not run: {error}".strip()
     trained = sum(int(a.size) for n, a in source.arrays.items() if n not in source.frozen)
     count = texts["model.py"].count("\nclass ")
     files = tuple(sorted(p.name for p in place.iterdir() if p.is_file()))
-    return Migrated(str(place), files, count, trained, ran.returncode == 0, told, untrained)
+    return Migrated(str(place), files, count, trained, ran.returncode == 0, output, untrained)
 
 
 def _title(net: Any) -> str:
@@ -117,7 +116,7 @@ def _title(net: Any) -> str:
 
 
 def written(net: Any, given: tuple[Any, ...]) -> tuple[Trace, dict[str, str]]:
-    """A net as ``model.py`` and, where it needs one, ``operators.py``."""
+    """A net as ``model.py`` and, if needed, ``operators.py``."""
     trace = trace_calls(net, given)
     writer = Writer(trace)
     needs: set[str] = set()
@@ -138,16 +137,15 @@ def _without_us() -> dict[str, str]:
 
 
 def _numpy(nest: Any) -> Any:
-    """The same lists and tuples with arrays of numpy's."""
-    if isinstance(nest, (list, tuple)):
-        return type(nest)([_numpy(item) for item in nest])
-    return nest if nest is None else nest.asnumpy() if hasattr(nest, "asnumpy") else np.asarray(nest)
+    """The same nest with numpy arrays."""
+    arrays = (item.asnumpy() if hasattr(item, "asnumpy") else np.asarray(item) for item in leaves(nest))
+    return nested(nest, arrays)
 
 
 def _reference(trace: Trace, given: Any) -> dict[str, np.ndarray]:
     """Inputs, and MXNet's outputs, gradients and statistics in float64, by the names of the project.
 
-    Of operators that MXNet has in float32 alone it is float32.
+    In float32 for operators that MXNet has in float32 only.
     """
     from gluontune.runtime import mxnet
 
@@ -159,8 +157,8 @@ def _reference(trace: Trace, given: Any) -> dict[str, np.ndarray]:
         try:
             return _computed(trace, given, "float32")
         except error as why:
-            said = [line for line in str(why).splitlines() if line.strip()][-1]
-            raise GluontuneError(f"MXNet itself cannot compute the net on this sample: {said}") from why
+            reason = [line for line in str(why).splitlines() if line.strip()][-1]
+            raise GluontuneError(f"MXNet itself cannot compute the net on this sample: {reason}") from why
 
 
 def _computed(trace: Trace, given: Any, dtype: str) -> dict[str, np.ndarray]:
@@ -182,7 +180,7 @@ def _computed(trace: Trace, given: Any, dtype: str) -> dict[str, np.ndarray]:
 
 
 def _places(nest: Any) -> Any:
-    """Nested lists with zeros for what stands in them."""
+    """Nested lists with zeros for their items."""
     if isinstance(nest, list) or (isinstance(nest, tuple) and not all(type(n) is int for n in nest)):
         return [_places(item) for item in nest]
     return nest if nest is None else 0

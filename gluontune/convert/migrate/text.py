@@ -1,4 +1,4 @@
-"""Parts as ``model.py``, in the common layout: one class for all parts that differ in nothing but numbers."""
+"""Parts as ``model.py``: one class for all parts that differ only in numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gluontune.convert.bridge.names import is_attribute
 from gluontune.core.texts import literal
 
-#: How many of a layer's settings stand without their name.
+#: The number of a layer's positional settings.
 _PLAIN = {"nn.Conv1d": 3, "nn.Conv2d": 3, "nn.Conv3d": 3, "nn.Linear": 2, "BatchNorm": 1, "nn.Dropout": 1,
           "nn.AdaptiveAvgPool2d": 1, "nn.AdaptiveMaxPool2d": 1, "nn.MaxPool2d": 1, "nn.AvgPool2d": 1}  # fmt: skip
 
@@ -51,7 +51,7 @@ class _Group:
     columns: dict[int, str] = field(default_factory=dict)
 
     def settle(self) -> None:
-        """Name the numbers in which the parts differ; those that always go together share a name."""
+        """Name the numbers that differ between the parts; those that always change together share a name."""
         rows = [part.numbers() for part in self.parts]
         known: dict[tuple[int, ...], str] = {}
         for place, (role, _) in enumerate(rows[0]):
@@ -63,7 +63,7 @@ class _Group:
                 self.columns[place] = known[values]
 
     def given(self, start: int, name: Any) -> list[str]:
-        """The arguments that make a part whose numbers begin at ``start`` of those that ``name`` tells."""
+        """The arguments of a part whose numbers begin at ``start``; ``name`` returns the text of a number."""
         first: dict[str, int] = {}
         for place, column in self.columns.items():
             first.setdefault(column, place)
@@ -71,7 +71,7 @@ class _Group:
 
 
 def model_text(root: Part, title: str, needs: set[str]) -> str:
-    """The text of ``model.py``; ``needs`` is told the names of imports."""
+    """The text of ``model.py``; ``needs`` gets the names of imports."""
     groups: dict[Any, _Group] = {}
     _collect(root, groups)
     for group in groups.values():
@@ -100,7 +100,7 @@ def model_text(root: Part, title: str, needs: set[str]) -> str:
 def _collect(part: Part, groups: dict[Any, _Group]) -> None:
     for _, inner in part.parts:
         _collect(inner, groups)
-    if part.own:
+    if part.is_class:
         key = part.key()
         if key not in groups:
             names = {group.name for group in groups.values()} | {"BatchNorm", "F"}
@@ -145,8 +145,8 @@ def _class_text(group: _Group, groups: dict[Any, _Group]) -> str:
 
 
 def _made(part: Part, start: int, name: Any, groups: dict[Any, _Group]) -> str:
-    """The text that makes a part; ``name`` tells what stands for the number at a place."""
-    if part.own and part.base == "nn.Module":
+    """The text that creates a part; ``name`` returns the text of the number at a place."""
+    if part.is_class and part.base == "nn.Module":
         group = groups[part.key()]
         return f"{group.name}({', '.join(group.given(start, name))})"
     if part.kind == "nn.Sequential":
@@ -155,27 +155,27 @@ def _made(part: Part, start: int, name: Any, groups: dict[Any, _Group]) -> str:
             made.append(_made(inner, start, name, groups))
             start += len(inner.numbers())
         return f"nn.Sequential({', '.join(made)})"
-    kind = groups[part.key()].name if part.own else part.kind
-    told = [_made(inner, 0, lambda place: "?", groups) for _, inner in part.parts]  # what a loop does: no numbers
+    kind = groups[part.key()].name if part.is_class else part.kind
+    texts = [_made(inner, 0, lambda place: "?", groups) for _, inner in part.parts]  # a loop's body: no numbers
     for place, (label, value) in enumerate(part.values):
         text = name(start) if type(value) is int else literal(value)
         start += type(value) is int
         if label in ("*", "output_size"):
             text = value
-        plain = label == "*" or place < _PLAIN.get(part.base if part.own else part.kind, 0)
-        told.append(text if plain else f"{label}={text}")
-    return f"{kind}({', '.join(told)})"
+        plain = label == "*" or place < _PLAIN.get(part.base if part.is_class else part.kind, 0)
+        texts.append(text if plain else f"{label}={text}")
+    return f"{kind}({', '.join(texts)})"
 
 
 @dataclass
 class Part:
-    """A module: how it is made.
+    """The constructor of a module.
 
     Args:
-        kind: the class; of one of the project's own, its group's key, until it has a name.
-        values: settings of a layer by name. parts: modules inside (name, part), in order.
-        text: the forward method's lines, of a class of the project's own. base: the class that it derives from.
-        extra, late: further lines of ``__init__``, before the modules and after. before: put behind the input.
+        kind: the class; of a class of the project, its group's key before it has a name.
+        values: settings of a layer by name. parts: inner modules (name, part), in order.
+        text: the forward method's lines, of a class of the project. base: its base class.
+        extra, late: further lines of ``__init__``, before the modules and after. before: the suffix of the input.
     """
 
     kind: str
@@ -188,17 +188,17 @@ class Part:
     late: tuple[str, ...] = ()
 
     @property
-    def own(self) -> bool:
+    def is_class(self) -> bool:
         return bool(self.text)
 
     def key(self) -> Any:
-        """Alike for parts that differ in nothing but numbers."""
+        """A key, equal for parts that differ only in numbers."""
         inside = tuple((name, part.key()) for name, part in self.parts)
         settings = tuple((name, None if type(v) is int else v) for name, v in self.values)
         return self.kind, settings, inside, self.text, self.extra, self.late, self.base
 
     def numbers(self) -> list[tuple[str, int]]:
-        """All whole numbers inside, in order, with their names."""
+        """All integers inside, in order, with their names."""
         found = [(name, value) for name, value in self.values if type(value) is int]
         for _, part in self.parts:
             found += part.numbers()
@@ -209,9 +209,9 @@ _WIDTH = 100
 
 
 def tidied(text: str) -> str:
-    """Break calls that are too long, one argument a line, and leave two blank lines between definitions.
+    """Break long calls, one argument a line, and put two blank lines between definitions.
 
-    What it gives is parsed back: where it would mean something else, the text comes back as it was.
+    The result is parsed: if its meaning changed, the text is returned unchanged.
     """
     lines = [part for line in text.splitlines() for part in _broken(line.rstrip())]
     joined = "\n".join(lines)
@@ -244,10 +244,10 @@ def _broken(line: str) -> list[str]:
         return [line]
     inner, end = (line[start + 1 : line.rindex(line_close(line, start))], line[line.rindex(line_close(line, start)) :])
     made = [line[: start + 1]]
-    if re.search(r"\sfor\s.+\sin\s", _outside(inner)):  # a comprehension, whose commas part no arguments
+    if re.search(r"\sfor\s.+\sin\s", _outside(inner)):  # a comprehension: its commas separate no arguments
         return [*made, " " * (indent + 4) + inner.strip(), " " * indent + end]
     pieces = _split(inner)
-    # behind a name [x] is an index and (x) a call; elsewhere (x) is x: a comma would make tuples of both
+    # after a name [x] is an index and (x) a call; elsewhere (x) is x: a comma would make tuples
     after = re.search(r"[\w)\]}]$", line[:start]) is not None
     comma = "," if len(pieces) > 1 or inner.rstrip().endswith(",") or (line[start] == "(") == after else ""
     for piece in pieces:
@@ -260,7 +260,7 @@ def line_close(line: str, start: int) -> str:
 
 
 def _opening(line: str) -> int | None:
-    """The bracket that holds the end of the line."""
+    """The place of the bracket that is open until the end of the line, or None."""
     stack: list[int] = []
     found = None
     quote = ""
@@ -280,7 +280,7 @@ def _opening(line: str) -> int | None:
 
 
 def _outside(text: str) -> str:
-    """What of a text stands in no bracket.
+    """A text without its brackets.
 
     >>> _outside("f(a, b) for a, b in zip(x, y)")
     'f for a, b in zip'

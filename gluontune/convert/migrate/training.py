@@ -20,7 +20,7 @@ from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.recipe import Recipe
 
 _TEMPLATE = Path(__file__).parent / "templates" / "train.py.j2"
-_MOST = 400 * 2**20  # bytes of pixels that data.npz may hold
+_MOST = 400 * 2**20  # bytes of pixels in data.npz
 _HEADER = '''"""The optimizer's rule and the schedule of train.py. Taken from gluontune (Apache-2.0)."""
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def write_training(
     """Write ``train.py``, ``rules.py`` and ``data.npz`` beside a project's ``model.py``.
 
     Args:
-        place: the project. recipe: what ``train.py`` trains. data: the opened data set.
+        place: the project. recipe: of ``train.py``. data: the opened data set.
         lr_mult, wd_mult: of single parameters, by their names in the project.
 
     Returns:
-        None, or the reason for which nothing was written.
+        None, or the reason why nothing was written.
     """
     reason = _why_not(recipe, data)
     if reason is not None:
@@ -94,11 +94,8 @@ def _why_not(recipe: Recipe, data: Any) -> str | None:
     if augment.geometry not in ("fit", "pad-crop") or augment.finishes:
         return f"augment={augment.name!r} has no plain text yet"
     for field, known in (
-        ("methods", {}),
-        ("stochastic_depth", 0.0),
-        ("dtype", ("float32", "bfloat16")),
-        ("last_batch", "discard"),
-    ):
+        ("methods", {}), ("stochastic_depth", 0.0), ("dtype", ("float32", "bfloat16")), ("last_batch", "discard"),
+    ):  # fmt: skip
         value = getattr(recipe, field)
         if value != known and not (isinstance(known, tuple) and value in known):
             return f"recipe field {field}={value!r} has no plain text yet"

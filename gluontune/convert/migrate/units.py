@@ -1,4 +1,4 @@
-"""The dataflow inside one call: what it computes itself, which calls it makes, in an order that runs."""
+"""The dataflow inside one call: its operators and inner calls in a valid order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gluontune.convert.migrate.calls import Call, Entry, entries
 
 @dataclass
 class Unit:
-    """An operator of the call's own (``what`` is its number) or a call that it makes.
+    """An operator of the call (``what`` is its number) or an inner call.
 
     Args:
-        reads: entries from other units or from outside, in order, each once. gives: entries that others read.
+        reads: entries from other units or from outside, in order, each once. gives: its entries that others read.
     """
 
     what: Union[int, Call]
@@ -25,7 +25,7 @@ class Unit:
 
 @dataclass
 class Flow:
-    """Units in order, and the entries that come from outside and go there."""
+    """Units in order, and the entries from and to the outside."""
 
     units: list[Unit]
     inputs: list[Entry]
@@ -36,7 +36,7 @@ def flow_of(call: Call, mine: Callable[[str, str], bool]) -> Flow:
     """The flow of a call.
 
     Args:
-        mine: tells of a variable's name and a block's path whether the variable is kept in that block.
+        mine: of a variable's name and a block's path: whether the variable belongs to that block.
     """
     graph, inside = call.graph, set(call.all_nodes())
     home = {n: i for i, n in enumerate(call.nodes)}
@@ -77,7 +77,7 @@ def _add(entries: list[Entry], entry: Entry) -> None:
 
 
 def _sorted(units: list[Unit], home: dict[int, int]) -> list[Unit]:
-    """Each after those that it reads; of those that could come, the one that stood first in the graph."""
+    """Each unit after its inputs; among ready units the first in the graph."""
     waits = [{home[e[0]] for e in unit.reads if e[0] in home} for unit in units]
     readers: list[list[int]] = [[] for _ in units]
     for place, others in enumerate(waits):
@@ -98,7 +98,7 @@ def _sorted(units: list[Unit], home: dict[int, int]) -> list[Unit]:
 
 
 def chain(flow: Flow, entries: Iterable[Entry]) -> bool:
-    """Whether each unit takes nothing but what the one before gave."""
+    """Whether each unit reads only the previous one."""
     last = list(entries)
     for unit in flow.units:
         if unit.reads != last or len(unit.gives) != 1:

@@ -1,6 +1,6 @@
-"""Does the exported model compute what the net computes? Asked of ONNX Runtime, with real inputs; and tidied for it.
+"""The comparison of an exported model with its net in ONNX Runtime, on real inputs; and the model's cleaning.
 
-MXNet's converter leaves constants that ONNX Runtime does not see as such, and what it cannot fuse.
+MXNet's converter writes constants as inputs, and nodes that ONNX Runtime cannot fuse.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.compute._traversal import flat
 from gluontune.core.errors import GluontuneError
 from gluontune.core.gaps import distance, size
 from gluontune.runtime import mxnet
@@ -26,10 +27,10 @@ class Agreement:
     """Two models on the same images.
 
     Args:
-        images: how many. max_abs_error: largest difference of two outputs. largest_output: of the net, by amount.
+        images: their number. max_abs_error: largest difference of two outputs. largest_output: of the net, by amount.
         relative_error: ``max_abs_error`` ÷ ``largest_output``.
-        agree_pct: percent of the images that both put into the same class (None for other outputs).
-        accuracy, exported_accuracy: top-1 of the net and of the exported model, where labels are known.
+        agree_pct: percent of the images with the same class in both (None for other outputs).
+        accuracy, exported_accuracy: top-1 of the net and of the exported model, if labels are known.
         equal: whether ``relative_error`` is within the tolerance.
     """
 
@@ -67,11 +68,11 @@ def open_session(path: str | Path) -> Any:
 
 
 def check_outputs(net: Any, path: str | Path, images: np.ndarray, pixels: np.ndarray | None = None) -> Agreement:
-    """Compare all outputs on one batch, and the first image alone where the file takes any batch.
+    """Compare all outputs on one batch, and on the first image alone if the file takes any batch.
 
     Args:
-        net: the net that was exported. images: normalized float32, (N, C, H, W).
-        pixels: what the file takes where its preprocessing is inside: uint8, (N, H, W, C).
+        net: the exported net. images: normalized float32, (N, C, H, W).
+        pixels: the file's input if its preprocessing is inside: uint8, (N, H, W, C).
         path: the ONNX file.
 
     Raises:
@@ -113,12 +114,11 @@ def agreement(net: Any, path: str | Path, batches: Iterable[tuple[Any, Any]], st
 
     Args:
         batches: ``(images, labels)``: images uint8 (N, H, W, C) with a ``stage``, else float32 (N, C, H, W).
-        stage: turns the images into what ``net`` takes; the file is given pixels or normalized images,
-            whichever it takes.
-        net: the Gluon net that was exported. path: the ONNX file.
+        stage: converts the images to the input of ``net``; the file gets pixels or normalized images, by its input.
+        net: the exported Gluon net. path: the ONNX file.
 
     Raises:
-        GluontuneError: there is no image to compare on, or ONNX Runtime refuses the file.
+        GluontuneError: no image, or ONNX Runtime refuses the file.
 
     >>> import tempfile
     >>> from gluontune.runtime import mxnet
@@ -169,16 +169,7 @@ def _judge(
 
 
 def _net_outputs(net: Any, images: np.ndarray) -> list[np.ndarray]:
-    outputs = net(mxnet().nd.array(images))
-    flat: list[Any] = []
-    waiting = [outputs]
-    while waiting:
-        value = waiting.pop(0)
-        if isinstance(value, (list, tuple)):
-            waiting = [*value, *waiting]
-        else:
-            flat.append(value.astype("float32").asnumpy())
-    return flat
+    return [output.astype("float32").asnumpy() for output in flat(net(mxnet().nd.array(images)))]
 
 
 def _run(session: Any, path: str | Path, images: np.ndarray) -> list[np.ndarray]:
@@ -193,14 +184,14 @@ BATCH = "batch"
 
 
 def tidy(model: Any) -> dict[str, int]:
-    """Tidy a model in place.
+    """Clean a model in place.
 
-    The converter lists weights as inputs, too, which forbids ONNX Runtime to fold BatchNorm into a
-    convolution; it writes the same small constants again and again, and leaves identities behind.
+    The converter lists weights as inputs, too, which keeps ONNX Runtime from folding BatchNorm into a convolution; it
+    writes equal small constants many times, and leaves identities.
 
     Returns:
-        how many were removed: ``inputs`` (weights listed as inputs), ``duplicates`` (equal initializers),
-        ``identities``, ``unused`` (initializers that nothing reads).
+        the numbers of removed items: ``inputs`` (weights listed as inputs), ``duplicates`` (equal initializers),
+        ``identities``, ``unused`` (initializers).
     """
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
@@ -256,7 +247,7 @@ def _rename(graph: Any, old: str, new: str) -> None:
 
 
 def name_batch(model: Any, batch_size: int | None) -> None:
-    """Give the first dimension of inputs and outputs its name, or its number where it is fixed."""
+    """Set the first dimension of inputs and outputs to its name, or to a fixed number."""
     weights = {tensor.name for tensor in model.graph.initializer}
     for value in [v for v in model.graph.input if v.name not in weights] + list(model.graph.output):
         dims = value.type.tensor_type.shape.dim
@@ -274,7 +265,7 @@ def add_preprocessing(
 ) -> None:
     """Put ``(pixel / 255 - mean) / std`` and the change from (N, H, W, C) to (N, C, H, W) before the net.
 
-    The input is then called ``pixels`` and takes uint8.
+    The input is then ``pixels``, uint8.
     """
     onnx = importlib.import_module("onnx")
     helper, graph = onnx.helper, model.graph

@@ -1,4 +1,4 @@
-"""A Gluon net as an ONNX file: MXNet's own converter, held to the opset that it was written for, then tidied."""
+"""A Gluon net as an ONNX file: MXNet's converter, at the opset of its release, then cleaned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write
 from gluontune.runtime import mxnet
 
-OPSET = 13  # MXNet 1.9.1's converter has translations for opsets 12 and 13; onnx itself is further on
+OPSET = 13  # MXNet 1.9.1's converter has opsets 12 and 13; onnx has later ones
 IR_VERSION = 8
 _LARGEST = 2**31 - 2**20  # bytes: protobuf's limit for one file
 
@@ -29,26 +29,26 @@ class UnsupportedOperator(GluontuneError):
 
     def __init__(self, layers: Mapping[str, Sequence[str]]):
         self.layers = {name: list(found) for name, found in layers.items()}
-        said = "; ".join(
+        operators = "; ".join(
             f"{name} (layer{'s' if len(found) > 1 else ''} {', '.join(found[:3])}"
             + (f" and {len(found) - 3} more" if len(found) > 3 else "") + ")"
             for name, found in self.layers.items()
         )  # fmt: skip
-        super().__init__(f"MXNet has no ONNX translation of: {said}; build these layers from other operators")
+        super().__init__(f"MXNet has no ONNX translation of: {operators}; build these layers from other operators")
 
 
 @dataclass
 class Exported:
-    """What was written.
+    """The written file.
 
     Args:
         path: the ONNX file. opset, ir_version: of the file.
-        input_shape: (N, C, H, W), or (N, H, W, C) with the preprocessing inside; N is None where any batch fits.
+        input_shape: (N, C, H, W), or (N, H, W, C) with the preprocessing inside; N is None if any batch fits.
         input_dtype: ``float32``, or ``uint8`` with the preprocessing inside.
         outputs: names of the outputs.
-        dynamic_batch: whether any batch size fits; ``notes`` says why not.
+        dynamic_batch: whether any batch size fits; else ``notes`` has the reason.
         nodes, parameters, bytes: size of the graph, of its weights (numbers), and of the file.
-        removed: what tidying took out, by kind.
+        removed: items removed by cleaning, by kind.
     """
 
     path: str
@@ -84,15 +84,15 @@ def to_onnx(
 
     Args:
         net: an initialized HybridBlock that takes normalized float32 ``(N, C, H, W)``. It is traced, not changed.
-        path: the ``.onnx`` file, written beside and renamed.
+        path: the ``.onnx`` file, written atomically.
         image_shape: (H, W, C) of the images.
-        batch_size: a fixed one; None lets the file take any batch, where the net allows it.
+        batch_size: a fixed one; None: any batch, if the net allows it.
         mean, std: of each channel, of pixels of 0 … 1; written into the metadata, and used by ``preprocess``.
         preprocess: put the normalization into the graph: the file then takes uint8 pixels ``(N, H, W, C)``.
         classes: names, written into the metadata as JSON. metadata: further strings for it.
 
     Raises:
-        UnsupportedOperator: operators without a translation; all of them, each with its layers.
+        UnsupportedOperator: all operators without a translation, each with its layers.
         UsageError: not a HybridBlock; preprocessing without mean and deviation.
         GluontuneError: onnx is missing or too new, the net cannot be traced, the file would pass 2 GiB.
 
@@ -160,19 +160,19 @@ def _onnx() -> Any:
 def _trace(net: Any, shape: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
     """Symbol and parameters of a net, for inference."""
     mx = mxnet()
-    net(mx.nd.zeros(shape))  # shapes that are still open
+    net(mx.nd.zeros(shape))  # completes the shapes
     symbol = traced(net).predict
     wanted = {*symbol.list_arguments(), *symbol.list_auxiliary_states()} - {"data"}
-    held = net.collect_params()
-    unknown = sorted(wanted - set(held))
+    parameters = net.collect_params()
+    unknown = sorted(wanted - set(parameters))
     if unknown:
         raise GluontuneError(f"the net has inputs beside the images: {', '.join(unknown[:5])}")
-    params = {name: p.data(p.list_ctx()[0]).astype("float32") for name, p in held.items() if name in wanted}
+    params = {name: p.data(p.list_ctx()[0]).astype("float32") for name, p in parameters.items() if name in wanted}
     return symbol, params
 
 
 def _registry() -> dict[str, Any]:
-    """Operators that MXNet can translate for our opset."""
+    """Operators that MXNet can translate for :data:`OPSET`."""
     graph = importlib.import_module("mxnet.onnx.mx2onnx._export_onnx").MXNetGraph
     importlib.import_module("mxnet.onnx")
     return {name: f for v in range(12, OPSET + 1) for name, f in graph.registry_.get(v, {}).items()}
@@ -192,7 +192,7 @@ def _convert(symbol: Any, params: Mapping[str, Any], shape: tuple[int, ...], dyn
     onnx = _onnx()
     converter = importlib.import_module("mxnet.onnx.mx2onnx._export_onnx").MXNetGraph()
     loose = [(None, *shape[1:])] if dynamic else None
-    with _held_to_opset(onnx), _quiet(), np.errstate(all="ignore"):
+    with _held_to_opset(onnx), quiet(), np.errstate(all="ignore"):
         try:
             graph = converter.create_onnx_graph_proto(
                 symbol, dict(params), [shape], [onnx.TensorProto.FLOAT], opset_version=OPSET, dynamic=dynamic,
@@ -206,10 +206,10 @@ def _convert(symbol: Any, params: Mapping[str, Any], shape: tuple[int, ...], dyn
 
 @contextlib.contextmanager
 def _held_to_opset(onnx: Any) -> Iterator[None]:
-    """MXNet asks onnx for the newest opset, and its checker for the newest rules; it knows neither."""
+    """MXNet uses onnx's newest opset and rules, which its converter does not support."""
     newest, check = onnx.defs.onnx_opset_version, onnx.checker.check_graph
     onnx.defs.onnx_opset_version = lambda: OPSET
-    onnx.checker.check_graph = lambda graph: None  # the whole model is checked by its own opset at the end
+    onnx.checker.check_graph = lambda graph: None  # the whole model is checked at the end
     try:
         yield
     finally:
@@ -217,7 +217,8 @@ def _held_to_opset(onnx: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """In this context warnings are not logged."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,11 +13,12 @@ import numpy as np
 from scipy.stats import binomtest
 
 from gluontune.convert.onnx.check import open_session
+from gluontune.convert.onnx.convert import quiet
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime.system import System
 
-_THRESHOLDS = 256  # images that thresholds are taken from
-_TRIED = 64  # images on which stretches of the net are tried in float32
+_THRESHOLDS = 256  # images for thresholds
+_TRIED = 64  # images for trials of stretches in float32
 _STRETCHES = 8
 _HEAVY = ("Conv", "Gemm", "MatMul")
 
@@ -36,28 +35,28 @@ def quantize_onnx(
     """Write the int8 twin of an exported model.
 
     BatchNorms are first folded into the convolutions. Weights become int8 with a scale for each output channel,
-    activations uint8 with one scale each, chosen from the smallest and largest values over the first 256 of
-    ``images``. The layer that makes the scores stays float32: it costs little and decides. It pays on CPUs with VNNI
-    instructions (avx512_vnni, avx_vnni, amx_int8); others must halve the weights' range.
+    activations uint8 with one scale each, from the smallest and largest values over the first 256 of ``images``. The
+    layer of the scores stays float32: it costs little and decides. It is faster on CPUs with VNNI instructions
+    (avx512_vnni, avx_vnni, amx_int8); others must halve the weights' range.
 
     Args:
         source: the ONNX file. target: the file to write.
-        images: as the model takes them: float32 (N, C, H, W), from the training set; a few hundred.
-        batch_size: images at a time; 1 where the model's batch is fixed.
-        agree_pct: the percentage of images that must be put into the same class as by ``source``, with 95 %
-            confidence (Wilson's bound) from ``judged``: 99 means 99.6 of a thousand, 99.3 of four thousand. Until
-            it is reached, stretches of the net stay float32, up to three quarters of it, first the one whose int8
-            blurs the scores most. None: all become int8.
-        judged: a thousand and more images of the same kind that the net has not been trained on, for those that it
-            has are easier; None: ``images``.
+        images: the model's input: float32 (N, C, H, W), from the training set; a few hundred.
+        batch_size: images at a time; 1 if the model's batch is fixed.
+        agree_pct: the percentage of images with the same class as in ``source``, with 95 % confidence (Wilson's
+            bound) from ``judged``: 99 means 99.6 of a thousand, 99.3 of four thousand. Up to three quarters of the
+            net stay float32 to reach it, in stretches, first the one whose int8 changes the scores most. None: all
+            become int8.
+        judged: a thousand and more images of the same kind outside of the training set, whose images are easier; None:
+            ``images``.
 
     Returns:
         ``{"quantized", "float_layers", "nodes", "agree_pct"}``: convolutions and products in int8 and in float32, all
-        nodes, and the percentage of ``judged`` in the same class (None if it was not asked for).
+        nodes, and the percentage of ``judged`` in the same class (None without ``agree_pct``).
 
     Raises:
-        UsageError: no images, a percentage that is none. GluontuneError: onnxruntime is missing, or cannot quantize
-            the model, or the classes do not agree with three quarters of the net in float32 (nothing is written).
+        UsageError: no images, or no percentage. GluontuneError: onnxruntime is missing, or cannot quantize the model,
+            or the classes do not agree with three quarters of the net in float32 (nothing is written).
 
     Source: Jacob et al., *Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
     Inference*, CVPR 2018; done by onnxruntime.quantization. Mixed precision by measured loss: Wu et al., *Integer
@@ -87,7 +86,7 @@ def quantize_onnx(
         importlib.import_module("onnxruntime.quantization")
     except ImportError as error:
         raise GluontuneError(f"int8 needs ONNX Runtime ({error}): pip install onnx 'onnxruntime<1.20'") from error
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with tempfile.TemporaryDirectory() as folder, quiet():
         folded, made = Path(folder) / "folded.onnx", Path(folder) / "int8.onnx"
         options = runtime.SessionOptions()
         options.log_severity_level = 3
@@ -109,7 +108,7 @@ def quantize_onnx(
 
 
 def _heavy(graph: Any) -> tuple[int, int]:
-    """Convolutions and products whose inputs are int8, and all of them."""
+    """The numbers of convolutions and products with int8 inputs, and of all."""
     scaled = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
     heavy = [node for node in graph.node if node.op_type in _HEAVY]
     return sum(set(node.input[:2]) <= scaled for node in heavy), len(heavy)
@@ -138,7 +137,7 @@ def _made(
 
 
 def _ever_more(folded: Path, made: Path, images: np.ndarray, batch_size: int) -> Iterator[list[str]]:
-    """Names of the nodes that stay float32: those that make the scores, then stretches of the net beside them."""
+    """Names of the nodes that stay float32: those of the scores, then more and more stretches of the net."""
     last = _last(folded)
     yield last
     stretches = _by_need(folded, made, images, batch_size, last)
@@ -147,7 +146,7 @@ def _ever_more(folded: Path, made: Path, images: np.ndarray, batch_size: int) ->
 
 
 def _sure(agreed: float, images: int) -> float:
-    """The percentage that surely agrees (95 %), where ``agreed`` percent of so many images did.
+    """The lower bound (95 %) of a percentage measured as ``agreed`` on a number of images.
 
     >>> round(_sure(99.6, 1000), 2), round(_sure(99.6, 100_000), 2)
     (99.11, 99.57)
@@ -157,7 +156,7 @@ def _sure(agreed: float, images: int) -> float:
 
 
 def _by_need(folded: Path, made: Path, images: np.ndarray, batch_size: int, last: list[str]) -> list[list[str]]:
-    """The net in stretches of neighbouring nodes, first the one that helps the scores most when it stays float32."""
+    """The net in stretches of neighbouring nodes, first the one with the smallest error in float32."""
     onnx = importlib.import_module("onnx")
     stretches = _stretches(onnx.load(str(folded)).graph)
     truth, errors = _scores(folded, images, batch_size), []
@@ -168,7 +167,7 @@ def _by_need(folded: Path, made: Path, images: np.ndarray, batch_size: int, last
 
 
 def _name_nodes(path: Path) -> None:
-    """Give a name to each node that folding left without one: by names, nodes are kept out of int8."""
+    """Name each unnamed node: nodes are excluded from int8 by name."""
     onnx = importlib.import_module("onnx")
     model = onnx.load(str(path))
     for place, node in enumerate(model.graph.node):
@@ -177,14 +176,14 @@ def _name_nodes(path: Path) -> None:
 
 
 def _last(path: Path) -> list[str]:
-    """The last convolution or product and what follows it, unless that is all there is."""
+    """The last convolution or product and all nodes after it; empty if it is the only one."""
     nodes = importlib.import_module("onnx").load(str(path)).graph.node
     heavy = [place for place, node in enumerate(nodes) if node.op_type in _HEAVY]
     return [node.name for node in nodes[heavy[-1] :]] if len(heavy) > 1 else []
 
 
 def _stretches(graph: Any) -> list[list[str]]:
-    """Names of the nodes, cut into at most eight runs of two and more convolutions or products each."""
+    """Names of the nodes, in at most eight runs with two or more convolutions or products each."""
     heavy = [place for place, node in enumerate(graph.node) if node.op_type in _HEAVY]
     parts = np.array_split(heavy, max(1, min(_STRETCHES, len(heavy) // 2)))
     starts = [0, *(int(part[0]) for part in parts[1:]), len(graph.node)]
@@ -193,18 +192,12 @@ def _stretches(graph: Any) -> list[list[str]]:
 
 def _quantize(source: Path, target: Path, images: np.ndarray, batch_size: int, kept: list[str]) -> None:
     tools = importlib.import_module("onnxruntime.quantization")
+    # Without VNNI, products of uint8 and int8 are added in 16 bits and saturate; with 7 bits of weight they do not.
     tools.quantize_static(
-        str(source),
-        str(target),
-        _reader(tools, _input_of(source), images, batch_size),
-        quant_format=tools.QuantFormat.QDQ,
-        per_channel=True,
-        activation_type=tools.QuantType.QUInt8,
-        weight_type=tools.QuantType.QInt8,
-        # Without VNNI, products of uint8 and int8 are added in 16 bits and saturate; 7 bits of weight cannot.
-        reduce_range="avx512_vnni" not in System().flags(),
-        nodes_to_exclude=kept,
-    )
+        str(source), str(target), _reader(tools, _input_of(source), images, batch_size),
+        quant_format=tools.QuantFormat.QDQ, per_channel=True, activation_type=tools.QuantType.QUInt8,
+        weight_type=tools.QuantType.QInt8, reduce_range="avx512_vnni" not in System().flags(), nodes_to_exclude=kept,
+    )  # fmt: skip
 
 
 def _input_of(path: Path) -> str:
@@ -223,7 +216,7 @@ def _scores(path: Path, images: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 def _beside(made: Path, target: Path) -> Path:
-    """A copy in the target's folder, so that renaming is one step."""
+    """A copy in the target's folder, for an atomic rename."""
     copy = target.with_name(f".{target.name}.tmp")
     copy.write_bytes(made.read_bytes())
     return copy
@@ -238,15 +231,3 @@ def _reader(tools: Any, name: str, images: np.ndarray, batch_size: int) -> Any:
             return None if batch is None else {name: np.ascontiguousarray(batch, "float32")}
 
     return Reader()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the quantizer's advice on pre-processing, which has been done."""
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        root.setLevel(level)

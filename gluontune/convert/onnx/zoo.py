@@ -1,4 +1,4 @@
-"""Networks of the zoos, exported and checked one by one: each is equal, or its failure has a cause."""
+"""Networks of the zoos, exported and checked one by one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gluontune.convert.parameters import perturb
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import mxnet
 
-# name: (H, W, C) of its images. MXNet's zoo and GluonCV's; one or two of each family.
+# (H, W, C) of images by name; one or two of each family of MXNet's zoo and GluonCV's.
 _LARGE = ("inceptionv3", "xception")
 ZOO: dict[str, tuple[int, int, int]] = {
     name: (32, 32, 3) if name.startswith("cifar_") else (299, 299, 3) if name in _LARGE else (224, 224, 3)
@@ -39,14 +39,14 @@ def export_zoo(
 ) -> list[dict[str, Any]]:
     """Export networks with random weights, run each in ONNX Runtime, and compare.
 
-    Gammas, betas and running statistics are moved off their initial values first, so that a parameter put in
-    the wrong place shows in the outputs.
+    Gammas, betas and running statistics are moved off their initial values first, so that a misplaced parameter
+    changes the outputs.
 
     Args:
-        build: a new net from its name, such as ``lambda name: gt.train.build_net(name, 10)``.
-        folder: for the files. names: of :data:`ZOO`, or of other nets for 224 × 224 images; all of it by default.
-        keep: leave the files; otherwise each is removed once it has been compared.
-        on_row: called with each row as it is done.
+        build: returns a new net by name, such as ``lambda name: gt.train.build_net(name, 10)``.
+        folder: for the files. names: of :data:`ZOO` (default: all), or of other nets for 224 × 224 images.
+        keep: keep the files; otherwise each is removed after the comparison.
+        on_row: called with each finished row.
 
     Returns:
         rows ``{"name", "status": "equal|differs|failed", "reason", "relative_error", "dynamic_batch", "nodes",
@@ -69,7 +69,7 @@ def export_zoo(
             raise
         except GluontuneError as error:
             row["reason"] = str(error)
-        except Exception as error:  # a converter's or a runtime's: the row says it, the others go on
+        except Exception as error:  # a converter's or a runtime's: reported in the row
             row["reason"] = f"{type(error).__name__}: {str(error).split('Stack trace:')[0].strip()[:300]}"
         row["seconds"] = time.perf_counter() - started
         if not keep:

@@ -1,9 +1,8 @@
-"""Learning-rate schedules as pure functions ``num_update -> lr``; nothing here imports mxnet.
+"""Learning-rate schedules as pure functions ``num_update -> lr``; imports no mxnet.
 
-The convention is MXNet's: the rate of the k-th update is ``schedule(k)``, counted from 1, and a step
-takes effect once ``num_update`` *exceeds* it. Unlike MXNet's own schedulers these keep no state, so a
-run that is resumed, plotted or asked twice gets the same rates. Adapters to and from
-``mx.lr_scheduler.LRScheduler`` stand outside, in :mod:`gluontune.optim.adapters`.
+The convention is MXNet's: the rate of the k-th update is ``schedule(k)``, counted from 1, and a step takes effect when
+``num_update`` *exceeds* it. Unlike MXNet's schedulers these have no state, so that a resumed or repeated run gets the
+same rates. Adapters to and from ``mx.lr_scheduler.LRScheduler`` are in :mod:`gluontune.optim.adapters`.
 
 >>> rate = warmup(multifactor(base_lr=0.9, steps=[100, 200], factor=0.1), warmup_steps=10)
 >>> [round(rate(n), 6) for n in (0, 5, 10, 100, 101, 201)]

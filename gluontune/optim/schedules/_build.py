@@ -19,12 +19,12 @@ _UNITS = ("updates", "epochs")
 
 @dataclass(frozen=True)
 class ScheduleCard:
-    """What a listing says about a schedule.
+    """A description of a schedule.
 
     Args:
         make: the function of this module.
         summary: one sentence.
-        has_end: it needs to know the length of the run.
+        has_end: whether it needs the length of the run.
         when: when to use it, and when not.
     """
 
@@ -39,7 +39,7 @@ class ScheduleCard:
         return list(_params_of(self.make))
 
     def check(self, params: Mapping[str, Any]) -> None:
-        """Refuse ``schedule_params`` that the schedule does not have, or values that it cannot use.
+        """Refuse unknown ``schedule_params`` and values out of range.
 
         Raises:
             UsageError: names the parameter, the value and the way out.
@@ -51,47 +51,34 @@ class ScheduleCard:
         unit = params.get("unit", "updates")
         if unit not in _UNITS:
             raise UsageError(f"schedule unit={unit!r}: choose one of {', '.join(_UNITS)}")
-        own = {name: value for name, value in params.items() if name != "unit"}
-        _check_params(self, own)
-        lengths = {"step": 1, "steps": [1], "max_update": 1}  # where left out, the run's length gives them
-        self.make(base_lr=1.0, **{n: v for n, v in {**lengths, **own}.items() if n in self.params})
+        given = {name: value for name, value in params.items() if name != "unit"}
+        _check_params(self, given)
+        lengths = {"step": 1, "steps": [1], "max_update": 1}  # stand-ins for those of the run
+        self.make(base_lr=1.0, **{n: v for n, v in {**lengths, **given}.items() if n in self.params})
 
 
 @functools.cache
 def _params_of(make: Callable[..., Schedule]) -> tuple[str, ...]:
-    """Asked for each recipe that is made, and slow to find out."""
+    """Cached, because each new recipe asks for them."""
     return tuple(name for name in inspect.signature(make).parameters if name != "base_lr")
 
 
 SCHEDULES: Registry[ScheduleCard] = Registry("schedule")
-SCHEDULES.add(
-    "constant",
+for _card in (
     ScheduleCard(constant, "The same rate throughout.", False, "Short tests, and as the baseline of a comparison."),
-)
-SCHEDULES.add(
-    "factor",
     ScheduleCard(factor, "Multiplied by a factor every so many updates.", False, "Long runs of unknown length."),
-)
-SCHEDULES.add(
-    "multifactor",
     ScheduleCard(
         multifactor, "Multiplied by a factor at given updates.", False,
         "To repeat published runs (ImageNet: epochs 30, 60, 80). The steps want tuning: prefer cosine.",
     ),
-)  # fmt: skip
-SCHEDULES.add(
-    "poly", ScheduleCard(poly, "Falls as a power of what is left.", True, "With LARS at very large batches (power 2).")
-)
-SCHEDULES.add(
-    "cosine", ScheduleCard(cosine, "Falls as half a cosine wave.", True, "A good default of runs with a known end.")
-)
-SCHEDULES.add(
-    "onecycle",
+    ScheduleCard(poly, "Falls as a power of what is left.", True, "With LARS at very large batches (power 2)."),
+    ScheduleCard(cosine, "Falls as half a cosine wave.", True, "A good default of runs with a known end."),
     ScheduleCard(
         onecycle, "Rises to the peak, then falls to zero.", True,
         "The fewest epochs to an accuracy; only the last epochs are good, so do not stop early.",
     ),
-)  # fmt: skip
+):  # fmt: skip
+    SCHEDULES.add(_card.make.__name__, _card)
 
 
 def build(
@@ -106,23 +93,21 @@ def build(
     unit: str = "updates",
     **params: Any,
 ) -> Schedule:
-    """The schedule of a run by name, its length filled in and its warm-up put in front.
+    """The schedule of a run by name, with its length and a warm-up.
 
     Args:
         name: a name of :data:`SCHEDULES`, or a function ``num_update -> lr`` (then ``base_lr`` and
             ``params`` are not used).
         base_lr: the rate, already scaled to the batch.
-        total_updates: length of the run; needed by ``poly``, ``cosine``, ``onecycle``, and by ``factor``
-            and ``multifactor`` where no steps are given (then a third of the run, and a half and three
-            quarters of it).
+        total_updates: length of the run; needed by ``poly``, ``cosine``, ``onecycle``, and by ``factor`` and
+            ``multifactor`` without steps (then a third of the run, and a half and three quarters of it).
         warmup_updates, warmup_begin_lr, warmup_mode: see :func:`warmup`.
         updates_per_epoch: needed with ``unit="epochs"``.
         unit: whether ``step``, ``steps`` and ``max_update`` among ``params`` count ``updates`` or ``epochs``.
         params: the schedule's own arguments.
 
     Raises:
-        UsageError: an unknown name or argument, a number out of range, a step or a warm-up that lies
-            beyond the end of the run.
+        UsageError: an unknown name or argument, a number out of range, a step or a warm-up beyond the end of the run.
 
     >>> rate = build("cosine", base_lr=0.4, total_updates=100, warmup_updates=20)
     >>> rate(10), rate(20), rate(60)
@@ -158,7 +143,7 @@ def _check_params(card: ScheduleCard, params: Mapping[str, Any]) -> None:
 
 
 def _in_updates(params: Mapping[str, Any], unit: str, updates_per_epoch: float | None) -> dict[str, Any]:
-    """``params`` with the lengths among them turned from epochs into updates."""
+    """``params`` with their lengths converted from epochs to updates."""
     if unit == "updates":
         return dict(params)
     if unit != "epochs" or updates_per_epoch is None:
@@ -173,7 +158,7 @@ def _in_updates(params: Mapping[str, Any], unit: str, updates_per_epoch: float |
 
 
 def _fill_length(name: str, card: ScheduleCard, params: dict[str, Any], total: int | None) -> dict[str, Any]:
-    """``params`` with what follows from the length of the run; steps beyond it are refused."""
+    """``params`` with defaults from the length of the run; steps beyond it are refused."""
     wanted = {"factor": "step", "multifactor": "steps"}.get(name, "max_update" if card.has_end else None)
     last = params["steps"][-1] if params.get("steps") else params.get("step", 0)
     if wanted and wanted not in params:

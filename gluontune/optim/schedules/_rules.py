@@ -1,4 +1,4 @@
-"""The schedules themselves: each checks its arguments and returns a :class:`Schedule`."""
+"""The schedules: each function checks its arguments and returns a :class:`Schedule`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def factor(*, base_lr: float, step: float, factor: float = 0.1, stop_factor_lr: 
 
     Args:
         base_lr: rate at the start.
-        step: updates between changes; the first one takes effect at update ``step + 1``.
+        step: updates between changes; the first takes effect at update ``step + 1``.
         factor: in (0, 1].
-        stop_factor_lr: the rate falls no lower (``mx.lr_scheduler.FactorScheduler`` has the same 1e-8).
+        stop_factor_lr: the lower bound of the rate (1e-8 as in ``mx.lr_scheduler.FactorScheduler``).
 
     >>> halving = factor(base_lr=1, step=250, factor=0.5)
     >>> halving(250), halving(251), halving(501)
@@ -38,7 +38,7 @@ def factor(*, base_lr: float, step: float, factor: float = 0.1, stop_factor_lr: 
 
 
 def multifactor(*, base_lr: float, steps: Sequence[float], factor: float = 0.1) -> Schedule:
-    """Multiply the rate by ``factor`` once ``num_update`` exceeds each of ``steps``.
+    """Multiply the rate by ``factor`` when ``num_update`` exceeds each of ``steps``.
 
     Args:
         base_lr: rate at the start.
@@ -97,13 +97,12 @@ def onecycle(
 ) -> Schedule:
     """Rise to ``base_lr``, then fall to ``final_lr``: one cycle over ``max_update`` updates.
 
-    From Smith & Topin, "Super-Convergence" (arXiv:1708.07120). The first phase is a warm-up, so none
-    needs to be added.
+    From Smith & Topin, "Super-Convergence" (arXiv:1708.07120). The first phase is a warm-up; no other is needed.
 
     Args:
         base_lr: the peak.
         max_update: updates of the whole cycle.
-        pct_start: share of the cycle that rises, in (0, 1).
+        pct_start: rising share of the cycle, in (0, 1).
         begin_lr: rate at update 0; by default ``base_lr / 25``.
         final_lr: rate at ``max_update`` and after.
         shape: ``linear``, or ``cos`` for half cosine waves.
@@ -126,18 +125,17 @@ def onecycle(
 
 
 def warmup(schedule: Rate, *, warmup_steps: float, warmup_begin_lr: float = 0.0, mode: str = "linear") -> Schedule:
-    """Go from ``warmup_begin_lr`` to where ``schedule`` starts, over ``warmup_steps`` updates.
+    """Go from ``warmup_begin_lr`` to the start of ``schedule``, over ``warmup_steps`` updates.
 
-    As in MXNet, what follows keeps its place: steps of ``factor`` and ``multifactor`` count from the
-    first update of the run, and ``poly``, ``cosine`` and ``onecycle`` start at the end of the warm-up,
-    squeezed so that they still end at their ``max_update``.
+    As in MXNet, steps of ``factor`` and ``multifactor`` count from the first update of the run, and ``poly``,
+    ``cosine`` and ``onecycle`` start at the end of the warm-up, compressed so that they end at their ``max_update``.
 
     Args:
         schedule: a schedule of this module or any function ``num_update -> lr``.
-        warmup_steps: updates; 0 leaves the schedule as it is.
+        warmup_steps: updates; 0: no warm-up.
         warmup_begin_lr: rate at update 0.
-        mode: ``linear``, ``power2`` (slow first), ``sqrt`` (fast first) or ``constant`` (stays at
-            ``warmup_begin_lr``, then jumps).
+        mode: ``linear``, ``power2`` (slow first), ``sqrt`` (fast first) or ``constant`` (``warmup_begin_lr``, then a
+            jump).
 
     >>> warm = warmup(cosine(base_lr=1.0, max_update=110), warmup_steps=10)
     >>> warm(5), warm(10), warm(60), warm(110)
@@ -161,11 +159,11 @@ def warmup(schedule: Rate, *, warmup_steps: float, warmup_begin_lr: float = 0.0,
 
 
 def join(schedules: Sequence[Rate], *, boundaries: Sequence[float]) -> Schedule:
-    """One schedule after the other; each but the first counts from its own boundary.
+    """One schedule after the other; each but the first counts from its boundary.
 
     Args:
         schedules: k functions ``num_update -> lr``.
-        boundaries: k - 1 rising numbers of updates; the next schedule rules once they are exceeded.
+        boundaries: k - 1 rising numbers of updates; the next schedule starts after them.
 
     >>> both = join([constant(base_lr=1), cosine(base_lr=0.5, max_update=10)], boundaries=[100])
     >>> both(100), both(105)
@@ -189,7 +187,7 @@ def scale(schedule: Rate, *, by: float) -> Schedule:
 
 
 def in_epochs(schedule: Rate, *, updates_per_epoch: float) -> Schedule:
-    """``schedule`` whose unit is the epoch, asked in updates.
+    """``schedule`` in epochs, called with updates.
 
     >>> rate = in_epochs(multifactor(base_lr=1, steps=[30, 60], factor=0.5), updates_per_epoch=10)
     >>> rate(300), rate(301)
@@ -200,11 +198,11 @@ def in_epochs(schedule: Rate, *, updates_per_epoch: float) -> Schedule:
 
 
 def stretch(schedule: Rate, *, growth: Sequence[tuple[float, float]]) -> Schedule:
-    """``schedule`` of a run whose updates grow: the rate is that of as many images, not of as many updates.
+    """``schedule`` of a run with growing updates: the rate follows images, not updates.
 
     Args:
         schedule: for updates of the first size.
-        growth: rising numbers of updates, each with how many of the first ones an update after it is.
+        growth: rising numbers of updates, each with the size of later updates in first ones.
 
     >>> falling = poly(base_lr=1.0, max_update=10, pwr=1)
     >>> [stretch(falling, growth=[(4, 2), (6, 4)])(n) for n in (4, 5, 6, 6.5)]

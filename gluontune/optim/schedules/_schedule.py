@@ -1,4 +1,4 @@
-"""What a schedule is: the class :class:`Schedule` and the rates that each kind computes."""
+"""The class :class:`Schedule`, and the rates of each kind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gluontune.core.errors import UsageError
 
 Rate = Callable[[float], float]
 
-# Share of the warm-up that is done (0 … 1) -> share of the way from warmup_begin_lr to the target.
-# The names are those of mx.optimizer.LBSGD's warmup_strategy and of mx.lr_scheduler's warmup_mode.
+# Completed share of the warm-up (0 … 1) -> share of the way from warmup_begin_lr to the target, by the names of
+# mx.optimizer.LBSGD's warmup_strategy and mx.lr_scheduler's warmup_mode.
 WARMUP_MODES: dict[str, Callable[[float], float]] = {
     "linear": lambda done: done,
     "constant": lambda done: 0.0,
@@ -23,11 +23,10 @@ WARMUP_MODES: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """A pure function of ``num_update`` that has a name: it compares, pickles, prints and goes to JSON.
+    """A named pure function of ``num_update``: it compares, pickles, prints and converts to JSON.
 
     Args:
-        kind: the rule; what :data:`SCHEDULES` calls it, or ``warmup``, ``join``, ``scale``,
-            ``in_epochs``, ``stretch``.
+        kind: the rule; a name of :data:`SCHEDULES`, or ``warmup``, ``join``, ``scale``, ``in_epochs``, ``stretch``.
         params: the rule's arguments; other schedules may be among them.
 
     >>> from gluontune.optim.schedules import cosine
@@ -47,12 +46,12 @@ class Schedule:
         return hash((self.kind, repr(sorted(self.params.items()))))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; a function of the user's own among them is refused."""
+        """Plain values, ready for JSON; refuses the user's functions."""
         return {"kind": self.kind, **{name: _plain(name, value) for name, value in self.params.items()}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Schedule:
-        """The schedule that :meth:`to_dict` wrote."""
+        """The schedule from the values of :meth:`to_dict`."""
         params = {name: _revived(value) for name, value in values.items() if name != "kind"}
         if values.get("kind") not in _RULES:
             raise UsageError(f"schedule kind {values.get('kind')!r}: choose one of {', '.join(_RULES)}")

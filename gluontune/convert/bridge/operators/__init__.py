@@ -1,4 +1,4 @@
-"""What each of MXNet's operators means in torch, a file a family. Importing this fills the registry."""
+"""MXNet's operators in torch, a file for each family. The import fills the registry."""
 
 from gluontune.convert.bridge.operators import (  # noqa: F401
     creating,

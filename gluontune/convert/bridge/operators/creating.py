@@ -1,4 +1,4 @@
-"""Arrays made from nothing, or after the shape of another."""
+"""Operators that create arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ torch: Any = pytorch.torch()
 
 
 def dtype_of(kind: Any, default: Any = None) -> Any:
-    """The number type that MXNet's name means; torch's own is itself."""
+    """The dtype of MXNet's name; torch's dtypes are returned unchanged."""
     if kind in (None, "None"):
         return default
     return getattr(torch, {"bool_": "bool"}.get(kind, kind)) if isinstance(kind, str) else kind
@@ -78,7 +78,7 @@ def size_array(x: Any) -> Any:
 
 def _filled(number: float, unknown: int) -> Any:
     def fill(shape: Any = (), dtype: Any = "float32", like: Any = None) -> Any:
-        # Outside of mx.np a size of 0 is "not known yet" (the batch of a begin state): 1 broadcasts to it.
+        # Outside of mx.np a size of 0 is unknown (the batch of a begin state): 1 broadcasts to it.
         shape = tuple(n if n > 0 else unknown for n in shape)
         return torch.full(shape, number, dtype=dtype_of(dtype, torch.float32), device=_device(like))
 

@@ -1,4 +1,4 @@
-"""SSD's own layers (MultiBox…), Fast R-CNN's ROIPooling, and deformable convolutions.
+"""SSD's layers (MultiBox…), Fast R-CNN's ROIPooling, and deformable convolutions.
 
 In these, each tap of the kernel reads where its offset points to: Dai et al., *Deformable Convolutional Networks*,
 arXiv:1703.06211; Zhu et al., *Deformable ConvNets v2*, arXiv:1811.11168, for the mask.
@@ -39,7 +39,7 @@ def roi_pooling(x: Any, rois: Any, pooled_size: Any, spatial_scale: float) -> An
 
 
 def _bins(start: Any, end: Any, count: int, size: int) -> Any:
-    """Which pixels of a side belong to each bin: (regions, bins, size)."""
+    """Whether each pixel of a side belongs to each bin: (regions, bins, size)."""
     width = (end - start + 1).clamp(min=1).unsqueeze(1) / count
     place = torch.arange(count, device=start.device, dtype=start.dtype)
     low = ((place * width).floor() + start.unsqueeze(1)).clamp(0, size).unsqueeze(2)
@@ -100,7 +100,7 @@ def multibox_target(anchors: Any, labels: Any, scores: Any, overlap_threshold: f
         hard = scores.softmax(1)[:, 0].masked_fill(~negative, torch.inf).argsort(stable=True, dim=1).argsort(dim=1)
         negative = negative & (hard < wanted.unsqueeze(1))
     found = labels.gather(1, match.unsqueeze(2).expand(-1, -1, labels.shape[2]))
-    some = real.any(1, keepdim=True)  # of an image without objects no anchor is anything
+    some = real.any(1, keepdim=True)  # without objects no anchor has a label
     positive, negative = positive & some, negative & some
     classes = torch.where(negative, 0.0, torch.where(positive, found[..., 0] + 1, ignore_label)).to(labels.dtype)
     mask = positive.unsqueeze(2).expand(-1, -1, 4).to(labels.dtype)
@@ -109,7 +109,7 @@ def multibox_target(anchors: Any, labels: Any, scores: Any, overlap_threshold: f
 
 
 def _first_max(values: Any, axis: int) -> tuple[Any, Any]:
-    """The greatest, and the first place where it stands."""
+    """The greatest, and its first place."""
     best = values.amax(axis, keepdim=True)
     places = torch.arange(values.shape[axis], device=values.device)
     first = torch.where(values == best, places, values.shape[axis]).amin(axis)
@@ -117,7 +117,7 @@ def _first_max(values: Any, axis: int) -> tuple[Any, Any]:
 
 
 def _pairs(shared: Any, match: Any) -> tuple[Any, Any]:
-    """Each object takes the anchor with which it shares most, the best pair of all first."""
+    """The anchor of each object with the largest overlap, the best pair first."""
     batch, count, objects = shared.shape
     left, images = shared.clone(), torch.arange(batch, device=shared.device)
     positive = torch.zeros(batch, count, dtype=torch.bool, device=shared.device)
@@ -133,7 +133,7 @@ def _pairs(shared: Any, match: Any) -> tuple[Any, Any]:
 
 
 def _moves(anchors: Any, boxes: Any, variances: Any) -> Any:
-    """From anchors to boxes, as a net is to tell them."""
+    """The net's targets for boxes, relative to their anchors."""
     size, sides = anchors[:, 2:] - anchors[:, :2], boxes[..., 2:] - boxes[..., :2]
     middle = (boxes[..., 2:] + boxes[..., :2]) * 0.5 - (anchors[:, 2:] + anchors[:, :2]) * 0.5
     return torch.cat([middle / size, (sides / size).log()], -1) / boxes.new_tensor(variances)
@@ -165,7 +165,7 @@ def multibox_detection(scores: Any, moves: Any, anchors: Any, clip: bool = True,
 
 
 def _kept(rows: Any, overlap: float, force: bool, topk: int) -> Any:
-    """Detections of one image, the best first; the class of one that is suppressed is -1, rows of background are."""
+    """Detections of one image, the best first; suppressed ones have the class -1, background rows are -1."""
     found = rows[rows[:, 0] >= 0]
     count = len(found)
     if count and 0 < overlap <= 1:
@@ -229,7 +229,7 @@ def modulated_deformable_convolution(x: Any, offset: Any, mask: Any, weight: Any
 
 
 def _places(offset: Any, kernel: Any, stride: Any, dilate: Any, pad: Any, groups: int) -> tuple[Any, Any]:
-    """Rows and columns that are read: (batch, deformable groups, taps · height · width), in pixels of the image."""
+    """Sampled rows and columns: (batch, deformable groups, taps · height · width), in pixels of the image."""
     count, image = math.prod(kernel), offset.shape[2:]
     moved = offset.reshape(len(offset), groups, count, 2, *image)
     found = []
@@ -244,7 +244,7 @@ def _places(offset: Any, kernel: Any, stride: Any, dilate: Any, pad: Any, groups
 
 
 def _read(x: Any, rows: Any, columns: Any, inside: Any, groups: int) -> Any:
-    """The image between its pixels, bilinear; beside it is nothing: (batch, groups, channels, places)."""
+    """Bilinear samples of the image, zero outside it: (batch, groups, channels, places)."""
     height, width = x.shape[2:]
     pixels = x.reshape(len(x), groups, -1, height * width)
     top, left = rows.floor(), columns.floor()
@@ -261,7 +261,7 @@ def _read(x: Any, rows: Any, columns: Any, inside: Any, groups: int) -> Any:
 
 
 def _applied(taken: Any, weight: Any, bias: Any, groups: int, image: Any) -> Any:
-    """The kernel over what its taps have read."""
+    """The kernel applied to the sampled taps."""
     batch, filters = len(taken), len(weight)
     columns = taken.reshape(batch, groups, -1, math.prod(image))  # of each group: channels · taps
     kernels = weight.reshape(groups, filters // groups, -1)

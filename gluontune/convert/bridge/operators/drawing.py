@@ -1,4 +1,4 @@
-"""Random draws. With ``STEADY`` each is a fixed number of its distribution, so that two nets can be compared."""
+"""Random draws. With ``STEADY`` each is a fixed number, so that two nets can be compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
 
-#: A check sets it: normal draws are 0, uniform ones 0.5, the others their mean.
+#: Set by a check: normal draws are 0, uniform ones 0.5, others their mean.
 STEADY = False
 
 
@@ -79,7 +79,7 @@ def _number(value: Any, like: Any) -> Any:
 
 
 def _of_shape(run: Callable[[Any, Any], Any], first: str, second: str) -> Any:
-    """A draw of a shape; its two numbers may be arrays, which come before (mx.np)."""
+    """A draw of a shape; its two parameters may be arrays (mx.np), which come first."""
 
     def draw(
         *arrays: Any, like: Any = None, dtype: Any = None, shape: Any = None, size: Any = None, **numbers: Any
@@ -104,7 +104,7 @@ def _of_shape(run: Callable[[Any, Any], Any], first: str, second: str) -> Any:
 
 
 def _of_arrays(run: Callable[[Any, Any], Any]) -> Any:
-    """Draws of a shape for each of the numbers in two arrays."""
+    """Draws of a shape for each element of two parameter arrays."""
 
     def draw(first: Any, second: Any = None, shape: Any = (), dtype: Any = None) -> Any:
         shape = (shape,) if isinstance(shape, int) else tuple(shape or ())

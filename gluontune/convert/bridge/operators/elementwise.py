@@ -29,7 +29,7 @@ def _cast_back(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return zero_or_one
 
 
-# name: (function, numbers that it is defined for)
+# name: (function, its domain)
 _ONE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "abs": (torch.abs, "normal"), "sign": (torch.sign, "normal"), "floor": (torch.floor, "normal"),
     "ceil": (torch.ceil, "normal"), "trunc": (torch.trunc, "normal"), "fix": (torch.trunc, "normal"),
@@ -237,7 +237,7 @@ def _leaky(draw: Draw) -> Sample:
 class LeakyReLU(torch.nn.Module):
     """All of MXNet's rectifiers with a slope; ``rrelu`` draws its slope in training.
 
-    The gradient of ``selu`` is the true one; MXNet's is up to 5 % off below zero.
+    The gradient of ``selu`` is exact; MXNet's is up to 5 % off below zero.
     """
 
     def __init__(self, act_type: str = "leaky", slope: float = 0.25, lower_bound: float = 0.125,

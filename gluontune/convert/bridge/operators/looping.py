@@ -1,4 +1,4 @@
-"""Control flow: what runs at each step, in each case or in each mode is a module of its own."""
+"""Control flow; each body is a module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _listed(found: Any) -> list[Any]:
 
 @operator("_foreach", stateful=True, many=True, loops=True)
 class Foreach(torch.nn.Module):
-    """The body for each item along the first axis of the data; its last outputs are the states of the next step."""
+    """The body for each item along the first axis of the data; its last outputs are the next step's states."""
 
     def __init__(self, body: Any, num_out_data: int, in_data_locs: Any, in_state_locs: Any, remain_locs: Any,
                  num_outputs: int = 0):  # fmt: skip

@@ -59,8 +59,8 @@ def np_dot(a: Any, b: Any) -> Any:
     return torch.tensordot(a, b, dims=([-1], [-2 if b.dim() > 1 else 0]))
 
 
-# Attention of several heads whose queries, keys and values stand interleaved in one array (gluon-nlp, sockeye). The
-# meaning is that of MXNet's src/operator/contrib/transformer.cc.
+# Attention of several heads with interleaved queries, keys and values in one array (gluon-nlp, sockeye), as in MXNet's
+# src/operator/contrib/transformer.cc.
 def _heads(x: Any, heads: int, parts: int) -> Any:
     """(steps, batch, heads · parts · size) as (parts, batch · heads, steps, size)."""
     x = x.reshape(x.shape[0], x.shape[1], heads, parts, -1).permute(3, 1, 2, 0, 4)

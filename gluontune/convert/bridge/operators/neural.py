@@ -161,7 +161,7 @@ def _global(x: Any, kind: str, p: int | None) -> Any:
 
 
 def _extra(size: int, kernel: int, stride: int, pad: int, convention: str) -> int:
-    """How many more elements than ``pad`` are wanted behind the last, so that the last window is whole."""
+    """Additional padding after the last element, for a whole last window."""
     space = size + 2 * pad - kernel
     windows = {"valid": space // stride, "full": math.ceil(space / stride)}.get(convention)
     if windows is None:  # same
@@ -177,7 +177,7 @@ def _max(x: Any, kernel: Any, stride: Any, pad: Any, after: Any) -> Any:
     n = len(kernel)
     if not any(after) and all(2 * p <= k for p, k in zip(pad, kernel)):
         return _MAX[n](x, kernel, stride, pad)
-    least = torch.finfo(x.dtype).min  # what MXNet gives for a window that lies beyond the image
+    least = torch.finfo(x.dtype).min  # MXNet's value of a window beyond the image
     return _MAX[n](F.pad(x, _padding(pad, after), value=least), kernel, stride)
 
 
@@ -186,14 +186,14 @@ def _total(x: Any, kernel: Any, stride: Any, pad: Any, after: Any) -> Any:
 
 
 def _counts(x: Any, kernel: Any, stride: Any, pad: Any, after: Any, include: bool) -> Any:
-    """How many elements each window counts; those behind the padding never count."""
+    """The number of elements in each window; those after the padding never count."""
     if include:
         shape = [size + 2 * p for size, p in zip(x.shape[2:], pad)]
         pad = (0,) * len(kernel)
     else:
         shape = list(x.shape[2:])
     ones = torch.ones([1, 1, *shape], dtype=x.dtype, device=x.device)
-    # A window that lies beyond the image counts none; its sum is 0, and so is its mean.
+    # A window beyond the image has no elements; its sum and mean are 0.
     return _total(ones, kernel, stride, pad, after).round().clamp(min=1)
 
 
@@ -213,7 +213,7 @@ def _old_sample(draw: Draw) -> Sample:
 @operator("Pooling_v1", sample=_old_sample, rounded=True)
 def pooling_v1(x: Any, kernel: Any = (), pool_type: str = "max", global_pool: bool = False,
                pooling_convention: str = "valid", stride: Any = (), pad: Any = ()) -> Any:  # fmt: skip
-    """The old one: its mean is always over the whole window, also where that reaches beyond the image."""
+    """The old operator: its mean is always over the whole window, also beyond the image."""
     if pool_type == "avg" and not global_pool:
         total = pooling(x, kernel, "sum", False, pooling_convention, stride, pad)
         return total / math.prod(kernel)

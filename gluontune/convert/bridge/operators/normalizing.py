@@ -28,7 +28,7 @@ def _sync_sample(draw: Draw) -> Sample:
 
 @operator("BatchNorm", stateful=True, sample=_bn_sample, many=lambda attrs: bool(attrs.get("output_mean_var")))
 class BatchNorm(torch.nn.Module):
-    """Batch normalization whose running variance is the biased one, as MXNet keeps it.
+    """Batch normalization with a biased running variance, as in MXNet.
 
     gamma, beta and the running statistics are inputs; the statistics are changed in place in training, but where
     no gradient passes: MXNet changes them in the backward pass, so one at the input with a fixed gamma and beta
@@ -57,14 +57,14 @@ class BatchNorm(torch.nn.Module):
         return (out, *seen) if self.output_mean_var else out
 
     def _train(self, x: Any, gamma: Any, beta: Any, mean: Any, var: Any, count: int, seen: Any) -> Any:
-        new_mean, new_var = mean.clone(), var.clone()  # the backward pass keeps what it is given
-        if seen is not None:  # one number a channel: it is its own mean
+        new_mean, new_var = mean.clone(), var.clone()  # the backward pass keeps the arguments
+        if seen is not None:  # one value a channel: the mean itself
             out = torch.batch_norm(x, gamma, beta, None, None, True, 0.0, self.eps, False)
             new_mean = torch.lerp(seen[0], mean, self.momentum)
             new_var = var * self.momentum
         else:
             out = torch.batch_norm(x, gamma, beta, new_mean, new_var, True, 1 - self.momentum, self.eps, False)
-            # torch has added the unbiased variance
+            # torch adds the unbiased variance
             new_var = var * (self.momentum / count) + new_var * ((count - 1) / count)
         if out.requires_grad:
             with torch.no_grad():
@@ -74,13 +74,13 @@ class BatchNorm(torch.nn.Module):
 
 
 def _relu_sample(draw: Draw) -> Sample:
-    drawn = _bn_sample(draw)  # MXNet has it of oneDNN alone, which takes images
+    drawn = _bn_sample(draw)  # oneDNN's alone, for images
     return replace(drawn, inputs=[("normal", (2, 3, draw.int(2, 4), 4)), *drawn.inputs[1:]], dtype="float32")
 
 
 @operator("_contrib_BatchNormWithReLU", stateful=True, sample=_relu_sample)
 class BatchNormWithReLU(BatchNorm):
-    """The same, and what is below zero is zero."""
+    """BatchNorm, then relu."""
 
     def forward(self, x: Any, gamma: Any, beta: Any, mean: Any, var: Any) -> Any:
         return super().forward(x, gamma, beta, mean, var).relu()
@@ -128,7 +128,7 @@ def _group_sample(draw: Draw) -> Sample:
 
 @operator("GroupNorm", sample=_group_sample)
 def group_norm(x: Any, gamma: Any, beta: Any, num_groups: int = 1, eps: float = 1e-5) -> Any:
-    def each(scale: Any) -> Any:  # MXNet 1.9 keeps one number a group
+    def each(scale: Any) -> Any:  # MXNet 1.9 has one number a group
         scale = scale.repeat_interleave(x.shape[1] // scale.shape[0])
         return scale.reshape([1, -1] + [1] * (x.dim() - 2))
 

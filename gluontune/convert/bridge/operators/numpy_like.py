@@ -1,4 +1,4 @@
-"""Operators of ``mx.np`` that ``mx.nd`` has not, or has otherwise."""
+"""Operators of ``mx.np`` that ``mx.nd`` lacks or defines differently."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def hsplit(x: Any, indices: Any = (), axis: int = 1, squeeze_axis: bool = False,
 
 
 def _chosen(draw: Draw) -> Sample:
-    """MXNet's gradient is the other side's (``references.FAULTS``)."""
+    """MXNet returns the other side's gradient (``references.FAULTS``)."""
     shape = draw.pick([(3, 4), (2, 3, 4)])
     return Sample([("index", (3, 4), 2), ("normal", shape)], {"scalar": draw.pick([0.0, -1e4, 0.7])}, grads=False)
 

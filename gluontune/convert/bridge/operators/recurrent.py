@@ -40,7 +40,7 @@ def _sample(draw: Draw) -> Sample:
 @operator("RNN", stateful=True, sample=_sample, many=lambda attrs: bool(attrs.get("state_outputs")),
           rounded=lambda attrs: attrs.get("mode") == "rnn_relu")  # fmt: skip
 class RNN(torch.nn.Module):
-    """MXNet's and torch's gates stand in the same order; MXNet keeps all weights before all biases.
+    """MXNet's and torch's gates have the same order; MXNet's array has all weights before all biases.
 
     Projections, sequences of different lengths and clipped cells, which MXNet has on GPUs alone, are computed step by
     step.

@@ -15,7 +15,7 @@ torch: Any = pytorch.torch()
 
 
 def dims(x: Any, axis: Any, exclude: bool = False) -> tuple[int, ...]:
-    """The axes that MXNet means: none or () is all; ``exclude`` turns them round."""
+    """MXNet's axes: None or () is all; ``exclude`` inverts the choice."""
     return axes_of(x.dim(), axis, exclude)
 
 
@@ -33,7 +33,7 @@ def _extreme(best: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
         over = dims(x, axis, exclude)
         found = best(x.detach(), over, keepdim=True)
-        mask = (x.detach() == found).to(x.dtype)  # equal ones have the whole gradient each
+        mask = (x.detach() == found).to(x.dtype)  # equal ones get the whole gradient each
         found = found + ((x - x.detach()) * mask).sum(over, keepdim=True)
         return found if keepdims else found.squeeze(over)
 
@@ -146,7 +146,7 @@ def softmax_activation(x: Any, mode: str = "instance") -> Any:
 
 
 class _OwnGradient(torch.autograd.Function):
-    """An output layer: its gradient is that of its loss, whatever comes back to it."""
+    """An output layer: its gradient is that of its loss, independent of the incoming gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, output: Any, gradient: Any) -> Any:
@@ -232,7 +232,7 @@ def ctc_loss(x: Any, label: Any, *lengths: Any, use_data_lengths: bool = False, 
     first, label = blank_label == "first", label.long()
     if use_label_lengths:
         count = given.pop(0).long()
-    else:  # up to the first that pads
+    else:  # up to the first padding
         count = (label != (0 if first else -1)).long().cumprod(1).sum(1)
     blank = 0 if first else x.shape[2] - 1
     scores = torch.log_softmax(x, 2)

@@ -163,7 +163,7 @@ def _joined(draw: Draw) -> Sample:
 
 @operator("_npi_concatenate", sample=_joined)
 def np_concatenate(*arrays: Any, axis: Any = 0, dim: int = 1) -> Any:
-    flat = axis in (None, "None")  # MXNet's own table of attributes lacks it, so it comes as text
+    flat = axis in (None, "None")  # missing in MXNet's table of attributes, hence text
     return torch.cat([a.reshape(-1) for a in arrays]) if flat else torch.cat(arrays, int(axis))
 
 
@@ -234,7 +234,7 @@ def pad(x: Any, mode: str, pad_width: Any, constant_value: float = 0.0) -> Any:
 
 def _np_pad_sample(draw: Draw) -> Sample:
     mode = draw.pick(["constant", "edge", "reflect", "symmetric", "maximum", "minimum"])
-    grads = mode == "constant"  # MXNet has none of the others
+    grads = mode == "constant"  # MXNet lacks the other gradients
     attrs = {"mode": mode, "pad_width": ((0, 0), (draw.int(0, 2), 1), (2, draw.int(0, 2)))}
     more = {"constant_value": draw.pick([0.0, 0.5])} if mode == "constant" else {}
     return Sample([("normal", (2, 3, 4))], {**attrs, **more}, grads=grads)

@@ -1,4 +1,4 @@
-"""What detection, segmentation and pose nets need: boxes, resizing, regions of interest."""
+"""Operators of detection, segmentation and pose nets: boxes, resizing, regions of interest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bilinear_resize(
     else:
         size = tuple(resized(n, s, mode) for n, s in zip(x.shape[2:], (scale_height, scale_width)))
     for axis, side in enumerate(size, 2):
-        x = x.narrow(axis, 0, 1) if side == 1 else x  # of one pixel MXNet makes the first, and no mean
+        x = x.narrow(axis, 0, 1) if side == 1 else x  # from one pixel MXNet takes the first, not the mean
     if x.dtype != torch.float64:
         return F.interpolate(x, size, mode="bilinear", align_corners=align_corners)
     for axis in (3, 2):
@@ -51,7 +51,7 @@ def bilinear_resize(
 
 
 def _between(x: Any, axis: int, size: int, align_corners: bool) -> Any:
-    """Resize one axis; MXNet has the places between the pixels in float32, whatever the pixels are."""
+    """Resize one axis; MXNet computes sample positions in float32 for any dtype."""
     count = x.shape[axis]
     place = torch.arange(size, device=x.device, dtype=torch.float32)
     if align_corners:
@@ -147,7 +147,7 @@ def _nms_sample(draw: Draw) -> Sample:
              "topk": draw.pick([-1, 0, 3]), "score_index": 1, "id_index": draw.pick([-1, 0]),
              "force_suppress": draw.pick([True, False]), "background_id": draw.pick([-1, 0]),
              "out_format": draw.pick(["corner", "center"])}  # fmt: skip
-    # MXNet's gradient does not know of the conversion to the other format
+    # MXNet's gradient ignores the conversion of formats
     return Sample(
         [("detections", draw.pick([(6, 6), (2, 7, 6), (2, 300, 6)]))], attrs, grads=attrs["out_format"] == "corner"
     )
@@ -176,7 +176,7 @@ def box_nms(x: Any, overlap_thresh: float = 0.5, valid_thresh: float = 0.0, topk
 
 def _survivors(x: Any, overlap: float, least: float, topk: int, coords: int, score: int, identity: int, background: int,
                force: bool, form: str) -> tuple[Any, Any]:  # fmt: skip
-    """Which rows are filled, and from which rows of ``x``: the best first, what is suppressed left out."""
+    """The filled rows and their sources in ``x``: the best first, without suppressed ones."""
     count = x.shape[1]
     valid = x[..., score] > least
     if identity >= 0:
@@ -187,7 +187,7 @@ def _survivors(x: Any, overlap: float, least: float, topk: int, coords: int, sco
     head = order[:, :first]
     rows = x.gather(1, head.unsqueeze(-1).expand(-1, -1, x.shape[2]))
     boxes, kept = corners(rows[..., coords : coords + 4], form), valid.gather(1, head)
-    for start in range(0, first, _RANKS):  # not all with all: thousands of boxes would take gigabytes
+    for start in range(0, first, _RANKS):  # in parts: all pairs of thousands of boxes take gigabytes
         over = overlaps(boxes[:, start : start + _RANKS], boxes[:, start:]) > overlap
         if identity >= 0 and not force:
             names = rows[:, start:, identity]
@@ -212,7 +212,7 @@ def roi_align(x: Any, rois: Any, pooled_size: Any, spatial_scale: float, sample_
     if position_sensitive:
         raise GluontuneError("ROIAlign with position_sensitive is not known to the bridge")
     rows, columns = pooled_size if len(pooled_size) == 2 else (pooled_size[0],) * 2
-    if sample_ratio <= 0:  # as many samples as each region has pixels: one region after the other
+    if sample_ratio <= 0:  # as many samples as pixels: one region after the other
         sides = ((rois[:, 3:] - rois[:, 1:3]) * spatial_scale).detach().clamp(min=0.0 if aligned else 1.0)
         each = [(max(1, -(-h // rows)), max(1, -(-w // columns))) for w, h in sides.ceil().long().tolist()]
     else:
@@ -223,8 +223,8 @@ def roi_align(x: Any, rois: Any, pooled_size: Any, spatial_scale: float, sample_
 
 
 def _aligned(x: Any, rois: Any, pooled: tuple[int, int], scale: float, samples: tuple[int, int], aligned: bool) -> Any:
-    """Each bin as a weighted sum of pixels, gathered from a table of all: no region has a copy of its image."""
-    rois = rois.detach()  # MXNet has no gradient for them
+    """Each bin as a weighted sum of pixels from one table, without a copy of the image for each region."""
+    rois = rois.detach()  # without gradient in MXNet
     height, width = x.shape[2:]
     start = rois[:, 1:3] * scale - (0.5 if aligned else 0.0)
     size = rois[:, 3:] * scale - (0.5 if aligned else 0.0) - start
@@ -240,7 +240,7 @@ def _aligned(x: Any, rois: Any, pooled: tuple[int, int], scale: float, samples: 
     where = (first + rows * width)[:, :, None, :, None] + columns[:, None, :, None, :]
     shares = of_rows[:, :, None, :, None] * of_columns[:, None, :, None, :]
     # A region of image -1 (of another level of gluoncv's pyramids) is zero, as on MXNet's GPUs; its CPU kernel leaves
-    # there what the memory held.
+    # uninitialized memory.
     shares = shares * (rois[:, 0] >= 0)[:, None, None, None, None]
     table = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
     found = torch.nn.functional.embedding_bag(
