@@ -19,7 +19,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.parallel.shared import SharedWeights
 from gluontune.runtime import mxnet
 
-_WORTH_A_THREAD = 262_144  # weights: passing fewer to a thread costs more than adding them
+WORTH_A_THREAD = 262_144  # weights: passing fewer to a thread costs more than adding them
 
 
 class Averaging(ABC):
@@ -128,15 +128,16 @@ class SharedUpdates(Averaging):
         arrays: returns the NDArrays of the parameters, float32, on one context.
         averaged: for each, whether changes are divided by the number of learners: for running statistics, for which
             the sum of several learners' changes would overshoot.
-        path: of the shared memory.
+        path: of the shared memory. thread_from: number of weights from which a thread exchanges them.
 
     Source: Zhang et al., *GaDei: On scale-up training as a service for deep learning*, 2017 (deck 001); Recht et al.,
     *Hogwild!*, 2011.
     """
 
     def __init__(
-        self, arrays: Callable[[], list[Any]], every: int, world: int, *, averaged: Sequence[bool], path: str, rank: int
-    ):
+        self, arrays: Callable[[], list[Any]], every: int, world: int, *, averaged: Sequence[bool], path: str,
+        rank: int, thread_from: int = WORTH_A_THREAD,
+    ):  # fmt: skip
         super().__init__(arrays, every, world)
         sample = arrays()
         wrong = [str(np.dtype(a.dtype)) for a in sample if np.dtype(a.dtype) != np.float32]
@@ -155,6 +156,7 @@ class SharedUpdates(Averaging):
         self.shared = SharedWeights(path, self._mine, mark=mark, rank=rank, world=world)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gluontune-exchange")
         self._pending: Future[None] | None = None
+        self._thread_from = thread_from
 
     def publish(self, steps_taken: int = 0) -> None:
         self._settle()
@@ -189,7 +191,7 @@ class SharedUpdates(Averaging):
         self._now += self._others
         put_back(self._now, arrays, views)
         self._now, self._mine = self._mine, self._now
-        if len(self._mine) < _WORTH_A_THREAD:
+        if len(self._mine) < self._thread_from:
             self._round_trip(self.steps_taken)
         else:
             self._pending = self._thread.submit(self._round_trip, self.steps_taken)

@@ -48,6 +48,10 @@ class Registry(Generic[T]):
         self._entries[name] = entry
         return entry
 
+    def remove(self, name: str) -> None:
+        """Remove an entry, such as one of a plug-in."""
+        del self._entries[name]
+
     def alias(self, other: str, name: str) -> None:
         """Make ``other`` a second name of the entry ``name``, which listings omit."""
         self._aliases[other] = name

@@ -156,6 +156,12 @@ def _read_file(path: str) -> bytes:
         os.close(handle)
 
 
+def start_worker() -> subprocess.Popen[bytes]:
+    """A process that runs :func:`serve`."""
+    command = python("-c", "from gluontune.records.blocks import serve; serve()")
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
 class BlockMaker:
     """Makes blocks on ``workers`` threads, in order, a few ahead.
 
@@ -164,13 +170,18 @@ class BlockMaker:
         workers: threads.
         processes: use a worker process for each thread.
         check: also check the data of copied files.
+        start: starts a worker process.
 
     Raises:
         GluontuneError: a worker process died.
     """
 
-    def __init__(self, transform: Transform, workers: int, processes: bool, check: bool = False):
+    def __init__(
+        self, transform: Transform, workers: int, processes: bool, check: bool = False,
+        start: Callable[[], subprocess.Popen[bytes]] = start_worker,
+    ):  # fmt: skip
         self.transform, self.workers, self.processes, self.check = transform, workers, processes, check
+        self._start = start
         self._mine = threading.local()
         bulk = transform.copies or transform.recoding is not None
         self.gatherer = BulkCopier.find() if bulk and not processes else None
@@ -193,7 +204,7 @@ class BlockMaker:
             return make_block(items, first, self.transform, self.gatherer, self._stopped.is_set, self.check)
         child = getattr(self._mine, "child", None)
         if child is None:
-            child = self._mine.child = _start_child()
+            child = self._mine.child = self._start()
             self._children.append(child)
         try:
             _send(child.stdin, (items, first, self.transform))
@@ -228,11 +239,6 @@ class BlockMaker:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _start_child() -> subprocess.Popen[bytes]:
-    command = python("-c", "from gluontune.records.blocks import serve; serve()")
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _send(stream: Any, value: Any) -> None:

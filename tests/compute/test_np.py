@@ -153,7 +153,7 @@ def test_bfloat16_refuses_np_nets_whose_operators_amp_does_not_cast(set_np, monk
     net = nn.Dense(2, in_units=3)
     net.initialize()
     refuse_np(net)
-    monkeypatch.setattr(process, "_started", "bfloat16")
+    monkeypatch.setattr(process, "started_dtype", lambda: "bfloat16")
     with pytest.raises(UsageError, match=r"AMP casts operators of mx\.nd only"):
         refuse_np(net)
 

@@ -335,7 +335,7 @@ def test_an_operator_of_ones_own():
         module = gt.bridge.to_torch(_symbol(("my_scale", {"by": "3"}, [])))
         assert module(torch.ones(2)).tolist() == [3.0, 3.0]
     finally:
-        registry._entries.pop("my_scale", None)
+        registry.remove("my_scale")
 
 
 def test_nets_that_have_no_graph_are_refused():

@@ -255,13 +255,13 @@ def test_layers_that_int8_blurs_stay_float_until_the_classes_agree(tmp_path):
         export.quantize_onnx(source, target, images, agree_pct=101)
 
 
-def test_a_net_that_int8_cannot_hold_is_refused_and_nothing_is_written(tmp_path, monkeypatch):
-    from gluontune.convert.onnx import quantize
-
+def test_a_net_that_int8_cannot_hold_is_refused_and_nothing_is_written(tmp_path):
     net = small_cnn()
     export.to_onnx(net, tmp_path / "net.onnx", image_shape=SHAPE)
     images = np.random.default_rng(0).normal(size=(32, SHAPE[2], *SHAPE[:2])).astype("float32")
-    monkeypatch.setattr(quantize, "_agreement", lambda *_: 12.5)
-    with pytest.raises(GluontuneError, match=r"net\.onnx: in int8 at most 12\.50 % of 32 images .* is the net trained"):
+    # Even 32 of 32 images do not prove 99 %.
+    with pytest.raises(
+        GluontuneError, match=r"net\.onnx: in int8 at most \d+\.\d\d % of 32 images .* is the net trained"
+    ):
         export.quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", images, agree_pct=99)
     assert not (tmp_path / "int8.onnx").exists() and not list(tmp_path.glob(".*"))

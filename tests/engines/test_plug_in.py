@@ -110,9 +110,10 @@ class ThreadSite(LocalRanks):
 
 
 @pytest.fixture
-def recipe(monkeypatch):
-    monkeypatch.setattr(ENGINES, "_entries", {**dict(ENGINES.items()), "numpy": CARD})
-    return gt.Recipe(backend="numpy", loader="resident", train_samples=512, val_samples=128, learning_rate=0.05)
+def recipe():
+    ENGINES.add("numpy", CARD)
+    yield gt.Recipe(backend="numpy", loader="resident", train_samples=512, val_samples=128, learning_rate=0.05)
+    ENGINES.remove("numpy")
 
 
 def test_it_learns_and_its_result_is_like_any_other(recipe):

@@ -14,7 +14,7 @@ from ranks import parameters_after
 
 import gluontune as gt
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.parallel import averaging, horovod
+from gluontune.parallel import horovod
 from gluontune.parallel.averaging import HorovodAveraging, SharedUpdates, flat_views
 from gluontune.parallel.shared import SharedWeights, create, steps_of
 from gluontune.recipe import Recipe
@@ -36,15 +36,14 @@ def memory():
     os.close(handle)
 
 
-def learner(path, rank, arrays, every=1, world=2):
-    return SharedUpdates(lambda: arrays, every, world, averaged=[False, True], path=path, rank=rank)
+def learner(path, rank, arrays, every=1, world=2, **options):
+    return SharedUpdates(lambda: arrays, every, world, averaged=[False, True], path=path, rank=rank, **options)
 
 
 @pytest.mark.parametrize("thread_from", [0, 10**9])
-def test_changes_of_all_learners_add_up_and_statistics_are_averaged(memory, monkeypatch, thread_from):
-    monkeypatch.setattr(averaging, "_WORTH_A_THREAD", thread_from)
+def test_changes_of_all_learners_add_up_and_statistics_are_averaged(memory, thread_from):
     nets = [[mx.nd.ones((4, 3)), mx.nd.zeros((5,))] for _ in range(2)]
-    learners = [learner(memory, rank, nets[rank]) for rank in (0, 1)]
+    learners = [learner(memory, rank, nets[rank], thread_from=thread_from) for rank in (0, 1)]
     for one in learners:
         one.publish()
     for _ in range(10):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import json
@@ -29,7 +30,7 @@ from gluontune.records import (
     raw_to_pixels,
     verify,
 )
-from gluontune.records.blocks import BlockMaker
+from gluontune.records.blocks import BlockMaker, start_worker
 from gluontune.records.sources import read_source
 from gluontune.records.transform import Transform
 
@@ -383,26 +384,27 @@ def test_worker_processes_make_the_same_file(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(packer_room, "available", lambda: False)  # with the compiled codec, threads do
     monkeypatch.setattr(packer_room, "BLOCK_BYTES", 6000)
     started = []
-    original = blocks_room._start_child
-    monkeypatch.setattr(blocks_room, "_start_child", lambda: started.append(original()) or started[-1])
+
+    def start():
+        started.append(start_worker())
+        return started[-1]
+
+    monkeypatch.setattr(packer_room, "BlockMaker", functools.partial(BlockMaker, start=start))
     processes = pack(folder, tmp_path / "processes.rec", workers=2)
     assert started and all(child.poll() is not None for child in started)  # used, and none is left
     assert (tmp_path / "threads.rec").read_bytes() == (tmp_path / "processes.rec").read_bytes()
     assert processes.skipped == threads.skipped and len(threads.skipped) == 1
 
 
-def test_a_dead_worker_process_is_an_error_not_a_hang(folder, monkeypatch):
-    original = blocks_room._start_child
-
+def test_a_dead_worker_process_is_an_error_not_a_hang(folder):
     def doomed():
-        child = original()
+        child = start_worker()
         child.kill()
         return child
 
-    monkeypatch.setattr(blocks_room, "_start_child", doomed)
     items = read_source(folder).items
     before = threading.active_count()
-    with BlockMaker(Transform(), 2, True) as maker, pytest.raises(GluontuneError, match="worker died"):
+    with BlockMaker(Transform(), 2, True, start=doomed) as maker, pytest.raises(GluontuneError, match="worker died"):
         list(maker.blocks([(items, 0), (items, 0)]))
     assert threading.active_count() == before
 

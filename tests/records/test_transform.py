@@ -93,7 +93,7 @@ def test_a_plain_file_is_copied_where_nothing_changes_it(options, copied):
 @pytest.mark.parametrize("kind", ["png", "jpg", "jpg without the codec"])
 def test_the_shorter_side_is_what_was_asked(kind, shape, resize, size, monkeypatch):
     if kind == "jpg without the codec":
-        monkeypatch.setattr(native, "_loaded", [None])
+        monkeypatch.setattr(native, "load", lambda: None)
         kind = "jpg"
     data = png(noise(*shape)) if kind == "png" else jpg(noise(*shape))
     made, _ = Transform(resize=resize)(data)

@@ -90,7 +90,7 @@ def operator(*names: str, **entry: Any) -> Callable[[Any], Any]:
     ...     return x * 2
     >>> OPERATORS["my_double"].run(3)
     6
-    >>> del OPERATORS._entries["my_double"]
+    >>> OPERATORS.remove("my_double")
     """
 
     def add(run: Any) -> Any:
