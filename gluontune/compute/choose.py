@@ -163,16 +163,9 @@ def _as_it_is(net: Any, why: str, trials: Sequence[Trial] = ()) -> HybridizeRepo
 
 
 def _raced(
-    net: Any,
-    inputs: tuple[Any, ...],
-    batches: list[tuple[Any, ...]],
-    step: Callable[[], None],
-    names: tuple[str, ...],
-    budget: Budget,
-    rounds: int,
-    began: float,
-    key: str,
-) -> HybridizeReport:
+    net: Any, inputs: tuple[Any, ...], batches: list[tuple[Any, ...]], step: Callable[[], None],
+    names: tuple[str, ...], budget: Budget, rounds: int, began: float, key: str,
+) -> HybridizeReport:  # fmt: skip
     refused: list[str] = []
 
     def hold(given: Sequence[str]) -> tuple[str, ...]:

@@ -36,14 +36,9 @@ class LossScaler:
     max_scale = 2.0**24
 
     def __init__(
-        self,
-        init_scale: float = 2.0**16,
-        *,
-        factor: float = 2.0,
-        growth_steps: int = 2000,
-        dynamic: bool = True,
-        patience: int = 10,
-    ):
+        self, init_scale: float = 2.0**16, *, factor: float = 2.0, growth_steps: int = 2000,
+        dynamic: bool = True, patience: int = 10,
+    ):  # fmt: skip
         if not init_scale >= 1 or not factor > 1 or growth_steps < 1:
             raise UsageError(
                 f"loss scaler init_scale={init_scale}, factor={factor}, growth_steps={growth_steps}: "

@@ -186,17 +186,10 @@ class Document:
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        work: str,
-        schema: int,
-        fields: Mapping[str, Any],
-        machine: Facts,
-        *,
+        self, path: Path | None, work: str, schema: int, fields: Mapping[str, Any], machine: Facts, *,
         asked: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda document: document["given"],
-        usual: Mapping[str, Any] | None = None,
-        resume: bool = False,
-    ):
+        usual: Mapping[str, Any] | None = None, resume: bool = False,
+    ):  # fmt: skip
         self.path = path
         if path is not None:
             writable_folder(path.parent)

@@ -84,14 +84,10 @@ class PipedProcess(Heard):
         os.set_inheritable(writing, True)
         try:
             self.process = subprocess.Popen(
-                [*argv, "--events", str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=log if apart else None,
-                stderr=subprocess.STDOUT if apart else None,
-                env=dict(env),
-                pass_fds=(writing,),
+                [*argv, "--events", str(writing)], stdin=subprocess.PIPE, stdout=log if apart else None,
+                stderr=subprocess.STDOUT if apart else None, env=dict(env), pass_fds=(writing,),
                 start_new_session=apart,
-            )
+            )  # fmt: skip
         except OSError:
             os.close(reading)
             log.close()

@@ -239,15 +239,9 @@ class FileSplit(Split):
     """
 
     def __init__(
-        self,
-        slug: str,
-        part: str,
-        root: PathLike,
-        names: Sequence[str],
-        labels: Any,
-        classes: Sequence[str],
+        self, slug: str, part: str, root: PathLike, names: Sequence[str], labels: Any, classes: Sequence[str],
         places: Any = None,
-    ):
+    ):  # fmt: skip
         super().__init__(slug, part, labels, classes, np.arange(len(names)) if places is None else places)
         self._root, self._names = os.fspath(root), list(names)
 

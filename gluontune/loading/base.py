@@ -62,19 +62,10 @@ class Loader(ABC):
     transform: Callable[[Any, Any, int, int], tuple[Any, Any]] | None = None
 
     def __init__(
-        self,
-        split: Any,
-        *,
-        batch_size: int,
-        image_shape: Sequence[int],
-        augment: str = "none",
-        shuffle: bool = False,
-        seed: int = 0,
-        last_batch: str = "discard",
-        rank: int = 0,
-        world_size: int = 1,
+        self, split: Any, *, batch_size: int, image_shape: Sequence[int], augment: str = "none",
+        shuffle: bool = False, seed: int = 0, last_batch: str = "discard", rank: int = 0, world_size: int = 1,
         partition: str = "shard",
-    ):
+    ):  # fmt: skip
         self.split = split
         self.batch_size = int(batch_size)
         self.image_shape = check_shape(image_shape)

@@ -159,14 +159,9 @@ class RecordDataset:
     """
 
     def __init__(
-        self,
-        path: Union[str, os.PathLike[str]],
-        transform: Optional[Callable[[Any], Any]] = None,
-        kind: str = "tensor",
-        channels: int = 3,
-        boxes: bool = False,
-        fields: Optional[Sequence[str]] = None,
-    ):
+        self, path: Union[str, os.PathLike[str]], transform: Optional[Callable[[Any], Any]] = None,
+        kind: str = "tensor", channels: int = 3, boxes: bool = False, fields: Optional[Sequence[str]] = None,
+    ):  # fmt: skip
         if kind not in KINDS or channels not in (0, 1, 3):
             raise UsageError(f"kind={kind!r}, channels={channels}: kind is {', '.join(KINDS)}; channels 0, 1, 3")
         self.reader = RecordReader(path)

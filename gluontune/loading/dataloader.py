@@ -99,16 +99,9 @@ class SafeDataLoader:
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        order: Any,
-        *,
-        num_workers: int = 0,
-        prefetch: int | None = None,
-        pin_memory: bool = False,
-        batchify_fn: Callable[..., Any] | None = None,
-        timeout: int = 120,
-    ):
+        self, dataset: Any, order: Any, *, num_workers: int = 0, prefetch: int | None = None,
+        pin_memory: bool = False, batchify_fn: Callable[..., Any] | None = None, timeout: int = 120,
+    ):  # fmt: skip
         if num_workers < 0 or (prefetch is not None and prefetch < 0):
             raise UsageError(f"num_workers={num_workers}, prefetch={prefetch}: give whole numbers of at least 0")
         self._batches = _EpochBatches(order)

@@ -272,15 +272,9 @@ class GluonLoader(Loader):
     yields = "float32-nchw"
 
     def __init__(
-        self,
-        split: Any,
-        *,
-        num_workers: int = 0,
-        prefetch: int | None = None,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        **order: Any,
-    ):
+        self, split: Any, *, num_workers: int = 0, prefetch: int | None = None,
+        mean: Sequence[float] | None = None, std: Sequence[float] | None = None, **order: Any,
+    ):  # fmt: skip
         super().__init__(split, **order)
         self.num_workers, self.prefetch, self.mean, self.std = int(num_workers), prefetch, mean, std
         flag = 1 if self.image_shape[2] == 3 else 0

@@ -93,14 +93,9 @@ class Bench:
     """The data, the step, and the measurement of points."""
 
     def __init__(
-        self,
-        split: Any,
-        shape: tuple[int, int, int],
-        batch_size: int,
-        augment: str,
-        seconds: float,
+        self, split: Any, shape: tuple[int, int, int], batch_size: int, augment: str, seconds: float,
         progress: Progress | None,
-    ):
+    ):  # fmt: skip
         self.split, self.shape, self.batch_size, self.augment = split, shape, batch_size, augment
         self.seconds, self.say = seconds, progress or (lambda line: None)
         self.cores = Cpu().usable_cores()

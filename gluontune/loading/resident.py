@@ -50,17 +50,10 @@ class ResidentLoader(Loader):
     yields = "uint8-nhwc"
 
     def __init__(
-        self,
-        split: Any,
-        *,
-        batch_size: int,
-        image_shape: Sequence[int],
-        num_workers: int = 0,
-        prefetch: int | None = None,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
+        self, split: Any, *, batch_size: int, image_shape: Sequence[int], num_workers: int = 0,
+        prefetch: int | None = None, mean: Sequence[float] | None = None, std: Sequence[float] | None = None,
         **order: Any,
-    ):
+    ):  # fmt: skip
         super().__init__(split, batch_size=batch_size, image_shape=image_shape, **order)
         self.num_workers, self.prefetch, self.mean, self.std = int(num_workers), prefetch, mean, std
         height, width, channels = self.image_shape

@@ -208,18 +208,10 @@ class ThreadedLoader(Loader):
     yields = "uint8-nhwc"
 
     def __init__(
-        self,
-        split: Any,
-        *,
-        batch_size: int,
-        image_shape: Sequence[int],
-        num_workers: int = 0,
-        prefetch: int | None = None,
-        scaled: bool = True,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        **order: Any,
-    ):
+        self, split: Any, *, batch_size: int, image_shape: Sequence[int], num_workers: int = 0,
+        prefetch: int | None = None, scaled: bool = True, mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None, **order: Any,
+    ):  # fmt: skip
         super().__init__(split, batch_size=batch_size, image_shape=image_shape, **order)
         if num_workers < 0 or (prefetch is not None and prefetch < 0):
             raise UsageError(f"num_workers={num_workers}, prefetch={prefetch}: give whole numbers of at least 0")

@@ -25,16 +25,9 @@ GPU_FIELDS = (
 
 # Bits of nvmlClocksThrottleReasons (nvml.h); those of the second group mean heat.
 _REASONS = {
-    0x1: "idle",
-    0x2: "application clocks",
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "thermal (software)",
-    0x40: "thermal (hardware)",
-    0x80: "power brake",
-    0x100: "display clock",
-}
+    0x1: "idle", 0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
+    0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake", 0x100: "display clock",
+}  # fmt: skip
 _THERMAL = 0x20 | 0x40
 
 
@@ -74,12 +67,9 @@ class NvmlSampler:
     """
 
     def __init__(
-        self,
-        gpus: Union[str, Iterable[int]] = "auto",
-        pynvml: Any = None,
-        pcie: bool = False,
+        self, gpus: Union[str, Iterable[int]] = "auto", pynvml: Any = None, pcie: bool = False,
         environ: Mapping[str, str] | None = None,
-    ):
+    ):  # fmt: skip
         self.note = ""
         self.names: dict[str, str] = {}
         self._handles: dict[str, Any] = {}

@@ -127,16 +127,9 @@ class StepPhases:
     """
 
     def __init__(
-        self,
-        sync: Callable[[], Any],
-        every: int = 50,
-        *,
-        skip: int = 2,
-        least: int = 3,
-        max_overhead: float = 0.005,
-        clock: Callable[[], float] = time.perf_counter,
-        seed: int = 0,
-    ):
+        self, sync: Callable[[], Any], every: int = 50, *, skip: int = 2, least: int = 3,
+        max_overhead: float = 0.005, clock: Callable[[], float] = time.perf_counter, seed: int = 0,
+    ):  # fmt: skip
         if every < 1 or skip < 0:
             raise UsageError(f"StepPhases(every={every}, skip={skip}): sample one step in 1 or more, skip 0 or more")
         self._sync, self._clock = sync, clock

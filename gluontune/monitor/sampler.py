@@ -89,18 +89,11 @@ class Monitor:
     """
 
     def __init__(
-        self,
-        pid: Union[int, Iterable[int], str, None] = None,
-        period_s: float = 0.25,
-        gpus: Union[str, Iterable[int]] = "auto",
-        *,
-        devices: Sequence[SampledDevice] = (),
-        max_samples: int = 36_000,
-        on_sample: Callable[[Sample], None] | None = None,
-        pcie: bool = False,
-        pynvml: Any = None,
-        clock: Callable[[], float] = time.monotonic,
-    ):
+        self, pid: Union[int, Iterable[int], str, None] = None, period_s: float = 0.25,
+        gpus: Union[str, Iterable[int]] = "auto", *, devices: Sequence[SampledDevice] = (),
+        max_samples: int = 36_000, on_sample: Callable[[Sample], None] | None = None, pcie: bool = False,
+        pynvml: Any = None, clock: Callable[[], float] = time.monotonic,
+    ):  # fmt: skip
         if isinstance(period_s, bool) or not isinstance(period_s, (int, float)) or not math.isfinite(period_s):
             raise UsageError(f"period_s={period_s!r}: give a number of seconds such as 0.25")
         if period_s < _SHORTEST_S:

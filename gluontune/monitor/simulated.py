@@ -40,14 +40,9 @@ class SimulatedDevice:
     """
 
     def __init__(
-        self,
-        ms_per_batch: float,
-        *,
-        queue_depth: int = 8,
-        name: str = "simulated",
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], Any] = time.sleep,
-    ):
+        self, ms_per_batch: float, *, queue_depth: int = 8, name: str = "simulated",
+        clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], Any] = time.sleep,
+    ):  # fmt: skip
         if not (isinstance(ms_per_batch, (int, float)) and math.isfinite(ms_per_batch) and ms_per_batch > 0):
             raise UsageError(f"SimulatedDevice(ms_per_batch={ms_per_batch!r}): give milliseconds above 0")
         if queue_depth < 1:

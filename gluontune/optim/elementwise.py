@@ -131,13 +131,9 @@ class GTAdaMax(_OneByOne):
     clips_decayed = True
 
     def __init__(
-        self,
-        learning_rate: float = 0.002,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        self, learning_rate: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
         **kwargs: Any,
-    ):
+    ):  # fmt: skip
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
@@ -164,14 +160,9 @@ class GTNadam(_OneByOne):
     clips_decayed = True
 
     def __init__(
-        self,
-        learning_rate: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        schedule_decay: float = 0.004,
-        **kwargs: Any,
-    ):
+        self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
+        schedule_decay: float = 0.004, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.beta1, self.beta2, self.epsilon, self.schedule_decay = beta1, beta2, epsilon, schedule_decay
         self._products = [1.0]

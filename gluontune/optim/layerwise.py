@@ -46,14 +46,9 @@ class GTAdam(mx.optimizer.Adam):
     """
 
     def __init__(
-        self,
-        learning_rate: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        lazy_update: bool = True,
-        **kwargs: Any,
-    ):
+        self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
+        lazy_update: bool = True, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(learning_rate, _float32(beta1), _float32(beta2), epsilon, lazy_update, **kwargs)
 
 
@@ -146,16 +141,10 @@ class GTLAMB(GTAdamW):
     """
 
     def __init__(
-        self,
-        learning_rate: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        lower_bound: float | None = None,
-        upper_bound: float | None = None,
-        bias_correction: bool = True,
+        self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6,
+        lower_bound: float | None = None, upper_bound: float | None = None, bias_correction: bool = True,
         **kwargs: Any,
-    ):
+    ):  # fmt: skip
         super().__init__(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)
         self.bias_correction, self.lower_bound, self.upper_bound = bias_correction, lower_bound, upper_bound
 

@@ -13,15 +13,9 @@ class _TrustSGD(TunedOptimizer):
     """SGD with momentum, and a trust ratio on the rate of each layer, in a few kernels for all layers."""
 
     def __init__(
-        self,
-        momentum: float = 0.0,
-        lazy_update: bool = True,
-        eta: float | None = None,
-        eps: float = 0.0,
-        momentum_correction: bool = True,
-        trust_coefficient: float = 0.001,
-        **kwargs: Any,
-    ):
+        self, momentum: float = 0.0, lazy_update: bool = True, eta: float | None = None, eps: float = 0.0,
+        momentum_correction: bool = True, trust_coefficient: float = 0.001, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(**kwargs)
         self.momentum = momentum
         self.lazy_update = lazy_update  # for row_sparse gradients, unsupported here
@@ -182,19 +176,11 @@ class GTLBSGD(_TrustSGD):
     """
 
     def __init__(
-        self,
-        momentum: float = 0.0,
-        multi_precision: bool = False,
-        warmup_strategy: str = "linear",
-        warmup_epochs: float = 5,
-        batch_scale: int = 1,
-        updates_per_epoch: int = 32,
-        begin_epoch: int = 0,
-        num_epochs: int = 60,
-        warmup_updates: int | None = None,
-        trust_coefficient: float = 0.001,
+        self, momentum: float = 0.0, multi_precision: bool = False, warmup_strategy: str = "linear",
+        warmup_epochs: float = 5, batch_scale: int = 1, updates_per_epoch: int = 32, begin_epoch: int = 0,
+        num_epochs: int = 60, warmup_updates: int | None = None, trust_coefficient: float = 0.001,
         **kwargs: Any,
-    ):
+    ):  # fmt: skip
         super().__init__(
             momentum=momentum, trust_coefficient=trust_coefficient, multi_precision=multi_precision, **kwargs
         )

@@ -133,18 +133,10 @@ class GTMuon(GTAdamW):
     """
 
     def __init__(
-        self,
-        momentum: float = 0.95,
-        beta1: float = 0.9,
-        beta2: float = 0.95,
-        epsilon: float = 1e-8,
-        rest: str = "adamw",
-        rest_momentum: float = 0.85,
-        ns_steps: int = 5,
-        fixed_norm: bool = False,
-        filters_only: bool = False,
-        **kwargs: Any,
-    ):
+        self, momentum: float = 0.95, beta1: float = 0.9, beta2: float = 0.95, epsilon: float = 1e-8,
+        rest: str = "adamw", rest_momentum: float = 0.85, ns_steps: int = 5, fixed_norm: bool = False,
+        filters_only: bool = False, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)
         self.momentum, self.rest, self.rest_momentum = momentum, rest, rest_momentum
         self.ns_steps, self.fixed_norm, self.filters_only = ns_steps, fixed_norm, filters_only

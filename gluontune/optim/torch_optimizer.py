@@ -136,17 +136,10 @@ class TorchOptimizer:
     """
 
     def __init__(
-        self,
-        name: str,
-        parameters: Mapping[str, Any],
-        schedule: Callable[[int], float],
-        *,
-        momentum: float = 0.9,
-        wd: float = 0.0,
-        lr_mult: Mapping[str, float] | None = None,
-        wd_mult: Mapping[str, float] | None = None,
-        **options: Any,
-    ):
+        self, name: str, parameters: Mapping[str, Any], schedule: Callable[[int], float], *,
+        momentum: float = 0.9, wd: float = 0.0, lr_mult: Mapping[str, float] | None = None,
+        wd_mult: Mapping[str, float] | None = None, **options: Any,
+    ):  # fmt: skip
         card = OPTIMIZERS[name]
         if card.name not in TORCH_RULES.names():
             raise UsageError(

@@ -41,17 +41,10 @@ class TunedTrainer(mx.gluon.Trainer):
     """
 
     def __init__(
-        self,
-        params: Any,
-        optimizer: Any,
-        *,
-        schedule: Any,
-        global_batch_size: int,
-        accumulate: int = 1,
-        clip_global_norm: float | None = None,
-        exchange: Callable[[list[Any]], None] | None = None,
+        self, params: Any, optimizer: Any, *, schedule: Any, global_batch_size: int, accumulate: int = 1,
+        clip_global_norm: float | None = None, exchange: Callable[[list[Any]], None] | None = None,
         **kwargs: Any,
-    ):
+    ):  # fmt: skip
         self.exchange = exchange
         self.schedule = self._first_schedule = schedule
         self.fixed_rate: float | None = None

@@ -99,13 +99,9 @@ def free_port(address: str, wanted: int = 0) -> int:
 def cluster_env(workers: int, servers: int, address: str, port: int) -> dict[str, str]:
     """The common variables of scheduler, servers and workers; ``address`` and ``port`` are the scheduler's."""
     return {
-        "DMLC_PS_ROOT_URI": address,
-        "DMLC_PS_ROOT_PORT": str(port),
-        "DMLC_NODE_HOST": address,
-        "DMLC_NUM_WORKER": str(workers),
-        "DMLC_NUM_SERVER": str(servers),
-        "PS_VERBOSE": "0",
-    }
+        "DMLC_PS_ROOT_URI": address, "DMLC_PS_ROOT_PORT": str(port), "DMLC_NODE_HOST": address,
+        "DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": str(servers), "PS_VERBOSE": "0",
+    }  # fmt: skip
 
 
 def start_cluster(workers: int, env: Mapping[str, str], *, under: Sequence[str] = ()) -> Cluster:

@@ -145,14 +145,10 @@ def expected(parts: Parts, devices: int, link: Link, algorithm: str = "ring", se
     lost = {"exchange": shown, "stragglers": slowest - alone, "input": whole - step}
     worst = max(lost, key=lambda name: lost[name])
     return {
-        "devices": devices,
-        "samples_per_sec": 1e3 * parts.batch * devices / whole,
-        "efficiency": one / whole,
-        "step_ms": whole,
-        "exchange_ms": exchange,
-        "exchange_share": shown / whole,
+        "devices": devices, "samples_per_sec": 1e3 * parts.batch * devices / whole, "efficiency": one / whole,
+        "step_ms": whole, "exchange_ms": exchange, "exchange_share": shown / whole,
         "bound_by": worst if lost[worst] > 0.02 * whole else "compute",
-    }
+    }  # fmt: skip
 
 
 def minimum_bandwidth(model_bytes: float, samples: float, batch: int, seconds_per_epoch: float) -> float:

@@ -61,14 +61,9 @@ class PartialFile:
     """
 
     def __init__(
-        self,
-        path: Path,
-        items: Sequence[Item],
-        start: int,
-        fingerprint: bytes,
-        resume: bool,
+        self, path: Path, items: Sequence[Item], start: int, fingerprint: bytes, resume: bool,
         classes: list[str] | None = None,
-    ):
+    ):  # fmt: skip
         self.path, self.items, self.start, self.fingerprint = path, items, start, fingerprint
         self.classes = classes
         self.rec = Path(f"{path}.part")

@@ -143,14 +143,11 @@ def diagnose(evidence: Evidence, keys: KeyScheme) -> VerifyReport:
     places = {d.index for d in damaged if d.index is not None}
     lacking = [(c.found.offset, c.incomplete) for c in evidence.checked if c.whole and c.incomplete]
     return VerifyReport(
-        evidence.path,
-        records,
-        whole=max(0, records - len(places) - alone),
-        damaged=damaged,
+        evidence.path, records, whole=max(0, records - len(places) - alone), damaged=damaged,
         unchecked=sum(c.whole and c.row < 0 for c in evidence.checked),
         incomplete=[Damage(positions.get(offset), offset, lacks) for offset, lacks in lacking],
         problems=list(evidence.problems),
-    )
+    )  # fmt: skip
 
 
 class _Positions:

@@ -59,20 +59,14 @@ def write_training(
     import jinja2
 
     text = jinja2.Template(_TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True).render(
-        recipe=recipe,
-        rate=expression(schedule, rates),
-        rules=sorted(f.__name__ for f in {optimizer.rule, exempt_name, *rates}),
-        rule=optimizer.rule.__name__,
+        recipe=recipe, rate=expression(schedule, rates),
+        rules=sorted(f.__name__ for f in {optimizer.rule, exempt_name, *rates}), rule=optimizer.rule.__name__,
         options={name: value for name, value in optimizer.options.items() if name != "clip_gradient"},
-        limit=optimizer.options.get("clip_gradient"),
-        updates=max(1, total // recipe.accumulate),
-        batch=batch,
-        augment=AUGMENTS[recipe.augment or data.augment],
-        lr_mult=dict(lr_mult),
-        wd_mult=dict(wd_mult),
+        limit=optimizer.options.get("clip_gradient"), updates=max(1, total // recipe.accumulate), batch=batch,
+        augment=AUGMENTS[recipe.augment or data.augment], lr_mult=dict(lr_mult), wd_mult=dict(wd_mult),
         mean=[round(float(value), 6) for value in data.mean],
         std=[round(float(value), 6) for value in data.std],
-    )
+    )  # fmt: skip
     rules = tidied(copied({f.__name__: f for f in (optimizer.rule, exempt_name, *rates)}, _HEADER))
     for name, content in (("train.py", tidied(text)), ("rules.py", rules)):
         with atomic_write(place / name) as stream:

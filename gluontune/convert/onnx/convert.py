@@ -228,13 +228,9 @@ def quiet() -> Iterator[None]:
 
 
 def _describe(
-    model: Any,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    preprocess: bool,
-    classes: Sequence[str],
-    metadata: Mapping[str, str],
-) -> None:
+    model: Any, mean: Sequence[float] | None, std: Sequence[float] | None, preprocess: bool,
+    classes: Sequence[str], metadata: Mapping[str, str],
+) -> None:  # fmt: skip
     taken = "uint8 pixels (N, H, W, C)" if preprocess else "normalized float32 (N, C, H, W): (pixel / 255 - mean) / std"
     texts = {"input": taken, **metadata}
     if mean is not None and std is not None:

@@ -144,16 +144,10 @@ def make_trainer(
         if isinstance(exchange, horovod.Exchange) and recipe.compression == "fp16":
             sums = functools.partial(exchange.sum_gradients, compression="fp16")
     return optim.setup_recipe(
-        recipe,
-        net,
-        steps=steps,
-        steps_per_epoch=steps_per_epoch,
-        growth=growth,
+        recipe, net, steps=steps, steps_per_epoch=steps_per_epoch, growth=growth,
         kvstore=None if apart else "dist_sync" if servers else kvstore,
-        update_on_kvstore=False if servers else None,
-        compression_params=compression,
-        exchange=sums,
-    )
+        update_on_kvstore=False if servers else None, compression_params=compression, exchange=sums,
+    )  # fmt: skip
 
 
 def make_averaging(recipe: Recipe, context: Context, net: Any) -> Averaging | None:

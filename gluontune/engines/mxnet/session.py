@@ -93,16 +93,12 @@ class Session(Engine):
         shape, score = self.feed.image_shape, self.new_score()
         steady = self.feed.train.steady_bytes() if shape is None else None
         return {
-            "device": self.context.device,
-            "gpus": self.context.mx.context.num_gpus(),
+            "device": self.context.device, "gpus": self.context.mx.context.num_gpus(),
             "splits": self.work.job.dataset is not None,
-            "image_bytes": shape[0] * shape[1] * shape[2] if shape else steady,
-            "steady": steady is not None,
-            "rewrites": self.work.rewrites,
-            "step": self.training_step.name,
-            "recurrent": self.work.job.begin is not None,
-            "metric": {"name": score.name, "mode": score.mode},
-        }
+            "image_bytes": shape[0] * shape[1] * shape[2] if shape else steady, "steady": steady is not None,
+            "rewrites": self.work.rewrites, "step": self.training_step.name,
+            "recurrent": self.work.job.begin is not None, "metric": {"name": score.name, "mode": score.mode},
+        }  # fmt: skip
 
     def warnings(self) -> list[str]:
         """Possible faults in MXNet's gradients of this net."""

@@ -223,19 +223,16 @@ def export_job(recipe: Recipe) -> Exported:
         values = work.host_weights()
         wanted = {*net.predict.list_inputs(), *net.train.list_inputs()}
         return Exported(
-            net=net.predict.tojson(),
-            training=net.train.tojson() if net.differs else None,
+            net=net.predict.tojson(), training=net.train.tojson() if net.differs else None,
             loss=loss.predict.tojson(),
             arrays={name: values[place] for name, place in places.items() if name in wanted},
-            names={name: place for name, place in places.items() if name in wanted},
-            data=job.dataset.name,
-            metric=session.site()["metric"],
-            axis=int(getattr(loss_block, "_axis", -1)),
+            names={name: place for name, place in places.items() if name in wanted}, data=job.dataset.name,
+            metric=session.site()["metric"], axis=int(getattr(loss_block, "_axis", -1)),
             lr_mult={p.name: p.lr_mult for p in params if p.lr_mult != 1.0},
             wd_mult={p.name: p.wd_mult for p in params if p.wd_mult != 1.0},
             frozen=[p.name for p in params if p.grad_req == "null"],
             layers=[[p.name for p in layer if p.name in wanted] for layer in trained_layers(work.net)],
-        )
+        )  # fmt: skip
     finally:
         session.close()
 

@@ -131,15 +131,10 @@ class TorchSession(Engine):
         """Facts of the process for the ladder."""
         height, width, channels = self.feed.image_shape or (0, 0, 0)
         return {
-            "device": self.device,
-            "gpus": self.torch.cuda.device_count(),
-            "splits": True,
-            "image_bytes": height * width * channels,
-            "rewrites": [],
-            "step": "usual",
-            "recurrent": False,
+            "device": self.device, "gpus": self.torch.cuda.device_count(), "splits": True,
+            "image_bytes": height * width * channels, "rewrites": [], "step": "usual", "recurrent": False,
             "metric": self.job.metric,
-        }
+        }  # fmt: skip
 
     def versions(self) -> dict[str, str]:
         return {"torch": self.torch.__version__}
@@ -175,15 +170,10 @@ class TorchSession(Engine):
             parameter.grad = None
         growth, per_epoch = self.methods.updates.growth(), self.batches_per_epoch
         self.optimizer = TorchOptimizer(
-            recipe.optimizer,
-            trained,
-            rates_of(recipe, steps=total, steps_per_epoch=per_epoch, growth=growth),
-            momentum=recipe.momentum,
-            wd=float(recipe.wd or 0.0),
-            lr_mult=self.job.lr_mult,
-            wd_mult=self.job.wd_mult,
-            **recipe.optimizer_params,
-        )
+            recipe.optimizer, trained, rates_of(recipe, steps=total, steps_per_epoch=per_epoch, growth=growth),
+            momentum=recipe.momentum, wd=float(recipe.wd or 0.0), lr_mult=self.job.lr_mult,
+            wd_mult=self.job.wd_mult, **recipe.optimizer_params,
+        )  # fmt: skip
         self._by_place, self.gathered = self.weights(True), 0
         self.feed.train.set_epoch(1)
         self.feed.train.set_epoch(0)
