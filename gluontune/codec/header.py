@@ -134,7 +134,7 @@ def check_size(data: Any, kind: str | None, header: JpegHeader | None = None) ->
     else:
         if kind is None:
             raise ImageError(f"not an image (begins with {bytes(data[:12])!r})")
-        if kind == "npy":  # raw pixels: nothing is made of them, and they are as many as there are bytes
+        if kind == "npy":  # raw pixels, as many as bytes
             return
         size = claimed_size(data, kind)
         if size is None:

@@ -18,7 +18,7 @@ from gluontune.codec.header import NPY, PNG, ImageError, ImageInfo, check_size, 
 
 
 def pixels_to_raw(pixels: np.ndarray) -> bytes:
-    """Pixels, (H, W, C) uint8 in RGB order, as a raw record's payload: a standard ``.npy`` file."""
+    """The ``pixels``, (H, W, C) uint8 in RGB order, as a raw record's payload: a standard ``.npy`` file."""
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.ascontiguousarray(pixels), version=(1, 0), allow_pickle=False)
     return stream.getvalue()

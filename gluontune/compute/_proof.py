@@ -63,7 +63,7 @@ class Proof:
 
     @property
     def compares(self) -> bool:
-        """Whether there is anything to compare with."""
+        """Whether results can be compared."""
         return bool(self._plain) and self._comparable
 
     def wrong(self, targets: list[Any], before: list[tuple[Any, type]]) -> Wrong | None:

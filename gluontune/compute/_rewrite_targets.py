@@ -76,8 +76,8 @@ def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
 
     The map must come from a convolution with an output in blocks of channels. The fused kernel stores the relu's mask
     in the order of the map's layout; MXNet reorders a plain map before the backward pass, but not the mask, and
-    gradients would be silently wrong. Nor may the map go to a layer whose gradient has another layout, for which
-    there is no fused kernel.
+    gradients would be silently wrong. Nor may the map go to a layer whose gradient has another layout, without a
+    fused kernel.
     """
     targets = []
     blocked = _blocked_outputs(net, seen)

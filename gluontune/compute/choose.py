@@ -31,7 +31,7 @@ class HybridizeReport:
     Args:
         net: the user's, now in the chosen mode. chosen: the fastest trial.
         trials: in the order of their first run, with ``dropped``.
-        notes: sentences on the choice and on what the budget left untried.
+        notes: sentences on the choice and on trials beyond the budget.
         seconds: cost of the whole call. cached: whether an earlier race on this machine decided.
     """
 

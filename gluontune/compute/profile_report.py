@@ -121,8 +121,8 @@ def cure_of(execution: Execution, log: list[Execution]) -> str:
     """The rewrite that avoids this slow path, or "".
 
     A pooling to 1×1 returns the layout ``acdB16b``, which marks all that it slows down. A convolution over 1 or 3
-    channels marks itself; what it slows down has its output's shape. A BatchNorm between AMX's layout (channels last)
-    and a blocked one is next to a narrow convolution.
+    channels marks itself; layers that it slows down have its output's shape. A BatchNorm between AMX's layout
+    (channels last) and a blocked one is next to a narrow convolution.
     """
     if "acdB" in execution.formats or (execution.primitive.startswith("pooling") and _to_one(execution)):
         return "pool-to-mean"

@@ -45,7 +45,7 @@ class Rewrite:
 
     Args:
         name: in recipes.
-        card: what it replaces, why that is slow, when it helps.
+        card: the replaced layers, the cause, the gain.
         find: ``"module:function"``, which returns the targets for a network and the arrays of a forward pass
             (``{id(block): Seen}``, empty without sample inputs).
         devices: with the slow path.

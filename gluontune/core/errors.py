@@ -16,7 +16,7 @@ _LONGEST = 4000  # characters of a message: a quoted value may have millions
 
 
 class GluontuneError(Exception):
-    """Something that the user can mend. ``exit_code`` is what the command line returns."""
+    """An error that the user can mend. ``exit_code`` is the exit code of the command line."""
 
     __module__ = "gluontune.errors"
     exit_code = 1

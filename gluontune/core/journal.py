@@ -178,7 +178,7 @@ class Document:
         machine: returns the facts of the machine.
         asked: the options of a document, by name; a resume must have the same.
         usual: the defaults of all recipe fields, for documents of earlier versions, which had fewer fields.
-        resume: continue the file, or start anew if there is none.
+        resume: continue an existing file.
 
     Raises:
         UsageError: a resume without a file, or with other options (they are named).

@@ -122,7 +122,7 @@ class MethodSteps:
 
     @contextlib.contextmanager
     def second_weights(self) -> Iterator[None]:
-        """A context in which the net has the second set of weights, if there is one."""
+        """A context in which the net has the second set of weights, if any."""
         if self.second is None:
             yield
             return

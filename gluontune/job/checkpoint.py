@@ -161,7 +161,7 @@ def part_of(arrays: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray
 
 
 def weights_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The validated weights of a run, by place in the net: the second set if there is one, else the trained ones.
+    """The validated weights of a run, by place in the net: the second set if any, else the trained ones.
 
     >>> weights_in({"average/0.weight": np.ones(1), "parameter/0.weight": np.zeros(1), "parameter/0.bias": np.zeros(1)})
     {'0.weight': array([1.]), '0.bias': array([0.])}
@@ -207,7 +207,7 @@ def newest(folder: str | Path) -> tuple[Path | None, dict[str, Any], list[str]]:
     """The newest whole checkpoint, its header, and a sentence on each damaged one before it.
 
     Raises:
-        GluontuneError: there are checkpoints, and all are damaged.
+        GluontuneError: all checkpoints are damaged.
     """
     passed: list[str] = []
     there = files(folder)

@@ -106,7 +106,7 @@ class Log:
 
 
 def read_log(path: Pathlike) -> Log:
-    """The log in a file that :class:`JsonLines` wrote; damaged lines are skipped and numbered.
+    """The log in the file ``path`` of :class:`JsonLines`; damaged lines are skipped and numbered.
 
     Raises:
         GluontuneError: the file cannot be read, is no log of gluontune's, or of a newer version.

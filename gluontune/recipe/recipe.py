@@ -44,7 +44,7 @@ class Recipe:
         batch_size_per_device: images in one step on one device.
         accumulate: steps whose gradients make one update: a batch so many times larger in the memory of one. BatchNorm
             still takes its statistics from each step's images.
-        loader: a name of ``gt.loading``; ``gluon`` is what a plain Gluon script does.
+        loader: a name of ``gt.loading``; ``gluon`` is that of a plain Gluon script.
         num_workers: loader processes or threads; 0 loads in the training thread.
         prefetch: batches made ahead; None: the loader chooses.
         last_batch: ``keep``, ``discard`` or ``rollover`` for the incomplete batch of an epoch.
@@ -62,7 +62,7 @@ class Recipe:
         learning_rate: peak rate for ``base_batch_size``; None: that of the optimizer's card.
         base_batch_size: the images in an update that ``learning_rate`` was chosen for; None: the card's.
         lr_scaling: how the rate follows the images in an update: ``none``, ``linear`` or ``sqrt``; None: the card's.
-        momentum: of the optimizer, where its card says that it has one.
+        momentum: of optimizers with a momentum (see their cards).
         wd: weight decay, which does not touch biases, gammas and betas; None: the card's.
         clip_global_norm: largest L2 norm of an update's averaged gradient, all parameters together; None: no limit.
         schedule: a name of ``gt.optim.schedules``.

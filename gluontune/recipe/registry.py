@@ -14,7 +14,7 @@ T = TypeVar("T")
 def resolve(path: str) -> Any:
     """Import the object that ``"package.module:attribute"`` names.
 
-    Entries keep such strings so that a listing never imports what it lists.
+    Entries have such strings, so that a listing imports nothing.
 
     >>> resolve("math:gcd")(12, 18)
     6

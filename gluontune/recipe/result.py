@@ -24,7 +24,7 @@ class RunResult:
     Args:
         recipe: the recipe as plain values.
         status: ``ok``, ``failed`` or ``interrupted`` (with the measurements until then).
-        error: ``{"type", "message", "phase"}`` of a failed run, with ``traceback`` where there is one; else None.
+        error: ``{"type", "message", "phase"}`` of a failed run, with ``traceback`` if known; else None.
         machine: facts of the machine and versions, from ``gt.runtime.machine_facts``.
         samples_per_sec: ``{"median", "ci95": [lo, hi], "n"}`` of training throughput, loading included,
             validation and warm-up left out; None if nothing was measured.

@@ -209,7 +209,7 @@ def _fault(evidence: Evidence, checked: Checked, of_images: bool, offsets: set[i
         return ""
     if checked.found.holds is not None:
         return f"another record starts inside it, at byte {checked.found.holds:,}"
-    # No checksum: the end of an image tells whether the length is right.
+    # No checksum: the end of an image proves the length.
     sure = of_images and checked.kind is not None
     if checked.found.doubtful and not sure:
         return "wrong length: no record follows where it ends"

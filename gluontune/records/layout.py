@@ -38,7 +38,7 @@ Label = Union[float, int, Sequence[float], "np.ndarray"]
 
 
 class DamagedRecordError(GluontuneError):
-    """A damaged record. ``index`` is its position or None, ``offset`` its byte."""
+    """A damaged record, described by ``message``. ``index`` is its position or None, ``offset`` its byte."""
 
     def __init__(self, message: str, index: int | None = None, offset: int | None = None):
         super().__init__(message)

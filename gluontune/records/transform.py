@@ -199,7 +199,7 @@ class CopiedBlock:
 
 
 def available() -> bool:
-    """Whether there is a compiled codec."""
+    """Whether the compiled codec is available."""
     return native.load() is not None
 
 

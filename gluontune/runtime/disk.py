@@ -40,7 +40,7 @@ def measure_reading(place: Path, limit: int, seconds: float) -> tuple[float | No
     If the files have less than 8 MiB in all, one is written there and read back.
 
     Returns:
-        (MiB/s or None, a description of what was read, or the error).
+        (MiB/s or None, a description of the read files, or the error).
     """
     try:
         place.stat()

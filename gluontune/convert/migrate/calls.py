@@ -200,7 +200,7 @@ def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[Non
         with mx.util.np_shape(True), mx.util.np_array(True):
             return noted(block, *args, **others)
 
-    # A class under mx.util.use_np has a __call__ of its own around the inherited one.
+    # A class under mx.util.use_np has a __call__ around the inherited one.
     originals = {mx.gluon.Block: plain}
     for _, block in walk(net):
         for kind in type(block).__mro__:

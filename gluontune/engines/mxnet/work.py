@@ -41,7 +41,7 @@ class Work:
 
     @property
     def named_nets(self) -> dict[str, Any]:
-        """The job's nets by name; ``net``, if there is one."""
+        """The job's nets by name: ``net``, if any."""
         return self.nets if isinstance(self.nets, dict) else {"net": self.nets}
 
     @property

@@ -1,4 +1,4 @@
-"""The system, the processor and Python, against what the wheels were built for; mxnet itself, never imported here."""
+"""The system, processor and Python, compared with those of the wheels; mxnet without an import."""
 
 from __future__ import annotations
 

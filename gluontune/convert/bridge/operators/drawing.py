@@ -122,7 +122,7 @@ def _like(run: Callable[[Any, Any], Any], first: str, second: str) -> Any:
 
 
 def _told(run: Any, names: list[str], first: int) -> Any:
-    """``run`` with the attributes' names in its signature, which says what the bridge hands over."""
+    """``run`` with the attributes' names in its signature, by which the bridge passes them."""
     kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * first + [inspect.Parameter.KEYWORD_ONLY] * (len(names) - first)
     run.__signature__ = inspect.Signature(
         [

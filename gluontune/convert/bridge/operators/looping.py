@@ -86,7 +86,7 @@ class ByMode(torch.nn.Module):
     """Runs one of two graphs, which take the net's inputs and then all its arrays; it has no parameters itself.
 
     Args:
-        predict, train: the graphs; train None: ``.train()`` is refused. why: there is none.
+        predict, train: the graphs; train None: ``.train()`` is refused. why: the reason for None.
     """
 
     def __init__(self, predict: Any, train: Any, why: str = ""):
