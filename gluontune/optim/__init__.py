@@ -19,8 +19,7 @@ from gluontune.core import lazy
 
 if TYPE_CHECKING:
     from gluontune.optim import schedules as schedules
-    from gluontune.optim._recipe import setup_recipe as setup_recipe
-    from gluontune.optim._setup import create as create, setup as setup
+    from gluontune.optim._setup import create as create, setup as setup, setup_recipe as setup_recipe
     from gluontune.optim.adapters import from_mxnet as from_mxnet, to_mxnet as to_mxnet
     from gluontune.optim.cards import (
         OPTIMIZERS as OPTIMIZERS,

@@ -1,10 +1,10 @@
-"""``setup``: an optimizer by name, its schedule, its exemptions, and the trainer around them."""
+"""``setup``: a trainer with an optimizer by name, its schedule and its exemptions; ``setup_recipe``: a recipe's."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gluontune.optim.adapters import to_mxnet
 from gluontune.optim.cards import OPTIMIZERS, OptimizerCard
 from gluontune.optim.scaling import is_exempt, scaled_learning_rate
 from gluontune.optim.trainer import TunedTrainer
+from gluontune.recipe import Recipe
 from gluontune.recipe.registry import resolve
 
 
@@ -107,11 +108,9 @@ def setup(
     if learning_rate is None:
         learning_rate, base_batch_size = card.learning_rate, base_batch_size or card.base_batch_size
     rate = scaled_learning_rate(
-        learning_rate,
-        global_batch_size=global_batch_size * accumulate,
-        base_batch_size=base_batch_size,
+        learning_rate, global_batch_size=global_batch_size * accumulate, base_batch_size=base_batch_size,
         rule=card.lr_scaling if lr_scaling is None else lr_scaling,
-    )
+    )  # fmt: skip
     if schedule_params and not callable(schedule):
         schedules.SCHEDULES[schedule].check(schedule_params)
     updates, per_epoch = _length(total_updates, epochs, steps_per_epoch, accumulate)
@@ -135,6 +134,51 @@ def setup(
         update_on_kvstore=bool(update_on_kvstore) and _has_kvstore(kvstore, params),
         compression_params=dict(compression_params) if compression_params else None,
     )  # fmt: skip
+
+
+def setup_recipe(
+    recipe: Recipe, net: Any, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = (),
+    **exchange: Any,
+) -> TunedTrainer:  # fmt: skip
+    """A trainer of :func:`gt.optim.setup` with a recipe's optimizer.
+
+    Args:
+        recipe: its optimizer, rate, scaling, schedule, warm-up, decay, clipping and ``accumulate`` count.
+        net: a Gluon block, or its parameters.
+        steps: calls of ``trainer.step()`` in all: the length of the schedule. steps_per_epoch: those of one epoch.
+        growth: of :func:`gt.optim.schedules.stretch`, if the updates grow; the caller then sets
+            ``trainer.accumulate``.
+        exchange: of ``setup``: ``kvstore``, ``update_on_kvstore``, ``compression_params``, ``exchange``.
+
+    Returns:
+        The :class:`gluontune.optim.TunedTrainer`.
+
+    Raises:
+        UsageError: as ``setup``'s.
+
+    >>> import gluontune as gt
+    >>> net = gt.runtime.mxnet().gluon.nn.Dense(2, in_units=3)
+    >>> net.initialize()
+    >>> recipe = gt.Recipe(optimizer="nag", learning_rate=0.1, schedule="constant", epochs=3, warmup_epochs=1)
+    >>> trainer = gt.optim.setup_recipe(recipe, net, steps=30, steps_per_epoch=10)
+    >>> [round(trainer.schedule(n), 2) for n in (5, 10, 30)]
+    [0.05, 0.1, 0.1]
+    """
+    recipe = recipe.resolved()
+    assert recipe.wd is not None  # the card's, if the recipe had none
+    updates = max(1, steps // recipe.accumulate)
+    warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
+    trainer = setup(
+        recipe.optimizer, net, learning_rate=recipe.learning_rate, global_batch_size=recipe.global_batch_size,
+        base_batch_size=recipe.base_batch_size, lr_scaling=recipe.lr_scaling, schedule=recipe.schedule,
+        schedule_params=recipe.schedule_params, total_updates=updates, steps_per_epoch=steps_per_epoch,
+        warmup_updates=min(warmup, updates - 1), clip_global_norm=recipe.clip_global_norm,
+        accumulate=recipe.accumulate, momentum=recipe.momentum, wd=recipe.wd,
+        multi_precision=recipe.dtype == "float16", **exchange, **recipe.optimizer_params,
+    )  # fmt: skip
+    if growth:
+        trainer.begin_schedule(schedules.stretch(trainer.schedule, growth=growth))
+    return trainer
 
 
 def create(
@@ -174,14 +218,9 @@ def create(
         options["momentum"] = momentum
     optimizer = resolve(card.path)(
         # The constructors' default rates would overwrite the scheduler's base_lr, a multiplier here.
-        learning_rate=adapter.base_lr,
-        lr_scheduler=adapter,
-        wd=wd,
-        multi_precision=multi_precision,
-        param_idx2name={i: param.name for i, param in enumerate(params)},
-        param_dict=dict(enumerate(params)),
-        **options,
-    )
+        learning_rate=adapter.base_lr, lr_scheduler=adapter, wd=wd, multi_precision=multi_precision,
+        param_idx2name={i: param.name for i, param in enumerate(params)}, param_dict=dict(enumerate(params)), **options,
+    )  # fmt: skip
     # A server has no parameters: the names and this table decide.
     optimizer.set_wd_mult({param.name: param.wd_mult for param in params})
     optimizer.set_lr_mult({param.name: param.lr_mult for param in params})
