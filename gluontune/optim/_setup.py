@@ -150,9 +150,6 @@ def setup_recipe(
             ``trainer.accumulate``.
         exchange: of ``setup``: ``kvstore``, ``update_on_kvstore``, ``compression_params``, ``exchange``.
 
-    Returns:
-        The :class:`gluontune.optim.TunedTrainer`.
-
     Raises:
         UsageError: as ``setup``'s.
 
