@@ -14,7 +14,7 @@ from gluontune.optim import evolution
 from gluontune.recipe import Recipe
 from gluontune.search.esgd import EsgdPlan, cost, esgd
 from gluontune.search.study import Study
-from gluontune.search.worker_pool import Life, WorkerPool
+from gluontune.search.worker_pool import IndividualRun, WorkerPool
 
 __all__ = ["CONTENDERS", "conclude", "contend"]
 
@@ -87,10 +87,10 @@ def _contend(
         updates = plan.updates or crew.batches_per_epoch
         if name == "single baseline":
             setup = {"optimizer": "nag", "learning_rate": rate, "momentum": 0.9, "schedule": "onecycle"}
-            lives = [Life("single", 1, None, setup, steps=max(1, steps), updates=updates)]
+            runs = [IndividualRun("single", 1, None, setup, steps=max(1, steps), updates=updates)]
         else:
-            lives = _drawn(recipe, plan, max(1, steps // plan.population), updates)
-        records = [record for _, record in crew.lead(lives)]
+            runs = _drawn(recipe, plan, max(1, steps // plan.population), updates)
+        records = [record for _, record in crew.run(runs)]
     best = min((r["best"] for r in records), key=lambda s: evolution.ranked_value(s["fitness"]))
     return {"status": "ok", "reason": "", "best": best, "cost": cost(records)}
 
@@ -126,15 +126,15 @@ def _evolved(
     }
 
 
-def _drawn(recipe: Recipe, plan: EsgdPlan, steps: int, updates: int) -> list[Life]:
+def _drawn(recipe: Recipe, plan: EsgdPlan, steps: int, updates: int) -> list[IndividualRun]:
     """Individuals that keep the optimizer that they drew first."""
-    lives = []
+    runs = []
     for j in range(plan.population):
         setup = evolution.draw(evolution.POOL, np.random.default_rng([recipe.seed, 1, 1, j]))
         setup["schedule"] = "cosine"
         start = recipe.seed * 10_000 + j if plan.start == "own" else None
-        lives.append(Life(f"individual {j}", 1 + j, None, setup, steps=steps, updates=updates, start=start))
-    return lives
+        runs.append(IndividualRun(f"individual {j}", 1 + j, None, setup, steps=steps, updates=updates, start=start))
+    return runs
 
 
 def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
