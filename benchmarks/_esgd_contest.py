@@ -18,7 +18,7 @@ from gluontune.search.worker_pool import IndividualRun, WorkerPool
 
 __all__ = ["CONTENDERS", "conclude", "contend"]
 
-#: Each may pass as many images through the net, three times forward for each that it trains on.
+#: All get the same number of image passes; a trained image counts as three.
 CONTENDERS = {
     "ESGD": "population with back-off and evolution",
     "ESGD without evolution": "population with back-off alone, one optimizer drawn anew in each generation",
@@ -41,11 +41,11 @@ def contend(
 ) -> None:
     """Add the missing rows, one for each contender and seed, to the ledger.
 
-    ESGD comes first; the passes that it took are what the others may take.
+    ESGD comes first; its number of passes is the others' limit.
 
     Args:
         rate: peak rate of the single baseline.
-        folder: where an interrupted ESGD is kept; None: nowhere.
+        folder: for an interrupted ESGD; None: not saved.
     """
     done = {(r["contender"], r["seed"]): r for r in ledger.document["done"]}
     for seed in seeds:
@@ -96,7 +96,7 @@ def _contend(
 
 
 def _steps(row: dict[str, Any], plan: EsgdPlan) -> int:
-    """SGD steps, each with its score, that cost as many passes as a whole ESGD did, its offspring's scores included.
+    """SGD steps, each with its score, that cost as many passes as ESGD, including its offspring's scores.
 
     >>> cost = {"image_passes": 1000, "trained_images": 200}
     >>> _steps({"cost": cost, "best": {"samples": 20}}, EsgdPlan(population=2, generations=5, sgd_steps=1))
@@ -127,7 +127,7 @@ def _evolved(
 
 
 def _drawn(recipe: Recipe, plan: EsgdPlan, steps: int, updates: int) -> list[IndividualRun]:
-    """Individuals that keep the optimizer that they drew first."""
+    """Individuals that keep their first optimizer."""
     runs = []
     for j in range(plan.population):
         setup = evolution.draw(evolution.POOL, np.random.default_rng([recipe.seed, 1, 1, j]))

@@ -1,4 +1,4 @@
-"""What the trainings of ``python -m benchmarks optimizers`` showed: rows, groups, and whether the bar holds."""
+"""Results of the trainings of ``python -m benchmarks optimizers``: rows, groups, and whether the bar holds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def describe(piece: Any, result: Any) -> dict[str, Any]:
 
 
 def summarize(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for each group, over its seeds: final accuracy (median, 95 % interval, n), and what failed."""
+    """One entry for each group, over its seeds: final accuracy (median, 95 % interval, n), and failures."""
     found = []
     for group in dict.fromkeys(row["group"] for row in rows):
         mine = [row for row in rows if row["group"] == group]
@@ -148,7 +148,7 @@ def conclude_logs(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     reached = {group["group"]: list(group["epochs_to_target"].values()) for group in groups}
     names = list(dict.fromkeys(group.split(",")[0] for group in reached))
     good, said = [], []
-    for name in names:  # it holds where one of its lengths does, with every seed
+    for name in names:  # it holds if one of its lengths does, with every seed
         mine = {group: epochs for group, epochs in reached.items() if group.startswith(f"{name},")}
         good.append(any(all(e is not None and e <= _BAR_EPOCHS for e in epochs) for epochs in mine.values()))
         lengths = [f"{_epochs_text(epochs)} of {group.split(', ')[1]}" for group, epochs in mine.items()]

@@ -1,4 +1,4 @@
-"""Run airbench94 or airbench94_muon (Jordan, 2024), which are written for one CUDA GPU, on a CPU, as they are.
+"""Run airbench94 or airbench94_muon (Jordan, 2024), written for one CUDA GPU, unchanged on a CPU.
 
 ``python benchmarks/airbench_on_cpu.py PATH [--compile] [--float32]``: PATH is the script, from
 github.com/KellerJordan/cifar10-airbench. Its calls to CUDA are taken away, float16 becomes bfloat16 (a CPU's half), the
@@ -70,7 +70,7 @@ def source_for_cpu(code: str, half: str, compiled: bool) -> str:
 
 
 def _put_images(name: str, folder: Path) -> None:
-    """A data set where the script looks for it: cifar10/train.pt and cifar10/test.pt."""
+    """Write the data set for the script: cifar10/train.pt and cifar10/test.pt."""
     data = datasets.open(name)
     (folder / "cifar10").mkdir()
     for part, split in (("train", data.train), ("test", data.test)):

@@ -2,7 +2,7 @@
 
 MXNet's own kernels against oneDNN's, latency at batch 1 and throughput at a larger batch, in two processes
 that take turns; random weights, so that the deck's second table (the same accuracy) becomes a comparison of the
-outputs. The deck measured MXNet 1.3 on 72 vCPUs; its speedups stand beside for the kind of figure, not the size.
+outputs. The deck measured MXNet 1.3 on 72 vCPUs; its speedups are shown for orientation only.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def run(
 
     Args:
         names: parts of names of :data:`NETWORKS`; None takes all. batch_size: of the throughput.
-        rounds, seconds: as for ``hold``; a slice is at least one batch, which takes long with oneDNN off.
-        out: the document so far is written there after each network. resume: networks that ran and are in
+        rounds, seconds: of ``hold``; a slice is at least one batch, which takes long with oneDNN off.
+        out: the document, written after each network. resume: networks that ran and are in
             ``out``, measured under the same conditions, are not measured again.
 
     Returns:
@@ -111,7 +111,7 @@ def _told(tell: Callable[[str], None], name: str, line: str) -> None:
 
 
 def _before(out: Path | None, conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows that ran, of an interrupted run under the same conditions."""
+    """Finished rows of an interrupted run under the same conditions."""
 
     def rows(before: Any) -> dict[str, Any]:
         if (then := before["conditions"]) != conditions:
@@ -175,11 +175,11 @@ def _delta(off: Sequence[float], on: Sequence[float]) -> float:
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print the table, the deck's speedups beside ours."""
+    """Print the table, with the deck's speedups."""
     from rich.table import Table
 
     batch = found["conditions"]["batch_size"]
-    # Two lines a row: it is to fit into 80 columns.
+    # Two lines a row, to fit into 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("network", width=13)
     for heading in ("ms at 1: off, on\n× (95 %)", "deck's\n×", f"images/s at {batch}: off, on\n× (95 %)", "deck's\n×",

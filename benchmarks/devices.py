@@ -1,7 +1,7 @@
 """``python -m benchmarks devices``: one recipe on several ranks against the same machine as one process.
 
-The cores are the same for all: one process with all of them, or so many ranks that share them out. The global
-batch is the same, too, so that all do the same training. Loading counts.
+The cores are the same for all: one process with all of them, or ranks that share them. The global batch is the same,
+too, so that all do the same training. Loading counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STEPS = 8  # of training in one step() of a contender: between them a group sle
 
 
 def best_recipe(dataset: str = "cifar10", net: str = "cifar_resnet20_v1", global_batch_size: int = 128) -> Recipe:
-    """What the ladder usually ends with on a CPU: all rungs that need no second device.
+    """The ladder's usual result on a CPU: all rungs that need no second device.
 
     >>> best_recipe().hybridize
     'static'

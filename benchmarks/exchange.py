@@ -1,4 +1,4 @@
-"""Engines side by side at small batches, and what it costs to exchange seldom: deck 001's two experiments.
+"""Engines side by side at small batches, and the effect of rare exchanges: deck 001's two experiments.
 
 Each contender is a recipe in processes of its own, one thread to a rank (:class:`gluontune.search.measure.Contender`,
 which pauses all ranks between its turns); throughput is measured in interleaved rounds, accuracy by whole trainings.
@@ -134,7 +134,7 @@ def _told(say: Callable[[str], None], what: str) -> Callable[[str], None]:
 def _throughput(
     recipes: Mapping[str, Recipe], rounds: int, seconds: float, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Images a second of each contender's slices, or why it failed."""
+    """Images a second of each contender's slices, or the reason of its failure."""
     # Long enough that no slice reaches the end of the schedule.
     field = [Contender(r.override(epochs=1000), label) for label, r in recipes.items()]
     try:
@@ -148,12 +148,12 @@ def _throughput(
 
 
 def _training(results: Study, name: str, recipe: Recipe, say: Callable[[str], None]) -> None:
-    """One whole training, unless the ledger has it."""
+    """One whole training, unless the ledger contains it."""
     if any(d["piece"] == name for d in results.document["done"]):
         return
     say(f"{name}: training")
     result = train(recipe)
-    if result.status == "interrupted":  # the ledger has what came before; --resume goes on
+    if result.status == "interrupted":  # the ledger is saved; --resume goes on
         raise KeyboardInterrupt
     cpu = [v for v in result.utilization.get("cpu_pct", ()) if v is not None]
     results.enter(
@@ -176,7 +176,7 @@ def _training(results: Study, name: str, recipe: Recipe, say: Callable[[str], No
 
 
 def _accuracy(document: Mapping[str, Any], **wanted: Any) -> dict[str, Any] | None:
-    """Final accuracy over the seeds, or None where a training failed."""
+    """Final accuracy over the seeds, or None if a training failed."""
     rows = [d for d in document["done"] if d["kind"] == "training" and all(d[k] == v for k, v in wanted.items())]
     ends = [d["val_accuracy"][-1] for d in rows if d["status"] == "ok" and d["val_accuracy"]]
     return {"median": statistics.median(ends), "by_seed": ends} if rows and len(ends) == len(rows) else None

@@ -1,4 +1,4 @@
-"""What the monitor costs a training, and whether the phases of a step add up to the wall clock."""
+"""The monitor's overhead on a training, and the sum of a step's phases against the wall clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FAST: dict[str, Any] = {**_REAL, "loader": "resident", "rewrites": ["pool-to-me
 
 THREADS: dict[str, dict[str, str]] = {"all threads": {}, "one thread": {"OMP_NUM_THREADS": "1"}}
 
-#: The trainings whose phases are added up: what a learner starts from, and what the ladder ends with.
+#: The trainings whose phases are added up: a naive script, and the ladder's usual result.
 RECIPES: dict[str, dict[str, Any]] = {
     "naive": {"net": "cifar_resnet20_v1"},
     "hybridized, Gluon loader": _REAL,
@@ -51,7 +51,7 @@ def slowdown(dataset: str, rounds: int, say: Callable[[str], None] = lambda line
     Returns:
         A row for all OpenMP threads and one for a single thread: ``ratio`` of the time of a step (median of
         the pairs, 95 % interval), ``mean_ratio`` (of all time, bootstrapped), ``cpu_ratio`` (of all CPU
-        time), ``waits_pct`` (what the sampled steps lost, in percent of all time), and ``holds``.
+        time), ``waits_pct`` (time lost by sampled steps, in percent of all time), and ``holds``.
     """
     rows = []
     for name, env in THREADS.items():
@@ -110,7 +110,7 @@ def _pairs(group: Group, rounds: int, say: Callable[[str], None]) -> dict[str, A
 def _waits_pct(report: dict[str, Any]) -> float:
     """The time that sampled steps lost to their waits, in percent of all time.
 
-    A median over slices cannot show it: most slices hold no sampled step.
+    A median over slices does not show it, because most slices have no sampled step.
     """
     usual, n, others = report["step_time_ms"]["unsampled"], report["steps_sampled"], report["steps_unsampled"]
     extra = max(0.0, (report["step_time_ms"]["sampled"] or 0.0) - usual)

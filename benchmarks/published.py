@@ -1,4 +1,4 @@
-"""Published figures: the small documents of ``benchmarks/`` that stand behind each table of the README and the docs."""
+"""Published figures: the documents of ``benchmarks/`` behind each table of the README and the docs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEXTS = ("id", "title", "command", "date", "machine", "n", "provenance")
 
 
 def check_published(document: Mapping[str, Any], source: str = "document") -> None:
-    """Refuse a document that lacks what makes a figure trustworthy.
+    """Refuse a document without the facts behind its figure.
 
     Raises:
         GluontuneError: names the key that is missing or has the wrong shape.
@@ -40,7 +40,7 @@ def check_published(document: Mapping[str, Any], source: str = "document") -> No
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it.
+    """A value for a table.
 
     >>> cell({"median": 1204, "ci95": [950, 1459]}), cell(1.5), cell(None)
     ('1,204 (950–1,459)', '1.5', '')
@@ -57,7 +57,7 @@ def cell(value: Any) -> str:
 
 
 def published_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The study of a published figure: its table, its picture where it names one, its conditions."""
+    """The study of a published figure: its table, its picture if it has one, its conditions."""
     check_published(document, key)
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     found = {

@@ -26,7 +26,7 @@ def networks(
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
-    """Networks of every family: is hybridize's choice ever slower than MXNet's modes, or its results other?
+    """Networks of every family: speed and results of hybridize's choice against MXNet's modes.
 
     Exits with 1 if a network is made slower, disagrees, or fails.
     """

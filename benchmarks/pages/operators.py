@@ -59,7 +59,7 @@ def _percent(share: Mapping[str, Any]) -> str:
 
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which operator does not run in which type, and why."""
+    """The operators that do not run in a type, with the reasons."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for r in rows:
         groups.setdefault((r["kind"], r["dtype"]), []).append(r)

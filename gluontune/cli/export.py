@@ -37,7 +37,7 @@ def onnx(
     ),
     batch: Optional[int] = typer.Option(None, "--batch", min=1, help="Fix the batch size; any fits otherwise."),
     image_size: Optional[int] = typer.Option(
-        None, "--image-size", min=1, help="Side of the images, where the data set has mixed sizes."
+        None, "--image-size", min=1, help="Side of the images, for data sets of mixed sizes."
     ),
     check_images: Optional[int] = typer.Option(
         None, "--check-images", min=1, help="Compare on so many validation images; all of them by default."
@@ -48,7 +48,7 @@ def onnx(
 
     The outputs must agree to 1e-5 of the largest on real images, and the classes are compared over the whole
     validation set. A checkpoint brings its recipe; for .params and .npz files, and with --random, say --net and
-    --dataset (or --job). Exits 1 where the exported model does not compute the same.
+    --dataset (or --job). Exits 1 if the exported model does not compute the same.
     """
     source, out = _places(places, random)
     with stdout_reserved(), status_line("exporting") as tell:
@@ -106,7 +106,7 @@ def zoo(
     list_names: bool = typer.Option(False, "--list", help="Show the default networks."),
     as_json: bool = JSON_OPTION,
 ) -> int:
-    """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures say their cause."""
+    """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures have a reason."""
     from gluontune import export
     from gluontune.core.files import writable_folder
     from gluontune.job.models import build_net

@@ -65,7 +65,7 @@ def _around(command: list[str], period: float, gpus: str | list[int], out: Optio
         _show(run.monitor, f"{command[0]} {run.outcome} after {run.seconds:.1f} s", out)
         if run.others_pct >= _DISTURBED_PCT:
             taken = f"other programs took {run.others_pct:.0f} % of the cores meanwhile"
-            _tell(f"{taken}: what is idle or unsteady above may be their doing")
+            _tell(f"{taken}: they may be the cause of idle or unsteady phases above")
     return run.ok
 
 

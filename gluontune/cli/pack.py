@@ -1,4 +1,4 @@
-"""``gluontune pack SRC OUT.rec``: images become RecordIO."""
+"""``gluontune pack SRC OUT.rec``: packs images into RecordIO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Packing:
-    """How images become records."""
+    """Options of the records."""
 
     resize: Optional[int] = typer.Option(None, help="Shorter side in pixels. Default: as it is.")
     crop: bool = typer.Option(False, "--crop", help="Cut out the middle square.")
@@ -38,7 +38,7 @@ class Packing:
     check: Optional[bool] = typer.Option(
         None,
         "--check/--no-check",
-        help="Decode copied files too, and tell which are incomplete: three times as long. Default: if strict.",
+        help="Decode copied files too, and report incomplete ones: three times as long. Default: if strict.",
     )
     resume: bool = typer.Option(False, "--resume", help="Go on where a killed run stopped.")
     workers: Optional[int] = typer.Option(None, help="Default: one for each usable core.")
