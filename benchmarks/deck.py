@@ -65,6 +65,7 @@ def run(
     say: Callable[[str], None] | None = None,
     out: Path | None = None,
     resume: bool = False,
+    contest: Callable[..., list[Contender]] = hold,
 ) -> dict[str, Any]:
     """Measure the networks, and return the document.
 
@@ -72,7 +73,7 @@ def run(
         names: parts of names of :data:`NETWORKS`; None takes all. batch_size: of the throughput.
         rounds, seconds: of ``hold``; a slice is at least one batch, which takes long with oneDNN off.
         out: the document, written after each network. resume: networks that ran and are in
-            ``out``, measured under the same conditions, are not measured again.
+            ``out``, measured under the same conditions, are not measured again. contest: measures the entrants.
 
     Returns:
         ``{"rows": [{"name", "net", "status", "reason", "latency", "throughput", "output_delta", "deck"}],
@@ -100,7 +101,8 @@ def run(
     rows: list[dict[str, Any]] = []
     for name in chosen:
         told = functools.partial(_told, tell, name)
-        rows.append(before.get(name) or _row(name, batch_size, rounds, seconds, told))
+        measure = functools.partial(contest, rounds=rounds, seconds=seconds, time_limit=600.0, say=told)
+        rows.append(before.get(name) or _row(name, batch_size, measure))
         if out is not None:
             write_json(out, _document(rows, conditions, complete=len(rows) == len(chosen)))
     return _document(rows, conditions, complete=True)
@@ -134,7 +136,7 @@ def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], complet
     return {**found, "machine": runtime.machine_facts(), "conditions": dict(conditions)}
 
 
-def _row(name: str, batch: int, rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+def _row(name: str, batch: int, measure: Callable[..., list[Contender]]) -> dict[str, Any]:
     network = NETWORKS[name]
     row: dict[str, Any] = {"name": name, "net": network.net, "status": "ok", "reason": None, "output_delta": None}
     row["deck"] = {"latency": network.deck_1, "throughput": network.deck_128}
@@ -150,7 +152,7 @@ def _row(name: str, batch: int, rounds: int, seconds: float, say: Callable[[str]
         def ask(field: list[Contender], outputs: list[Any] = outputs) -> None:
             outputs.extend(contender.ask("outputs") for contender in field)
 
-        field = hold(entrants, rounds=rounds, seconds=seconds, time_limit=600.0, say=say, finish=ask)
+        field = measure(entrants, finish=ask)
         failed = next((c for c in field if c.failure is not None), None)
         if failed is not None:
             row.update(status="failed", reason=f"oneDNN {failed.entrant.name}, batch {size}: {failed.failure}")

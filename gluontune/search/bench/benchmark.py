@@ -111,6 +111,7 @@ class Terms:
         rounds, seconds, say: of :func:`hold`.
         only: keep the contenders whose name contains one of these. peers: their environment, see ``peer_python``.
         out: the document; a journal beside it saves rounds and parts. resume: go on with the journal.
+        contest: measures the entrants: :func:`hold`.
     """
 
     rounds: int = 9
@@ -120,6 +121,7 @@ class Terms:
     out: Path | None = None
     resume: bool = False
     say: Callable[[str], None] | None = None
+    contest: Callable[..., list[Contender]] = hold
 
     @property
     def pace(self) -> dict[str, Any]:

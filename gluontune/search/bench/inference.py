@@ -27,7 +27,7 @@ from gluontune.job.trained import recipe_of_source
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench._inference import AGREE_PCT, MODES, OWN_THREADS
-from gluontune.search.bench.benchmark import Terms, document, hold
+from gluontune.search.bench.benchmark import Terms, document
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
 REFERENCE = "hybridized"  # the float32 net with which the others are compared
@@ -101,7 +101,7 @@ def run(
     }  # fmt: skip
     given.update(conditions, modes=wanted)
     with how.journal("bench inference", given) as journal:
-        field = hold(entrants, say=tell, finish=finish, journal=journal, **how.pace)
+        field = how.contest(entrants, say=tell, finish=finish, journal=journal, **how.pace)
     found = document(field, conditions=conditions)
     reference = next(c for c in field if c.entrant.name == REFERENCE)
     for row, contender in zip(found["rows"], field):

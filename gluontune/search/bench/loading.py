@@ -28,7 +28,7 @@ from gluontune.core.journal import Journal
 from gluontune.loading import ResidentLoader, from_records
 from gluontune.records import RecordReader
 from gluontune.runtime import usable_cores
-from gluontune.search.bench.benchmark import Terms, combine, document, hold, show as show
+from gluontune.search.bench.benchmark import Terms, combine, document, show as show
 from gluontune.search.bench.contender import LIMIT, OURS, Entrant, peer_python
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -88,7 +88,7 @@ def _run_one(path: str, given: Mapping[str, Any], how: Terms, journal: Journal) 
         else:
             python = peer_python(how.peers)
             field = entrants(path, kind, size, batch_size, augment, workers, how.seconds, python, folder)
-        done = hold(how.kept(field), say=partial(how.tell, of=name), journal=journal, key=path, **how.pace)
+        done = how.contest(how.kept(field), say=partial(how.tell, of=name), journal=journal, key=path, **how.pace)
     conditions = {
         "file": name, "bytes": os.path.getsize(path), "images": kind, "records": records, "size": size,
         "batch_size": batch_size, "augment": augment, "most_workers": workers, **how.pace,

@@ -21,7 +21,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.records import pack
 from gluontune.records.sources import read_source
 from gluontune.runtime import mxnet, usable_cores
-from gluontune.search.bench.benchmark import Terms, combine, document, hold, show as show
+from gluontune.search.bench.benchmark import Terms, combine, document, show as show
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -70,7 +70,7 @@ def run(
             def weigh(done: list[Contender], sizes: dict[str, Any] = sizes) -> None:
                 sizes.update({c.entrant.name: c.ask("bytes") for c in done})
 
-            done = hold(field, rounds=how.rounds, say=partial(how.tell, of=name), finish=weigh)
+            done = how.contest(field, rounds=how.rounds, say=partial(how.tell, of=name), finish=weigh)
             conditions = {
                 "images": len(lst.read_text(encoding="utf-8").splitlines()), "resize": resized,
                 "quality": quality if resized else None, "most_workers": cores, "rounds": how.rounds, "bytes": sizes,

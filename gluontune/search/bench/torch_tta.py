@@ -93,7 +93,9 @@ def _earlier(out: Path | None) -> dict[str, Any] | None:
         return None  # time_to_accuracy raises the error
 
 
-def fastest(recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None) -> dict[str, Any]:
+def fastest(
+    recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None, *, contest: Any = hold
+) -> dict[str, Any]:
     """PyTorch's fastest mode and allocator for a rank's step of this net, by a short interleaved trial.
 
     A given ``mode`` is taken without a trial, with glibc's allocator, tuned.
@@ -104,13 +106,13 @@ def fastest(recipe: Recipe, python: Path, say: Callable[[str], None], mode: str 
     threads = max(1, runtime.usable_cores() // recipe.num_devices)
     modes = torch_entrants(recipe.net, recipe.batch_size_per_device, 32, threads, python, recipe.dtype)
     if mode is None:
-        name, env = allocator_of(modes, say)
+        name, env = allocator_of(modes, say, contest)
     else:
         name, env = "glibc", allocators()["glibc"]
     modes = with_allocator(modes, name, env)
     if mode is not None:
         return _settings(modes[MODES.index(mode)], recipe, name, {})
-    field = hold(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
+    field = contest(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
     rates = {c.entrant.name: stats.interval(c.rates)["median"] for c in field if c.failure is None}
     if not rates:
         raise GluontuneError(f"--against-torch: PyTorch failed: {field[0].failure}")

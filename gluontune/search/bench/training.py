@@ -144,7 +144,9 @@ def with_allocator(field: Sequence[Entrant], name: str, variables: Mapping[str, 
     return [replace(e, env={**e.env, **variables}, note=note) if e.peer == _TORCH else e for e in field]
 
 
-def allocator_of(wanted: Sequence[Entrant], say: Callable[[str], None]) -> tuple[str, dict[str, str]]:
+def allocator_of(
+    wanted: Sequence[Entrant], say: Callable[[str], None], contest: Callable[..., list[Contender]] = hold
+) -> tuple[str, dict[str, str]]:
     """The fastest allocator for PyTorch's step, from a short trial of its best two modes."""
     torch = [e for e in wanted if e.peer == _TORCH][-4:]
     picked = (torch[1], torch[2])  # eager channels_last and compiled, in bfloat16 if available
@@ -155,7 +157,7 @@ def allocator_of(wanted: Sequence[Entrant], say: Callable[[str], None]) -> tuple
         for name, env in choices.items()
     ]
     rates: dict[str, float] = {}
-    for contender in hold(trial, rounds=3, seconds=0.5, say=lambda line: say(f"allocators: {line}")):
+    for contender in contest(trial, rounds=3, seconds=0.5, say=lambda line: say(f"allocators: {line}")):
         if contender.failure is None and contender.rates:
             name = contender.entrant.peer
             rates[name] = rates.get(name, 1.0) * stats.interval(contender.rates)["median"]
@@ -180,9 +182,9 @@ def _case(net: str, batch: int, threads: int, how: Terms, journal: Journal) -> d
     say, wanted = partial(how.tell, of=where), entrants(net, batch, threads, python)
     chosen = how.kept(wanted)
     if any(e.peer == _TORCH for e in chosen) and python.is_file():
-        name, variables = allocator_of(wanted, say)
+        name, variables = allocator_of(wanted, say, how.contest)
         chosen = with_allocator(chosen, name, variables)
-    contenders = hold(chosen, say=say, finish=_note_losses, journal=journal, key=where, **how.pace)
+    contenders = how.contest(chosen, say=say, finish=_note_losses, journal=journal, key=where, **how.pace)
     shapes = _same_shapes(net, contenders)
     conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
     found = document(contenders, conditions=conditions, unit=UNIT)
