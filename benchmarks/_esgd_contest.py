@@ -145,11 +145,11 @@ def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             losses.setdefault(row["contender"], {})[row["seed"]] = row["best"]["loss"]
     if "ESGD" not in losses:
         return {"holds": False, "sentence": "ESGD gave no result."}
-    mine, beaten, said = losses["ESGD"], {}, []
+    mine, beaten, texts = losses["ESGD"], {}, []
     for name, theirs in losses.items():
         common = [seed for seed in mine if seed in theirs]
         mean = sum(theirs.values()) / len(theirs)
-        said.append(f"{name} {mean:.4f}")
+        texts.append(f"{name} {mean:.4f}")
         if name != "ESGD" and common:
             beaten[name] = {"seeds": len(common), "won": sum(mine[seed] < theirs[seed] for seed in common)}
     baselines = [name for name in ("single baseline", "population baseline") if name in beaten]
@@ -157,5 +157,5 @@ def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "holds": len(baselines) == 2 and all(beaten[n]["won"] == beaten[n]["seeds"] for n in baselines),
         "won": beaten,
-        "sentence": f"Mean loss at equal compute: {', '.join(said)}. ESGD is better in {won or 'no comparison'}.",
+        "sentence": f"Mean loss at equal compute: {', '.join(texts)}. ESGD is better in {won or 'no comparison'}.",
     }

@@ -178,11 +178,11 @@ def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         and row["peer"] == "gluontune"
         and row["name"] in ("lars", "lbsgd", "lbsgd, lars")
     }
-    said = ", ".join(
+    text = ", ".join(
         f"{name}: {ratio['median']:.2f} ({ratio['ci95'][0]:.2f}-{ratio['ci95'][1]:.2f})" if ratio else f"{name}: failed"
         for name, ratio in ours.items()
     )
     return {
         "holds": bool(ours) and all(ratio is not None and ratio["median"] <= BAR for ratio in ours.values()),
-        "sentence": f"Time of a whole training step ÷ SGD's: {said}. Bar: {BAR}.",
+        "sentence": f"Time of a whole training step ÷ SGD's: {text}. Bar: {BAR}.",
     }

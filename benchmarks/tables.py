@@ -73,6 +73,6 @@ def main(check: bool = False) -> int:
     for path in stale:
         if not check:
             path.write_text(made[path], encoding="utf-8")
-        told = "out of date: run python -m benchmarks tables" if check else "made anew"
-        print(f"{path.relative_to(HERE.parent)}: {told}")
+        text = "out of date: run python -m benchmarks tables" if check else "made anew"
+        print(f"{path.relative_to(HERE.parent)}: {text}")
     return 1 if check and stale else 0

@@ -93,8 +93,8 @@ def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable
 
         def show(done: int, total: int) -> None:
             bar.start_task(task)
-            said = f"{rate(done) / scale:,.0f} {unit}/s" if rate(done) and time.monotonic() - first[0] > 0.5 else ""
-            bar.update(task, total=total / scale, completed=done / scale, rate=said)
+            text = f"{rate(done) / scale:,.0f} {unit}/s" if rate(done) and time.monotonic() - first[0] > 0.5 else ""
+            bar.update(task, total=total / scale, completed=done / scale, rate=text)
 
         yield show
 
@@ -142,8 +142,8 @@ def pieces_progress() -> Iterator[OnProgress]:
             name = f"{event['piece']}/{event['pieces']} {event['set']}"
             if "rows" in event:
                 for found in event["rows"]:
-                    said = " + ".join(found["set"]) or "base"
-                    _common.say(f"{said}: {_outcome(found)}", to=_common.stderr)
+                    text = " + ".join(found["set"]) or "base"
+                    _common.say(f"{text}: {_outcome(found)}", to=_common.stderr)
                 return
             line({**event, "stage": f"{name}: {event['stage']}"})
 

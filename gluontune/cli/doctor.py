@@ -152,6 +152,6 @@ def _install_kernel(as_json: bool) -> None:
     from gluontune.runtime import install_kernel
 
     folder = install_kernel()
-    told = f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,"
+    text = f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,"
     how = "or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb"
-    deliver({"kernel": str(folder)}, as_json, lambda: say(told, how))
+    deliver({"kernel": str(folder)}, as_json, lambda: say(text, how))

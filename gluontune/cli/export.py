@@ -77,8 +77,8 @@ def onnx(
 def _places(places: list[Path], random: bool) -> tuple[Optional[Path], Path]:
     wanted = 1 if random else 2
     if len(places) != wanted:
-        said = "OUT.onnx alone with --random" if random else "RUN_OR_PARAMS OUT.onnx (or --random and OUT.onnx)"
-        raise UsageError(f"export onnx: {len(places)} path{'s' if len(places) > 1 else ''} given; write {said}")
+        text = "OUT.onnx alone with --random" if random else "RUN_OR_PARAMS OUT.onnx (or --random and OUT.onnx)"
+        raise UsageError(f"export onnx: {len(places)} path{'s' if len(places) > 1 else ''} given; write {text}")
     if places[-1].suffix != ".onnx":
         raise UsageError(f"{places[-1]}: the file to write ends in .onnx")
     return (None if random else places[0]), places[-1]
@@ -132,6 +132,6 @@ def zoo(
     with stdout_reserved(), tempfile.TemporaryDirectory() as scratch:
         export.export_zoo(build, out or scratch, names or None, keep=out is not None, on_row=show)
     equal = sum(row["status"] == "equal" for row in rows)
-    told = f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output"
-    deliver({"rows": rows, "equal": equal, "nets": len(rows)}, as_json, lambda: say(told))
+    text = f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output"
+    deliver({"rows": rows, "equal": equal, "nets": len(rows)}, as_json, lambda: say(text))
     return 0 if equal == len(rows) else 1

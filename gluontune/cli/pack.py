@@ -68,8 +68,8 @@ def pack(
 
 
 def _print_report(report: PackReport) -> None:
-    for said, found in (("left out", report.skipped), ("packed as it is", report.incomplete)):
-        _common.say(*_common.first_of([f"{said}: {skip.path}: {skip.reason}" for skip in found]))
+    for text, found in (("left out", report.skipped), ("packed as it is", report.incomplete)):
+        _common.say(*_common.first_of([f"{text}: {skip.path}: {skip.reason}" for skip in found]))
     facts = [f"{report.bytes / 1e6:,.1f} MB", f"{report.images_per_sec:,.0f} images/s"]
     if report.converted:
         facts.append(f"{report.converted:,} encoded anew")

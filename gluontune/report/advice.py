@@ -62,16 +62,16 @@ def _next(rungs: list[dict[str, Any]]) -> list[str]:
     >>> _next([{"status": "skipped", "reason": "not measured: the budget was used up by the rungs before it"}])
     ['Give it more time: gluontune ladder --budget 20m']
     """
-    told = []
+    texts = []
     if any(row.get("measurable") is False for row in rungs):
-        told.append("Climb again when the other programs are done: they had the cores that some rungs need")
+        texts.append("Climb again when the other programs are done: they had the cores that some rungs need")
     if any(row["status"] == "skipped" and "budget" in str(row["reason"]) for row in rungs):
-        told.append("Give it more time: gluontune ladder --budget 20m")
+        texts.append("Give it more time: gluontune ladder --budget 20m")
     if any(row["status"] == "failed" for row in rungs):
-        told.append("Mend the failed rung; its row has the reason")
+        texts.append("Mend the failed rung; its row has the reason")
     tried = [row for row in rungs if row["status"] == "ran" and row["name"] != "naive"]
     as_it_is = ["Leave the job as it is: nothing that was tried made it faster here"]
-    return told or (as_it_is if tried else [])
+    return texts or (as_it_is if tried else [])
 
 
 def _what(rung: str, changes: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None) -> str:
@@ -127,12 +127,12 @@ def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
     lines = []
     for answer in ladder["revisited"]:
         first, ratio = answer["first"], answer["ratio"]
-        said = []
+        texts = []
         if first and answer["kind"] == "asked again":
-            said.append(f"{fmt.ratio(first['median'])} when it was climbed")
+            texts.append(f"{fmt.ratio(first['median'])} when it was climbed")
         if ratio:
-            said.append(f"{fmt.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
+            texts.append(f"{fmt.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
         outcome = "adopted" if answer["adopted"] else "not adopted" if ratio else answer["reason"] or "not asked"
-        told = "; ".join(part for part in (", ".join(said), fmt.clean(outcome, 200)) if part)
-        lines.append(f"{fmt.clean(answer['rung'], 40)}, {fmt.clean(answer['kind'], 20)}: {told}")
+        text = "; ".join(part for part in (", ".join(texts), fmt.clean(outcome, 200)) if part)
+        lines.append(f"{fmt.clean(answer['rung'], 40)}, {fmt.clean(answer['kind'], 20)}: {text}")
     return lines

@@ -153,8 +153,8 @@ def _fitness(document: Mapping[str, Any]) -> str | None:
         axes.set_ylabel("fitness (loss)")
         axes.grid()
 
-    said = f"Fitness of the best by generation: {', '.join(f'{value:.3g}' for _, value in best)}."
-    return draw("fitness", (4.8, 3.4), plot, said)
+    text = f"Fitness of the best by generation: {', '.join(f'{value:.3g}' for _, value in best)}."
+    return draw("fitness", (4.8, 3.4), plot, text)
 
 
 def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark") -> dict[str, Any]:
@@ -169,11 +169,11 @@ def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark
             bars = set_bars(f"bars{len(figures)}", [_bar(r, unit) for r in rows], unit.replace("_", " "))
             caption = "Lines: 95 % intervals over interleaved rounds. Failures are named."
             figures.append(figure(title or fmt.clean(unit.replace("_", " "), 60), bars, caption))
-    said = fmt.fact_pairs(document.get("conditions") or {})
+    facts = fmt.fact_pairs(document.get("conditions") or {})
     return study(
         key=key,
         headline=_headline(document, name),
-        over=" · ".join(f"{name} {value}" for name, value in said),
+        over=" · ".join(f"{name} {value}" for name, value in facts),
         remarks=_remarks(document),
         figures=figures,
         tables=tables,
@@ -201,9 +201,9 @@ def _part(r: Mapping[str, Any]) -> str:
 def _headline(document: Mapping[str, Any], name: str) -> str:
     ours = document.get("ours")
     ratios = ours.get("ratio_to", {}) if isinstance(ours, Mapping) else {}
-    said = [f"{fmt.ratio(ratio['median'])} {peer}" for peer, ratio in ratios.items()]
-    if said and isinstance(ours, Mapping):
-        return f"{ours['name']}: {', '.join(said)}"
+    texts = [f"{fmt.ratio(ratio['median'])} {peer}" for peer, ratio in ratios.items()]
+    if texts and isinstance(ours, Mapping):
+        return f"{ours['name']}: {', '.join(texts)}"
     best = document.get("best")
     if isinstance(best, Mapping) and best.get("ratio_to_hybridized"):
         return f"{best['name']}: {fmt.ratio(best['ratio_to_hybridized']['median'])} hybridized float32"
@@ -235,8 +235,8 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         status = r.get("status", "ok")
         why = r.get("reason") or ""
         cells = [_cell(r.get(k)) or "—" for k in columns]
-        told = why if status == "ok" or why.startswith(status) else f"{status}: {why}".rstrip(": ")
-        shown.append(row(r["name"], *cells, why=told))
+        text = why if status == "ok" or why.startswith(status) else f"{status}: {why}".rstrip(": ")
+        shown.append(row(r["name"], *cells, why=text))
     head = ["", *(k.replace("_", " ") for k in columns)]
     return table(title or "The rows", head, shown, "In brackets: 95 % intervals.")
 

@@ -45,8 +45,8 @@ def _methods_sentence(document: Mapping[str, Any]) -> str:
     if better:
         parts.append(f"more accurate in the same epochs: {', '.join(better)}")
     if together["ratio"]:
-        said = fmt.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
-        parts.append(f"{' + '.join(together['methods'])} together: {said}")
+        gain = fmt.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
+        parts.append(f"{' + '.join(together['methods'])} together: {gain}")
     lost = [r["name"] for r in rows if r["verdict"] in ("did not converge", "failed")]
     if lost:
         parts.append(f"not there: {', '.join(lost)}")

@@ -121,11 +121,11 @@ def prediction(row: Mapping[str, Any]) -> str:
     guess, measured = row.get("predicted"), row.get("samples_per_sec")
     if not guess:
         return ""
-    told = rate(guess["samples_per_sec"])
+    text = rate(guess["samples_per_sec"])
     if not measured:
-        return told
+        return text
     error = round(100 * (guess["samples_per_sec"] / measured["median"] - 1))
-    return f"{told} ({'−' if error < 0 else '+' if error else '±'}{abs(error)} %)"
+    return f"{text} ({'−' if error < 0 else '+' if error else '±'}{abs(error)} %)"
 
 
 def ratio_with_interval(value: float | None, bounds: Any) -> str:

@@ -95,8 +95,8 @@ class LiveLadder:
         self._remaining(event)
         self._said = (None, self._clock())
         place = f"[{self._order.index(name) + 1}/{len(self._order)}] "
-        told = f": {self._sentences[name]}" if self._sentences[name] else ""
-        self._line(f"{place}{fmt.clean(name, 24)}{told}{self._left_text()}")
+        text = f": {self._sentences[name]}" if self._sentences[name] else ""
+        self._line(f"{place}{fmt.clean(name, 24)}{text}{self._left_text()}")
 
     def _progress(self, event: Mapping[str, Any]) -> None:
         name = self._known(event)
@@ -202,8 +202,8 @@ class LiveLadder:
         bar.add_row(ProgressBar(total=1.0, completed=total, width=24), Text(times))
         lines: list[Any] = [bar]
         if current:
-            told = self._sentences.get(current["name"])
+            text = self._sentences.get(current["name"])
             name = fmt.clean(current["name"], 24)
-            lines.append(Text(f"{name}: {told}" if told else name))
+            lines.append(Text(f"{name}: {text}" if text else name))
             lines.append(Text(f"  {self._progress_text()}", style="dim"))
         return Group(*lines)

@@ -161,5 +161,5 @@ def _title(ladders: Sequence[Mapping[str, Any]], runs: int, studies: int) -> str
     if len(ladders) == 1 and not runs and not studies:
         return clean(f"gluontune ladder: {ladders[0]['headline']}", 160)
     counts = {"ladder(s)": len(ladders), "run(s)": runs, "other document(s)": studies}
-    said = [f"{n} {name}" for name, n in counts.items() if n or (name != "other document(s)" and not studies)]
-    return f"gluontune report: {', '.join(said)}"
+    texts = [f"{n} {name}" for name, n in counts.items() if n or (name != "other document(s)" and not studies)]
+    return f"gluontune report: {', '.join(texts)}"

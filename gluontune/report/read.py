@@ -189,10 +189,10 @@ def _rung(value: Any, where: str) -> str:
 def _answer(value: Any, where: str) -> dict[str, Any]:
     """A rung that was asked again at the end of a climb."""
     rung = _rung(value, where)
-    told = {key: _text(value, key) for key in ("reason", "interaction")}
+    texts = {key: _text(value, key) for key in ("reason", "interaction")}
     ratios = {key: _measure(_shaped(value.get(key), dict, f"{where}.{key}") or None) for key in ("first", "ratio")}
     words = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
-    return {"rung": rung, **words, **told, **ratios, "adopted": value.get("adopted") is True}
+    return {"rung": rung, **words, **texts, **ratios, "adopted": value.get("adopted") is True}
 
 
 def check_row(row: Any, where: str = "row") -> dict[str, Any]:
@@ -233,11 +233,11 @@ def reason_of(row: Mapping[str, Any]) -> str:
     >>> reason_of({"reason": "the job broke off", "error": {"type": "ValueError", "message": "no"}})
     'the job broke off (ValueError: no)'
     """
-    told, error = clean(row["reason"] or "", 600), row["error"] or {}
+    text, error = clean(row["reason"] or "", 600), row["error"] or {}
     fault = clean(": ".join(str(error[key]) for key in ("type", "message") if error.get(key)), 600)
-    if not fault or clean(error.get("message") or fault, 600) in told:
-        return told
-    return f"{told} ({fault})" if told else fault
+    if not fault or clean(error.get("message") or fault, 600) in text:
+        return text
+    return f"{text} ({fault})" if text else fault
 
 
 def _variant(variant: Any, where: str) -> dict[str, Any]:

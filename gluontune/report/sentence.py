@@ -140,12 +140,12 @@ def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
 
 def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
     intro = "what limits it" if best is naive else "what held you back"
-    said = _inside(str(ladder["verdict"].get("sentence") or ""))
+    text = _inside(str(ladder["verdict"].get("sentence") or ""))
     climbed = {row["name"] for row in ladder["rungs"] if row["status"] == "ran"}
-    if said and ladder["verdict"].get("next_rung") in climbed:  # the climb has followed this advice
-        said = said.partition(": ")[0].partition("; try ")[0]
-    if said:
-        return [f"{intro}: {said}"]
+    if text and ladder["verdict"].get("next_rung") in climbed:  # the climb has followed this advice
+        text = text.partition(": ")[0].partition("; try ")[0]
+    if text:
+        return [f"{intro}: {text}"]
     phases = {name: share for name, share in naive["phases_pct"].items() if name != "rest"}
     if not phases:
         return []
@@ -165,9 +165,9 @@ def _taken_back(ladder: dict[str, Any]) -> list[str]:
 
 def _undecided(ladder: dict[str, Any]) -> list[dict[str, Any]]:
     """The rungs without another clause: neither taken back, nor helpful when asked again."""
-    said = {taken["rung"] for taken in ladder["taken_back"]}
-    said |= {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "asked again"}
-    return [row for row in ladder["rungs"] if row["name"] not in said]
+    named = {taken["rung"] for taken in ladder["taken_back"]}
+    named |= {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "asked again"}
+    return [row for row in ladder["rungs"] if row["name"] not in named]
 
 
 def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
@@ -205,11 +205,11 @@ def _alone_useless(row: dict[str, Any]) -> bool:
 
 def _here(ladder: dict[str, Any]) -> str:
     """The device of the measurement: this GPU or CPU if the ladder records it, else this machine."""
-    said = {str(row["utilization"].get("device")) for row in ladder["rungs"]}
-    said |= {str(row["recipe"].get("devices")) for row in ladder["rungs"]}
-    if "gpu" in said:
+    devices = {str(row["utilization"].get("device")) for row in ladder["rungs"]}
+    devices |= {str(row["recipe"].get("devices")) for row in ladder["rungs"]}
+    if "gpu" in devices:
         return "on this GPU"
-    return "on this CPU" if "cpu" in said or ladder["machine"].get("gpus") == [] else "on this machine"
+    return "on this CPU" if "cpu" in devices or ladder["machine"].get("gpus") == [] else "on this machine"
 
 
 def _inside(sentence: str) -> str:
@@ -219,8 +219,8 @@ def _inside(sentence: str) -> str:
 
 
 def _why(row: dict[str, Any]) -> str:
-    told = fmt.clean(reason_of(row), 140).rstrip(".")
-    return f": {told}" if told else ""
+    text = fmt.clean(reason_of(row), 140).rstrip(".")
+    return f": {text}" if text else ""
 
 
 def _count(n: int, noun: str) -> str:

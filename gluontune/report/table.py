@@ -126,15 +126,15 @@ def verdict_text(row: Mapping[str, Any]) -> Text:
 
 def _remarks(rows: Sequence[dict[str, Any]]) -> RenderResult:
     """The reasons and notes, as sentences below the table."""
-    told = [
+    texts = [
         (row["name"], sentence)
         for row in rows
         for sentence in [reason_of(row), *map(fmt.clean, row["notes"])]
         if sentence
     ]
-    if told:
+    if texts:
         yield Text("")
-    for name, reason in told:
+    for name, reason in texts:
         yield Text.assemble((f"{fmt.clean(name, 24)}: ", "bold"), reason)
 
 

@@ -189,11 +189,11 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"{titles(document)[name]}: {'; '.join(parts)}")
     ratio = document["ratio"]
     if ratio and ratio["train_seconds"]:
-        said = [
+        texts = [
             f"{fmt.ratio_with_interval(ratio[key]['median'], ratio[key]['ci95'])} {what}"
             for key, what in (("train_seconds", "in training time"), ("wall_seconds", "all included"))
         ]
-        lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {'; '.join(said)}")
+        lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {'; '.join(texts)}")
     if ratio and ratio["pairs_without_a_time"]:
         lines.append(f"{ratio['pairs_without_a_time']} of {ratio['pairs']} pairs have no ratio: a run of them failed")
     if document["parity"] and document["parity"]["verdict"] != "too few repeats":

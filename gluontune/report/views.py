@@ -246,9 +246,9 @@ def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
         if svg is None:
             continue
         steady = row["steadiness"]
-        said = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
-        said += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
-        values = [(title, fmt.number(steady.get(name)), form) for title, name, form in said]
+        forms = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
+        forms += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
+        values = [(title, fmt.number(steady.get(name)), form) for title, name, form in forms]
         caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
         if _score(steady):
             caption.insert(1, f"steadiness {_score(steady)}")

@@ -123,11 +123,11 @@ class Batches:
             if best.failure is not None or winner.failure is not None:
                 return
 
-    def _note(self, contender: Contender, told: str | None) -> None:
+    def _note(self, contender: Contender, text: str | None) -> None:
         for entry, candidate in zip(self.row["variants"], self.field):
             if candidate is contender:
-                entry["reason"] = told or entry["reason"]
-                if told is None:
+                entry["reason"] = text or entry["reason"]
+                if text is None:
                     last = self.found[-1]
                     entry["accuracy"], entry["epochs"] = last["accuracy"], last["epochs"]
                     entry["seconds_to_accuracy"] = last["seconds"] if last["arrived"] else None
@@ -154,10 +154,10 @@ class Batches:
         found.update(seconds=arrived["seconds"], ratio=ratio)
         row["verdict"] = verdict_of(ratio)
         row["kept"] = row["verdict"] == "helped"
-        said = f"{ratio['median']:.2f}× less time {stats.around(ratio)} to {goal} accuracy"
-        row["reason"] = None if row["kept"] else f"{said} than the recipe before it: not certain"
+        text = f"{ratio['median']:.2f}× less time {stats.around(ratio)} to {goal} accuracy"
+        row["reason"] = None if row["kept"] else f"{text} than the recipe before it: not certain"
         if row["kept"]:
-            row["notes"].append(f"{said}: {self.winner.label}, {100 * arrived['accuracy']:.1f} %")
+            row["notes"].append(f"{text}: {self.winner.label}, {100 * arrived['accuracy']:.1f} %")
 
     def found_of(self, contender: Contender) -> dict[str, Any]:
         return next(f for f in reversed(self.found) if f["label"] == contender.label)

@@ -71,23 +71,23 @@ def _no_script(best: Recipe, step: str) -> str | None:
 
 def changed_fields(document: Mapping[str, Any]) -> dict[str, str]:
     """Each field that the climb changed, with its rung's gain: one line, for comments."""
-    said: dict[str, str] = {}
+    gains: dict[str, str] = {}
     for row in document["rungs"]:
         if not row["kept"] or row["name"] == "naive":
             continue
         by_time = (row.get("seconds_to_accuracy") or {}).get("ratio")
         ratio = by_time or row["ratio_to_previous"]
         what = "less time to the accuracy" if by_time else "the speed"
-        told = f"{row['name']}: {ratio['median']:.2f}x {what} here" if ratio else row["name"]
-        said.update(dict.fromkeys(row["changes"], clean(told)))
+        text = f"{row['name']}: {ratio['median']:.2f}x {what} here" if ratio else row["name"]
+        gains.update(dict.fromkeys(row["changes"], clean(text)))
     for answer in document.get("revisited") or ():
         if answer["adopted"] and answer["kind"] == AGAIN:
-            told = f"{answer['rung']}: {answer['ratio']['median']:.2f}x the speed here, on top of the rest"
-            said.update(dict.fromkeys(answer["changes"], clean(told)))
+            text = f"{answer['rung']}: {answer['ratio']['median']:.2f}x the speed here, on top of the rest"
+            gains.update(dict.fromkeys(answer["changes"], clean(text)))
         elif answer["adopted"]:
             for field in answer["changes"]:
-                said.pop(field, None)
-    return said
+                gains.pop(field, None)
+    return gains
 
 
 def best_yaml(document: Mapping[str, Any]) -> str:
@@ -96,7 +96,7 @@ def best_yaml(document: Mapping[str, Any]) -> str:
     naive = next(
         (Recipe.from_dict(r["recipe"]) for r in document["rungs"] if r["name"] == "naive" and r["recipe"]), base
     )
-    said, usual = changed_fields(document), Recipe()
+    gains, usual = changed_fields(document), Recipe()
     lines = [
         "# The fastest recipe of gluontune ladder on this machine. Train with it: gluontune train --recipe best.yaml",
         f"# The climb trained {naive.epochs:g} epoch(s) of {clean(document['dataset']['name'])}; its length is left"
@@ -108,14 +108,14 @@ def best_yaml(document: Mapping[str, Any]) -> str:
         if name == "epochs":
             if value != naive.epochs:
                 share = value / naive.epochs
-                lines.append(f"# Its epochs were {share:.2f} of the naive script's: {said.get(name, 'large-batch')}")
+                lines.append(f"# Its epochs were {share:.2f} of the naive script's: {gains.get(name, 'large-batch')}")
                 lines.append(f"epochs: {round(share * base.epochs, 3):g}")
             continue
-        if name in said or value != usual.to_dict()[name]:
+        if name in gains or value != usual.to_dict()[name]:
             plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).replace("\n...", "").strip()
             if "\n" in plain:  # escaped, a text of several lines is one line
                 plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH, default_style='"').strip()
-            lines.append(f"{name}: {plain}  # {said[name]}" if name in said else f"{name}: {plain}")
+            lines.append(f"{name}: {plain}  # {gains[name]}" if name in gains else f"{name}: {plain}")
     return "\n".join(lines) + "\n"
 
 
@@ -134,17 +134,17 @@ def best_script(document: Mapping[str, Any]) -> str:
 
 def job_script(document: Mapping[str, Any]) -> str:
     """The script of a job file: its net, data, loss and metric, and ``gt.tuned`` with ``best.yaml``."""
-    best, said = Recipe.from_dict(document["best"]["recipe"]).resolved(), changed_fields(document)
-    changes = "".join(f"#   {clean(field)}: {told}\n" for field, told in said.items()) or "#   none\n"
-    return _filled("best_job.py", best, said, changes=changes, job=str(Path(str(best.job)).resolve()))
+    best, gains = Recipe.from_dict(document["best"]["recipe"]).resolved(), changed_fields(document)
+    changes = "".join(f"#   {clean(field)}: {gain}\n" for field, gain in gains.items()) or "#   none\n"
+    return _filled("best_job.py", best, gains, changes=changes, job=str(Path(str(best.job)).resolve()))
 
 
-def _filled(name: str, best: Recipe, said: Mapping[str, str], **values: Any) -> str:
+def _filled(name: str, best: Recipe, gains: Mapping[str, str], **values: Any) -> str:
     import jinja2
 
     def why(*names: str) -> str:
-        told = dict.fromkeys(said[name] for name in names if name in said)
-        return f"  # {'; '.join(told)}" if told else ""
+        texts = dict.fromkeys(gains[name] for name in names if name in gains)
+        return f"  # {'; '.join(texts)}" if texts else ""
 
     env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=best.num_devices))
     environment = jinja2.Environment(

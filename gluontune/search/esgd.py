@@ -191,8 +191,8 @@ class _Search:
             population = ended["population"]
             best = min(population, key=lambda one: evolution.ranked_value(one["score"]["fitness"]))
             born = sum(one["offspring"] for one in population[: plan.kept]) / max(plan.kept, 1)
-            told = {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
-            document["generations"].append(told)
+            entry = {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
+            document["generations"].append(entry)
             document["best"] = {**best, "file": str(self._file(best["name"])) if self.store.path else None}
             self.store.save()
             self._tell(k, 1.0, f"best fitness {best['score']['fitness']:.4g}")

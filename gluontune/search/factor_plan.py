@@ -111,8 +111,8 @@ def check_factors(recipe: Recipe, factors: Sequence[Factor]) -> None:
         for field in one.keys() & two.keys():
             if one[field] != two[field]:
                 both = f"both set {field} ({first.changes[field]!r} and {second.changes[field]!r})"
-                told = f"factors {first.name!r} and {second.name!r} {both}"
-                raise UsageError(f"{told}: they cannot be switched on together; leave one out")
+                text = f"factors {first.name!r} and {second.name!r} {both}"
+                raise UsageError(f"{text}: they cannot be switched on together; leave one out")
     for factor in factors:
         if recipe_of(recipe, [factor]) == recipe:
             raise UsageError(f"factor {factor.name!r} changes nothing: the base recipe has {factor.sentence} already")

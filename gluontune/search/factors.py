@@ -159,8 +159,8 @@ class _Analysis:
             def on_round(at: int, rounds: int, about: Piece = about) -> None:
                 self.tell({**progress("measuring", at / rounds, f"round {at}/{rounds}"), **about})
 
-            def on_disturbed(told: str, about: Piece = about) -> None:
-                document.setdefault("notes", []).append(f"{about['set']}: {told}")
+            def on_disturbed(text: str, about: Piece = about) -> None:
+                document.setdefault("notes", []).append(f"{about['set']}: {text}")
 
             interleave(
                 [self.base, *self.field], rounds=self.pace.rounds, slice_s=self.pace.slice_s, on_round=on_round,

@@ -133,8 +133,8 @@ def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> 
     by_time = {"pays": low > 1, "costs": high < 1}
     by_points = {"more accurate": less > 0, "less accurate": more < 0}
     # If all need equally many epochs, the times compare the cost of a step only.
-    said = {**by_points, **by_time} if _equally_long(pairs) else {**by_time, **by_points}
-    return {**gain, "ratio": ratio, "verdict": next((word for word, so in said.items() if so), "not certain")}
+    verdicts = {**by_points, **by_time} if _equally_long(pairs) else {**by_time, **by_points}
+    return {**gain, "ratio": ratio, "verdict": next((word for word, so in verdicts.items() if so), "not certain")}
 
 
 def _pairs(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> list[tuple[Row, Row]]:
@@ -182,6 +182,6 @@ def _conclude(document: dict[str, Any], chosen: Sequence[str], target: float) ->
     for found in order:
         runs = [row for row in done if tuple(row["set"]) == found]
         part = "base" if not found else "together" if found[0] in (_AGAIN, _TOGETHER) else "method"
-        said = " + ".join(document["together"]["methods"] if found == (_TOGETHER,) else found) or "base"
-        row = {"set": list(found), "name": said, "parts": [part], "throughput": None}
+        text = " + ".join(document["together"]["methods"] if found == (_TOGETHER,) else found) or "base"
+        row = {"set": list(found), "name": text, "parts": [part], "throughput": None}
         document["sets"] += [{**row, "tta": [tta_of(runs, 0, target)]}] if runs else []

@@ -215,8 +215,8 @@ def _sentence(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], gpus: 
     count, speedup, efficiency = best["devices"], best.get("speedup"), best["efficiency"]
     name = f"{count} {what[count != 1]}"
     if speedup is not None and speedup["ci95"][0] <= 1:
-        said = f"{speedup['median']:.2f} times one {what[0]} {stats.around(speedup)}"
-        return f"{best['label']}: {said}, no certain difference"
+        text = f"{speedup['median']:.2f} times one {what[0]} {stats.around(speedup)}"
+        return f"{best['label']}: {text}, no certain difference"
     if count > 1:
         reached = (
             f"efficiency {100 * efficiency:.0f} %" if gpus else f"{efficiency:.2f} times one process with all cores"

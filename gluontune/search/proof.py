@@ -82,8 +82,8 @@ def _refuted(
         return row, refuted_verdict(row, proof, longest)
     last = [each for each in rows if each["kept"]][-1]
     if proof["lost"] and by_time(last):
-        told = "taken back: " + _LOST.format(100 * proof["pairs"][-1]["best"]["accuracy"])
-        return last, {"verdict": "hurt", "measurable": True, "reason": told}
+        text = "taken back: " + _LOST.format(100 * proof["pairs"][-1]["best"]["accuracy"])
+        return last, {"verdict": "hurt", "measurable": True, "reason": text}
     return row, None
 
 
@@ -263,14 +263,14 @@ def refuted_verdict(row: RungRow, proof: Mapping[str, Any], longest: float) -> d
     first = f"{tried[0]['epochs']:g} to " if len(tried) > 1 else ""
     highest = max(each["accuracy"] for each in tried)
     length, goal = f"{first}{last['epochs']:g}", f"{100 * proof['target']:.1f} %"
-    said = f"{length} epochs did not reach {goal} in the proof ({100 * highest:.1f} %)"
+    text = f"{length} epochs did not reach {goal} in the proof ({100 * highest:.1f} %)"
     following = next_length(last["epochs"], longest)
     if last["epochs"] >= longest:
-        return {"verdict": "hurt", "measurable": True, "reason": f"taken back: {said}"}
+        return {"verdict": "hurt", "measurable": True, "reason": f"taken back: {text}"}
     if still_helps(row, following):
-        why = f"taken back: {said}, and there was no time for a longer training"
+        why = f"taken back: {text}, and there was no time for a longer training"
         return {"verdict": "n/a", "measurable": False, "reason": why}
     ratio = ratio_at(row, following)
     length = f"{following:g} epoch{'s' * (following != 1)}"
     why = f"{length} would be no certain gain: {ratio['median']:.2f}× less time {stats.around(ratio)}"
-    return {"verdict": verdict_of(ratio), "measurable": True, "reason": f"taken back: {said}, and {why}"}
+    return {"verdict": verdict_of(ratio), "measurable": True, "reason": f"taken back: {text}, and {why}"}

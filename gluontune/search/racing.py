@@ -197,8 +197,8 @@ class Racing:
             fastest = max(rates, key=lambda label: rates[label], default="")
             self._progress(stage, f"heat {number}, round {done}/{total}: {fastest}", rates.get(fastest))
 
-        def on_disturbed(told: str) -> None:
-            document["notes"].append(f"{stage}, heat {number}: {told}")
+        def on_disturbed(text: str) -> None:
+            document["notes"].append(f"{stage}, heat {number}: {text}")
 
         self._progress(stage, "starting " + ", ".join(c.label for c in contenders), None)
         interleave(contenders, rounds=rounds, slice_s=self.slice_s, on_round=on_round, on_disturbed=on_disturbed)

@@ -148,8 +148,8 @@ def parity(
     found: dict[str, Any] = {"verdict": "too few repeats", "suspicious": False, "epochs_ratio": None, "p": None}
     if len(reference) >= 2 and len(mine) >= 2 and _rate(mine) < _rate(reference) - 0.25:
         of = f"{len(theirs)} of {len(reference)}"
-        told = f"{len(reached)} of {len(mine)} repeats reached the target; the reference {of}"
-        return {**found, "verdict": "fails more often", "reason": told}
+        text = f"{len(reached)} of {len(mine)} repeats reached the target; the reference {of}"
+        return {**found, "verdict": "fails more often", "reason": text}
     if len(reached) < 2 or len(theirs) < 2:
         found["reason"] = "parity needs two repeats of each that reached the target"
         return found

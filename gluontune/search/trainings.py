@@ -70,12 +70,12 @@ class Trainings:
         )  # fmt: skip
         document["samples_per_epoch"] = (self.batches * batch or None) if fitted is not None else None
         if fitted is None:
-            told = "throughput is measured, accuracy is not looked at"
-            row["notes"].append(f"the budget does not suffice for one training: {told}")
+            text = "throughput is measured, accuracy is not looked at"
+            row["notes"].append(f"the budget does not suffice for one training: {text}")
         elif fitted < asked:
             budget = f"the budget of {self.budget.total_s / 60:.3g} min"
-            told = f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into {budget}"
-            row["notes"].append(told)
+            text = f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into {budget}"
+            row["notes"].append(text)
             naive = naive.of_length(fitted, "naive")
         return naive
 
@@ -184,8 +184,8 @@ class Trainings:
             row["notes"].append("not trained again: it computes the same numbers as the recipe before it")
         elif same:
             if row["kept"]:
-                told = "it computes the same but for rounding; the proof trains it with all others"
-                row["notes"].append(f"not trained alone: {told}")
+                text = "it computes the same but for rounding; the proof trains it with all others"
+                row["notes"].append(f"not trained alone: {text}")
         elif row["kept"] and row["name"] != "naive" and self.results.kept_accuracies():
             seconds = self.seconds_of(contender)
             row.update({"kept": False, "verdict": "n/a", "measurable": False})

@@ -129,8 +129,8 @@ def _check_same_task(contenders: Mapping[str, Recipe]) -> None:
     tasks = {(r.dataset, r.val_samples if r.val_samples else None) for r in contenders.values() if not r.job}
     if len(tasks) > 1:
         first, second = (f"{name} ({r.dataset})" for name, r in contenders.items())
-        told = "validate on different data: their times to an accuracy cannot be compared"
-        raise UsageError(f"recipes {first} and {second} {told}")
+        text = "validate on different data: their times to an accuracy cannot be compared"
+        raise UsageError(f"recipes {first} and {second} {text}")
 
 
 def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: bool = True) -> dict[str, Any]:

@@ -122,15 +122,15 @@ def run_elastic(
     if elastic.restarts and checkpoints is None:
         raise UsageError(f"--restart {elastic.restarts} needs checkpoints to go on from: give --checkpoint DIR")
     with tempfile.TemporaryDirectory(prefix="gluontune-elastic-") as folder:
-        spec, told = Path(folder) / "run.json", Path(folder) / "result.json"
+        spec, path = Path(folder) / "run.json", Path(folder) / "result.json"
         plan = (
             None if checkpoints is None else {**asdict(checkpoints), "folder": str(Path(checkpoints.folder).resolve())}
         )
-        content = {"recipe": recipe.to_dict(), "checkpoints": plan, "time_limit": time_limit, "result": str(told)}
+        content = {"recipe": recipe.to_dict(), "checkpoints": plan, "time_limit": time_limit, "result": str(path)}
         spec.write_text(json.dumps(content), encoding="utf-8")
         code, stopped = _torchrun(_command(elastic, spec), _environment(recipe, elastic))
-        if told.exists():
-            result = RunResult.load(told)
+        if path.exists():
+            result = RunResult.load(path)
         else:
             host, port = elastic.rendezvous
             least = elastic.nodes[0]

@@ -70,8 +70,8 @@ class _Place:
 def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
     """Drive the run. Returns 1 if torchrun shall restart it. ``held`` gets the meeting."""
     recipe = Recipe.from_dict(spec["recipe"]).override(num_devices=place.world)
-    told = Path(spec["result"])
-    before = RunResult.load(told) if told.exists() else None
+    target = Path(spec["result"])
+    before = RunResult.load(target) if target.exists() else None
     plan = spec["checkpoints"]
     checkpoints = None
     if plan is not None:
@@ -91,7 +91,7 @@ def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
             why = (before.error or {}).get("message", "the machines were others")
             result.notes = [*[n for n in before.notes if n.startswith("restarted")], f"restarted after a fault: {why}",
                             *result.notes]  # fmt: skip
-        write_json(told, result.to_dict())
+        write_json(target, result.to_dict())
         meeting.finish(result.to_dict())
         return int(result.error is not None and result.error["type"] in FAULTS)
     finally:

@@ -107,13 +107,13 @@ class Meeting:
                 line, _ = self._listener.accept()
             except OSError:
                 missing = sorted(set(range(1, self.world)) - set(self.ranks))
-                told = f"rank {', '.join(map(str, missing))} did not call within {_ARRIVE_S:.0f} s"
-                raise RunFailed("ConnectionLost", told, "starting") from None
+                text = f"rank {', '.join(map(str, missing))} did not call within {_ARRIVE_S:.0f} s"
+                raise RunFailed("ConnectionLost", text, "starting") from None
             self._welcome(line)
         for rank, met in sorted(self.ranks.items()):
             if met.alike != self.alike:
-                told = f"rank {rank} on host {met.host} has another recipe: give all machines the same command"
-                raise RunFailed("RanksDiffer", told, "starting")
+                text = f"rank {rank} on host {met.host} has another recipe: give all machines the same command"
+                raise RunFailed("RanksDiffer", text, "starting")
 
     def _welcome(self, line: socket.socket) -> None:
         line.settimeout(_HELLO_S)

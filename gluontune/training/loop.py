@@ -91,9 +91,7 @@ class _Course:
             setattr(self.result, name, list(done.get(name, ())))
         metric = self.group.ready[0]["metric"]
         before = done.get("val_metric") or {}
-        old = (
-            self.result.val_accuracy if metric["name"] == "accuracy" else ()
-        )  # of an old checkpoint
+        old = self.result.val_accuracy if metric["name"] == "accuracy" else ()  # of an old checkpoint
         self.result.val_metric = {**metric, "values": list(before.get("values", old)), "samples": before.get("samples")}
         if "flipped" in before:
             self.result.val_metric["flipped"] = list(before["flipped"])
@@ -192,13 +190,13 @@ class _Course:
         first = self.first_loss = loss if self.first_loss is None else self.first_loss
         rate = self.recipe.scaled_learning_rate
         way_out = f"lower learning_rate (it peaks at {rate:g} here) or add warmup_epochs"
-        told = ""
+        text = ""
         if not math.isfinite(loss):
-            told = f"the loss is {loss} at step {self.result.steps}"
+            text = f"the loss is {loss} at step {self.result.steps}"
         elif loss > _BLOWN_UP * max(first, 0.1):
-            told = f"the loss rose from {first:.3g} to {loss:.3g}"
-        if told:
-            raise RunFailed("Diverged", f"training diverged: {told}; {way_out}", "training")
+            text = f"the loss rose from {first:.3g} to {loss:.3g}"
+        if text:
+            raise RunFailed("Diverged", f"training diverged: {text}; {way_out}", "training")
 
     def _validate(self, done: int) -> float | None:
         """Validate, and return the metric's value."""

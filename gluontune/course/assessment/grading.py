@@ -153,30 +153,30 @@ def _accuracy(goal: Goal, found: Mapping[str, Any], chance: float, learned: floa
     if nothing:
         return 0.0, nothing
     accuracy = found["accuracy"]
-    said = f"{100 * accuracy:.1f} % on hidden test images; wanted are {100 * goal.accuracy:.1f} %"
+    text = f"{100 * accuracy:.1f} % on hidden test images; wanted are {100 * goal.accuracy:.1f} %"
     if accuracy >= goal.accuracy:
-        return 1.0, said
+        return 1.0, text
     if accuracy <= 1.5 * chance:
         return 0.0, (
-            f"{said}. That is mere chance: these parameters know nothing of these data. Were they trained, on these "
+            f"{text}. That is mere chance: these parameters know nothing of these data. Were they trained, on these "
             "images, and do the images reach the net as task.normalize() makes them?"
         )
-    return min(0.99, learned), f"{said}. Train longer, or better: rate, schedule, momentum"
+    return min(0.99, learned), f"{text}. Train longer, or better: rate, schedule, momentum"
 
 
 def _time(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
     seconds = run["seconds"]
-    said = f"{seconds:.1f} s by the grader's clock; the budget is {goal.budget_s:.1f} s"
+    text = f"{seconds:.1f} s by the grader's clock; the budget is {goal.budget_s:.1f} s"
     if run["stopped_by"] == "time":
         return 0.0, f"ended by force after {goal.limit_s:.1f} s; the budget is {goal.budget_s:.1f} s"
     if seconds > goal.budget_s:
         late = 1 - (seconds - goal.budget_s) / max(goal.limit_s - goal.budget_s, 1e-9)
         return min(
             0.99, max(0.0, 0.5 * late) * learned
-        ), f"{said}. What does a step wait for? gluontune monitor shows it"
+        ), f"{text}. What does a step wait for? gluontune monitor shows it"
     if learned < 1:
-        return 0.99 * learned, f"{said}; a time counts as far as the accuracy was reached"
-    return 1.0, said
+        return 0.99 * learned, f"{text}; a time counts as far as the accuracy was reached"
+    return 1.0, text
 
 
 def _steadiness(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
@@ -184,14 +184,14 @@ def _steadiness(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
     if score is None:
         return 0.0, "too short to be sampled"
     wanted = _STEADY_SHARE * goal.steadiness
-    said = f"the {device} is used with a steadiness of {score:.2f} (1 is even); wanted is {wanted:.2f}"
+    text = f"the {device} is used with a steadiness of {score:.2f} (1 is even); wanted is {wanted:.2f}"
     if learned < 1:
         return 0.99 * learned * min(
             1.0, score / max(wanted, 1e-9)
-        ), f"{said}; counted as far as the accuracy was reached"
+        ), f"{text}; counted as far as the accuracy was reached"
     if score >= wanted:
-        return 1.0, said
-    return max(0.0, score / wanted), f"{said}. It works in bursts: something else is waited for in between"
+        return 1.0, text
+    return max(0.0, score / wanted), f"{text}. It works in bursts: something else is waited for in between"
 
 
 def _end(goal: Goal, run: Mapping[str, Any]) -> Verdict:

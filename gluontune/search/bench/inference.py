@@ -185,8 +185,8 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     """Print the table."""
     from rich.table import Table
 
-    said = found["conditions"]
-    title = f"{said['net']} on {said['dataset']}, {said['weights']} weights, batch {said['batch_size']}"
+    facts = found["conditions"]
+    title = f"{facts['net']} on {facts['dataset']}, {facts['weights']} weights, batch {facts['batch_size']}"
     table = Table(title=title, box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for name in ("rung", "images/s", "× hybridized\n(95 %)", "ms at 1: p50\n(p90, p99)", "threads",
                  "accuracy", "agrees"):  # fmt: skip

@@ -72,8 +72,8 @@ def run(
 def _check(recipe: Recipe) -> None:
     """Refuse fields that the twin does not have."""
     if recipe.job is not None or not (recipe.net.startswith("cifar_resnet") and recipe.net.endswith("_v1")):
-        told = f"there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
-        raise UsageError(f"--against-torch: {told}")
+        text = f"there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
+        raise UsageError(f"--against-torch: {text}")
     alike: dict[str, tuple[Any, ...]] = {
         "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "accumulate": (1,),
         "engine": ("local", "shared-memory", "kvstore", "horovod"), "exchange_every": (1,), "compression": ("none",),
