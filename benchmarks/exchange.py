@@ -65,11 +65,11 @@ def run(
     """
     if part not in PARTS:
         raise UsageError(f"--part {part!r}: choose one of {', '.join(PARTS)}")
-    there = [name for name in ENGINES if name != "horovod" or horovod.installed()]
+    usable = [name for name in ENGINES if name != "horovod" or horovod.installed()]
     for name in engines or ():
         if name not in ENGINES:
             raise UsageError(f"--engine {name!r}: choose from {', '.join(ENGINES)}")
-    chosen = list(engines or (there if part == "engines" else there[:2]))
+    chosen = list(engines or (usable if part == "engines" else usable[:2]))
     base = Recipe(
         dataset=dataset, net=net, loader="resident", hybridize="static", runtime="tuned", devices="cpu",
         learning_rate=0.1, base_batch_size=64, num_devices=ranks, engine="kvstore", epochs=epochs,
@@ -96,7 +96,7 @@ def _engines(results: Study, base: Recipe, say: Callable[[str], None]) -> None:
         key = f"batch {batch}"
         if not any(d["piece"] == key for d in document["done"]):
             say(f"{key}: throughput of {', '.join(recipes)}")
-            rates = _throughput(recipes, given["rounds"], given["seconds"], _told(say, key))
+            rates = _throughput(recipes, given["rounds"], given["seconds"], _prefixed(say, key))
             results.enter({"piece": key, "kind": "rates", "batch": batch, "rates": rates})
         for seed in given["seeds"]:
             for engine, recipe in recipes.items():
@@ -115,7 +115,7 @@ def _interval(results: Study, base: Recipe, say: Callable[[str], None]) -> None:
         if not any(d["piece"] == key for d in document["done"]):
             say(f"{engine}: throughput at {len(steps)} intervals")
             rates = _throughput(
-                {str(n): r for n, r in steps.items()}, given["rounds"], given["seconds"], _told(say, engine)
+                {str(n): r for n, r in steps.items()}, given["rounds"], given["seconds"], _prefixed(say, engine)
             )
             results.enter({"piece": key, "kind": "rates", "engine": engine, "rates": rates})
         for seed in given["seeds"]:
@@ -127,7 +127,7 @@ def _interval(results: Study, base: Recipe, say: Callable[[str], None]) -> None:
     document["holds"] = all(row["samples_per_sec"] is not None for row in document["rows"])
 
 
-def _told(say: Callable[[str], None], what: str) -> Callable[[str], None]:
+def _prefixed(say: Callable[[str], None], what: str) -> Callable[[str], None]:
     return lambda line: say(f"{what}: {line}")
 
 

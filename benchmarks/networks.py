@@ -80,27 +80,30 @@ class Pace(NamedTuple):
     slice_s: float
 
 
+#: Makes the row of a network; takes its name, the pace, the time limit and a function for lines of progress.
+Measure = Callable[[str, Pace, float, Callable[[str], None]], "dict[str, Any]"]
 QUICK, FULL = Pace(3, 2.0, 15, 0.05), Pace(7, 30.0, 15, 0.5)
 
 
 def run(
     nets: Sequence[str] | None = None,
     *,
-    quick: bool = False,
+    pace: Pace = FULL,
     out: Path | None = None,
     resume: bool = False,
     time_limit: float = 300.0,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    measure: Measure | None = None,
 ) -> dict[str, Any]:
     """Measure each network and return the document; it is saved to ``out`` after each.
 
     Args:
         nets: names of :data:`NETWORKS`; default all.
-        quick: fewer and shorter repeats: about 15 seconds a network on two cores.
+        pace: ``FULL``, or ``QUICK``: about 15 seconds a network on two cores.
         out: the JSON file; an earlier one is kept as ``NAME.previous.json``. resume: keep its finished rows, which must
             have been measured at the same pace.
         time_limit: seconds that one part of a network's work may take.
-        say: called with lines of progress.
+        say: called with lines of progress. measure: makes a row, by default in a process of the network's own.
 
     Returns:
         ``{"rows": [{"name", "family", "side", "batch", "status", "reason", "choice", "series", "verdict":
@@ -117,16 +120,15 @@ def run(
             close = nearest(name, list(NETWORKS), n=3)
             hint = f"did you mean {', '.join(close)}?" if close else f"choose of {', '.join(NETWORKS)}"
             raise UsageError(f"benchmarks networks: unknown net {name!r}: {hint}")
-    pace, tell = (QUICK if quick else FULL), say or (lambda line: None)
-    rows = _known(out, pace) if resume else {}
+    rows, measure = _known(out, pace) if resume else {}, measure or _row
     if out is not None:
         writable_folder(out.absolute().parent)
     if not resume:
         set_aside(out)
     document: dict[str, Any] = {}
-    for place, name in enumerate(names):
+    for place, name in enumerate(names, 1):
         if name not in rows:
-            rows[name] = _row(name, pace, time_limit, lambda line: tell(f"{place + 1}/{len(names)} {line}"))  # noqa: B023
+            rows[name] = measure(name, pace, time_limit, lambda line: say(f"{place}/{len(names)} {line}"))  # noqa: B023
         done = [rows[n] for n in names if n in rows]
         document = {
             "schema_version": SCHEMA,

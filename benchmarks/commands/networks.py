@@ -32,7 +32,8 @@ def networks(
     """
     from benchmarks import networks as benchmark
 
-    work = partial(benchmark.run, names_of(nets, "--nets"), quick=quick, out=out, resume=resume, time_limit=time_limit)
+    pace = benchmark.QUICK if quick else benchmark.FULL
+    work = partial(benchmark.run, names_of(nets, "--nets"), pace=pace, out=out, resume=resume, time_limit=time_limit)
     carry_out(
         work,
         as_json,
