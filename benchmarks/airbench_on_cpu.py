@@ -98,13 +98,13 @@ def main() -> None:
     sys.argv = [str(given.script.absolute())]
     exec(compile(code, str(given.script), "exec"), script)
 
-    def told(variables: dict[str, Any], is_final_entry: bool) -> None:
+    def print_epoch(variables: dict[str, Any], is_final_entry: bool) -> None:
         seen = {"seconds": variables["time_seconds"], "accuracy": variables["val_acc"]}
         if is_final_entry:
             seen["flipped"] = variables["tta_val_acc"]
         print(json.dumps(seen), flush=True)
 
-    script["print_training_details"] = told
+    script["print_training_details"] = print_epoch
     with tempfile.TemporaryDirectory() as folder:
         _put_images(given.dataset, Path(folder))
         os.chdir(folder)

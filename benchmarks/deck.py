@@ -100,16 +100,15 @@ def run(
         set_aside(out)
     rows: list[dict[str, Any]] = []
     for name in chosen:
-        told = functools.partial(_told, tell, name)
-        measure = functools.partial(contest, rounds=rounds, seconds=seconds, time_limit=600.0, say=told)
+
+        def say_of(line: str, name: str = name) -> None:
+            tell(f"{name}: {line}")
+
+        measure = functools.partial(contest, rounds=rounds, seconds=seconds, time_limit=600.0, say=say_of)
         rows.append(before.get(name) or _row(name, batch_size, measure))
         if out is not None:
             write_json(out, _document(rows, conditions, complete=len(rows) == len(chosen)))
     return _document(rows, conditions, complete=True)
-
-
-def _told(tell: Callable[[str], None], name: str, line: str) -> None:
-    tell(f"{name}: {line}")
 
 
 def _before(out: Path | None, conditions: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,9 +64,9 @@ def entrants(recipe: Recipe, ranks: int, engines: Sequence[str]) -> list[Entrant
         shared = recipe.override(engine=engine, num_devices=ranks, batch_size_per_device=batch // ranks)
         found.append(_entrant(names[engine], OURS, shared))
     if "ddp" in engines:  # two ranks that compile would do so at once: channels-last is as fast
-        there = alone.override(backend="torch", hybridize="hybridized", rewrites=())
-        shared = there.override(engine="ddp", num_devices=ranks, batch_size_per_device=batch // ranks)
-        found.append(_entrant(_ALONE_ON_TORCH, "one process", there))
+        torch_alone = alone.override(backend="torch", hybridize="hybridized", rewrites=())
+        shared = torch_alone.override(engine="ddp", num_devices=ranks, batch_size_per_device=batch // ranks)
+        found.append(_entrant(_ALONE_ON_TORCH, "one process", torch_alone))
         found.append(_entrant(f"DistributedDataParallel, {ranks} ranks", OURS, shared))
     return found
 

@@ -183,8 +183,8 @@ def _load(seed: int, crowd: int) -> Iterator[None]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for idle in [1.0, *[0.0] * crowd]:
-            words = python("-c", _LOAD, str(os.getpid()), str(rng.randrange(10**6)), str(idle))
-            processes.append(subprocess.Popen(words))
+            command = python("-c", _LOAD, str(os.getpid()), str(rng.randrange(10**6)), str(idle))
+            processes.append(subprocess.Popen(command))
         yield
     finally:
         for process in processes:

@@ -79,8 +79,8 @@ def option_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     flags, meaning = record
     if parameter.param_type_name == "argument":
         flags, meaning = _argument(parameter), meaning.replace("[required]", "").rstrip()
-    for words, plain in _PLAIN:
-        meaning = re.sub(words, plain, meaning)
+    for pattern, text in _PLAIN:
+        meaning = re.sub(pattern, text, meaning)
     return re.sub(r"<(?:list\[)?(\w+)\]?(?: range)?>", r"<\1>", flags), meaning
 
 

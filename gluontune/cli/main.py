@@ -105,8 +105,8 @@ def main(
         if debug:
             raise
         kind = type(error).__name__
-        told = printable(str(error))
-        print(f"error: {kind}: {told} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
+        message = printable(str(error))
+        print(f"error: {kind}: {message} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
         return 1
 
 
@@ -114,9 +114,9 @@ def _name_the_value(error: Any) -> None:
     """Add the value to typer's errors that omit it (from 0.29 on)."""
     faults: Any = getattr(error.__cause__, "errors", list)()
     if faults and "input" in faults[0]:
-        said = {"float_parsing": "give a number", "int_parsing": "give a whole number"}.get(faults[0]["type"])
-        said = said or error.message.replace("Input should be", "give a value")
-        error.message = f"{faults[0]['input']!r}: {said}"
+        hint = {"float_parsing": "give a number", "int_parsing": "give a whole number"}.get(faults[0]["type"])
+        hint = hint or error.message.replace("Input should be", "give a value")
+        error.message = f"{faults[0]['input']!r}: {hint}"
 
 
 def entry() -> None:

@@ -105,10 +105,10 @@ class Keeper:
             UsageError: another run holds the lock; or the folder has checkpoints, and ``resume`` is not set.
         """
         with checkpoint.locked(self.plan.folder):
-            there = checkpoint.files(self.plan.folder)
-            if there and not self.plan.resume:
+            held = checkpoint.files(self.plan.folder)
+            if held and not self.plan.resume:
                 raise UsageError(
-                    f"{self.plan.folder}: holds checkpoints up to {there[0].name} of an earlier run: "
+                    f"{self.plan.folder}: holds checkpoints up to {held[0].name} of an earlier run: "
                     "add --resume to go on from there, or choose another folder"
                 )
             yield self

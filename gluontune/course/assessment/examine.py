@@ -66,7 +66,7 @@ def examine(
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"]
         return {"error": f"the saved net cannot be run: {lines[-1][:300]}"}
     if "scores" in found:
         found["scores"] = {name: np.asarray(values) for name, values in found["scores"].items()}

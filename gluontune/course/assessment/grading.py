@@ -209,7 +209,7 @@ def _end(goal: Goal, run: Mapping[str, Any]) -> Verdict:
             lines = [line.strip() for line in end["tail"].splitlines() if line.strip()]
             return (
                 0.0,
-                f"{who} {how} after {end['seconds']:.1f} s: {lines[-1][-300:] if lines else 'it said nothing'}",
+                f"{who} {how} after {end['seconds']:.1f} s: {lines[-1][-300:] if lines else 'it printed nothing'}",
             )
     return 1.0, "ended by itself, without an error"
 
@@ -263,17 +263,17 @@ def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[st
         return 0.0, "nothing to examine"
     samples, cost = found["samples"], found["forward_cpu_s"]
     work = [max(end["cpu_s"] - found["start_cpu_s"], 0.0) for end in run["ranks"]]
-    for rank, (said, given, end) in enumerate(zip(samples, facts["train_images"], run["ranks"])):
+    for rank, (claimed, given, end) in enumerate(zip(samples, facts["train_images"], run["ranks"])):
         who = f"rank {rank}" if len(samples) > 1 else "the script"
-        if said is None:
+        if claimed is None:
             return 0.0, f"{who} did not report how many images it has trained on: task.save(net, samples)"
-        if said < 0.95 * given:
-            return (0.0, f"{who} reports {said:,} images trained on, of {given:,}: at least one epoch is wanted")
+        if claimed < 0.95 * given:
+            return (0.0, f"{who} reports {claimed:,} images trained on, of {given:,}: at least one epoch is wanted")
         if run["steadiness"].get("device") == "gpu":
             continue  # its work is not the CPU's
-        if max(said, given) * cost > end["cpu_s"]:
+        if max(claimed, given) * cost > end["cpu_s"]:
             return 0.0, (
-                f"{who} reports {said:,} images trained on, but its {end['cpu_s']:.1f} s of CPU time suffice this net "
+                f"{who} reports {claimed:,} images trained on, but its {end['cpu_s']:.1f} s of CPU time suffice this net "
                 f"for {end['cpu_s'] / cost:,.0f} at most, even without gradients"
             )
         if work[rank] < min(IDLE * max(work), max(work) - _START_S):

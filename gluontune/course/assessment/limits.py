@@ -210,8 +210,8 @@ def _call(answer: int) -> None:
 def _sockets_in_files() -> list[bytes]:
     """Paths of listening sockets in files."""
     with contextlib.suppress(OSError), open("/proc/net/unix", "rb") as stream:
-        words = [line.split(None, 7) for line in stream.read().splitlines()[1:]]
-        return sorted({each[7] for each in words if len(each) == 8 and each[7].startswith(b"/")})
+        fields = [line.split(None, 7) for line in stream.read().splitlines()[1:]]
+        return sorted({each[7] for each in fields if len(each) == 8 and each[7].startswith(b"/")})
     return []
 
 
