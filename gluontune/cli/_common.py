@@ -144,7 +144,7 @@ def parse_settings(settings: list[str], option: str = "--set", example: str = "e
     return values
 
 
-#: Stands for a frozen record of options, whose fields say what each of them is.
+#: Stands for a frozen record of options, whose fields describe themselves.
 RECORD: Any = None
 
 #: How many of many lines a terminal shows.

@@ -149,7 +149,7 @@ class WorkerPool:
                 for future in futures:
                     future.cancel()
                 for group in self._groups:
-                    group.kill()  # the threads that wait for them hear of it; closed they may be when nobody waits
+                    group.kill()  # ends the waiting threads; close only once no thread waits
                 raise
 
     def close(self) -> None:
