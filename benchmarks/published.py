@@ -83,16 +83,16 @@ def chart(document: Mapping[str, Any]) -> str | None:
 
     ``chart`` is ``{"label", "value", "unit"}``, and for a ladder ``ratio`` and ``kept`` beside them: names of columns.
     """
-    said = document.get("chart")
-    if not said:
+    roles = document.get("chart")
+    if not roles:
         return None
     place = {name.replace("**", ""): at for at, name in enumerate(document["columns"])}
-    kept, ratio = said.get("kept"), said.get("ratio")
+    kept, ratio = roles.get("kept"), roles.get("ratio")
     rows = []
     for values in document["rows"]:
-        value = values[place[said["value"]]]
+        value = values[place[roles["value"]]]
         entry: dict[str, Any] = {
-            "name": str(values[place[said["label"]]]).replace("**", ""),
+            "name": str(values[place[roles["label"]]]).replace("**", ""),
             "samples_per_sec": value if isinstance(value, Mapping) else None,
             "kept": "not kept" not in str(values[place[kept]]) if kept else True,
             "speedup_vs_naive": values[place[ratio]]["median"] if ratio else None,
@@ -100,4 +100,4 @@ def chart(document: Mapping[str, Any]) -> str | None:
             "status": "not measured",
         }
         rows.append(entry)
-    return figures.throughput(f"chart-{document['id']}", rows, said["unit"])
+    return figures.throughput(f"chart-{document['id']}", rows, roles["unit"])

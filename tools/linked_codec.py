@@ -34,14 +34,14 @@ def compile_linked(out: Path) -> str:
     Returns:
         As :func:`compile_codec`.
     """
-    said = ""
+    errors = ""
     for include, link in _libraries():
         flags = ["-O3", *words_of("CFLAGS"), *include, *_STRICT, *words_of("LDFLAGS")]
-        said = compile_codec(out, flags, [*link, "-lm"])
-        if not said and linked_version(out):
+        errors = compile_codec(out, flags, [*link, "-lm"])
+        if not errors and linked_version(out):
             return ""
-        said = said or "the result cannot be loaded"
-    return said
+        errors = errors or "the result cannot be loaded"
+    return errors
 
 
 def linked_version(library: Path) -> str:

@@ -53,9 +53,9 @@ def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
     if not any(True for _ in native.jpeg_libraries()):
         raise GluontuneError("no libjpeg-turbo here; Pillow's wheel brings one")
     library = folder / "codec.so"
-    said = building.compile_codec(library, FLAGS, sources=sources)
-    if said:
-        raise GluontuneError(f"{compiler[0]} has no sanitizers here: {said.splitlines()[-1]}")
+    errors = building.compile_codec(library, FLAGS, sources=sources)
+    if errors:
+        raise GluontuneError(f"{compiler[0]} has no sanitizers here: {errors.splitlines()[-1]}")
     runtime = ""
     for name in ("libasan.so", f"libclang_rt.asan-{os.uname().machine}.so"):
         found = subprocess.run(
@@ -99,7 +99,7 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
             end = min(begin + PART, last)
             at.unlink(missing_ok=True)
             command = python("-m", "tools.sanitized", str(library), place, str(seed))
-            code, out, said = _answer([*command, str(begin), str(end)], env, at)
+            code, out, errors = _answer([*command, str(begin), str(end)], env, at)
             if code == 0:
                 counts = json.loads(out.splitlines()[-1])
                 total["made"] += counts["made"]
@@ -110,12 +110,12 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
                 starts += 1
                 if starts < STARTS:
                     continue
-                reason = (said.strip().splitlines() or ["it said nothing"])[-1][:300]
+                reason = (errors.strip().splitlines() or ["it printed nothing"])[-1][:300]
                 raise GluontuneError(f"the sanitizers' runtime {runtime} does not start here: {reason}")
             total["findings"] += 1
             group = int(at.read_text() or begin)
-            said = said.strip() if len(said) < 8000 else f"{said[:4000]}\n…\n{said[-3000:]}".strip()
-            print(f"{said}\nfinding (code {code}): python -m tools.sanitize "
+            errors = errors.strip() if len(errors) < 8000 else f"{errors[:4000]}\n…\n{errors[-3000:]}".strip()
+            print(f"{errors}\nfinding (code {code}): python -m tools.sanitize "
                   f"--cases {CASES} --seed {seed} --first {group}", file=sys.stderr)  # fmt: skip
             begin = max(group, begin) + CASES
     seconds = round(time.monotonic() - started, 1)
@@ -131,8 +131,8 @@ def _answer(command: list[str], env: dict[str, str], at: Path) -> tuple[int, str
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                out, said = process.communicate(timeout=LOOK_S)
-                return process.returncode, out, said
+                out, errors = process.communicate(timeout=LOOK_S)
+                return process.returncode, out, errors
             now, used = (at.read_text() if at.exists() else "", sum(psutil.Process(process.pid).cpu_times()[:2]))
             if now == before and not 0 < used - spent < LOOP_S:
                 process.kill()

@@ -35,8 +35,8 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
             by_time = (row.get("seconds_to_accuracy") or {}).get("ratio") or {}
             ratio = fmt.number(by_time.get("median")) or (row["ratio_to_previous"] or {}).get("median")
             what = "less time to the accuracy" if by_time else "the speed"
-            told = _what(row["name"], row["changes"], ladder["base_recipe"])
-            kept.append((told, f"{fmt.ratio(ratio)} {what}" if ratio else ""))
+            change = _what(row["name"], row["changes"], ladder["base_recipe"])
+            kept.append((change, f"{fmt.ratio(ratio)} {what}" if ratio else ""))
     for answer in ladder["revisited"]:
         if answer["adopted"] and answer["kind"] == "asked again" and answer["ratio"]:
             kept.append((_what(answer["rung"]), f"{fmt.ratio(answer['ratio']['median'])} the speed"))

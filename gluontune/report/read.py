@@ -191,8 +191,8 @@ def _answer(value: Any, where: str) -> dict[str, Any]:
     rung = _rung(value, where)
     texts = {key: _text(value, key) for key in ("reason", "interaction")}
     ratios = {key: _measure(_shaped(value.get(key), dict, f"{where}.{key}") or None) for key in ("first", "ratio")}
-    words = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
-    return {"rung": rung, **words, **texts, **ratios, "adopted": value.get("adopted") is True}
+    kinds = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
+    return {"rung": rung, **kinds, **texts, **ratios, "adopted": value.get("adopted") is True}
 
 
 def check_row(row: Any, where: str = "row") -> dict[str, Any]:

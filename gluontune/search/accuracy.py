@@ -148,11 +148,11 @@ def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
     worse = float("inf") if value is None else sign * (value - reference) / max(abs(reference), 1e-12)
     shown = "not finite" if value is None else f"{value:.4g}"
     way = "smaller" if metric["mode"] == "min" else "larger"
-    words = f"{metric['name']} {shown}, and {reference:.4g} before it ({way} is better), at equal epochs"
+    text = f"{metric['name']} {shown}, and {reference:.4g} before it ({way} is better), at equal epochs"
     if not worse <= _METRIC_COLLAPSED and row["kept"]:
         speed = row["ratio_to_previous"] or {"median": 1.0}
-        row.update({"kept": False, "verdict": "hurt", "reason": f"{words} (throughput {speed['median']:.2f}×)"})
+        row.update({"kept": False, "verdict": "hurt", "reason": f"{text} (throughput {speed['median']:.2f}×)"})
         return True
     if not worse <= _REMARK:
-        row["notes"].append(f"{words}: one seed cannot tell whether that is noise")
+        row["notes"].append(f"{text}: one seed cannot tell whether that is noise")
     return False

@@ -112,10 +112,10 @@ def best_yaml(document: Mapping[str, Any]) -> str:
                 lines.append(f"epochs: {round(share * base.epochs, 3):g}")
             continue
         if name in gains or value != usual.to_dict()[name]:
-            plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).replace("\n...", "").strip()
-            if "\n" in plain:  # escaped, a text of several lines is one line
-                plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH, default_style='"').strip()
-            lines.append(f"{name}: {plain}  # {gains[name]}" if name in gains else f"{name}: {plain}")
+            scalar = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).replace("\n...", "").strip()
+            if "\n" in scalar:  # escaped, a text of several lines is one line
+                scalar = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH, default_style='"').strip()
+            lines.append(f"{name}: {scalar}  # {gains[name]}" if name in gains else f"{name}: {scalar}")
     return "\n".join(lines) + "\n"
 
 

@@ -134,8 +134,8 @@ def esgd(
     """
     plan = plan or EsgdPlan()
     recipe = recipe.override(schedule="constant", warmup_epochs=0.0, lr_scaling="none")
-    plain = dataclasses.asdict
-    given = {"recipe": recipe.to_dict(), "plan": plain(plan), "pool": [plain(entry) for entry in pool]}
+    pool_dicts = [dataclasses.asdict(entry) for entry in pool]
+    given = {"recipe": recipe.to_dict(), "plan": dataclasses.asdict(plan), "pool": pool_dicts}
     store = Study("esgd", ESGD_SCHEMA, given, out, resume)
     folder = Path(tempfile.mkdtemp(prefix="gluontune-esgd-")) if out is None else Path(out)
     document = store.document

@@ -127,8 +127,8 @@ def _multi_device(best: Contender, field: Sequence[Contender], site: Site) -> li
     for contender in field:
         times = contender.recipe.num_devices if site.gpus else 1
         share = f"; {times} times the net" if site.gpus else "; the same cores, shared"
-        words = f"{share}, the exchange of gradients not counted"
-        guesses.append(_together(times * net, loader, workers, site, workers, words))
+        note = f"{share}, the exchange of gradients not counted"
+        guesses.append(_together(times * net, loader, workers, site, workers, note))
     return guesses
 
 

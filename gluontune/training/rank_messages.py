@@ -150,8 +150,8 @@ class RankMessages:
         rank, name = self.ranks[place], f"rank {place}{self.site.where(place)}: " if self.world > 1 else ""
         if event["event"] == "error":
             kind = "ConnectionLost" if second_hand(event) else event["type"]
-            told, trace = name + event["message"], event.get("traceback", "")
-            raise RunFailed(kind, told, event["phase"], rank.tail(), trace)
+            message, trace = name + event["message"], event.get("traceback", "")
+            raise RunFailed(kind, message, event["phase"], rank.tail(), trace)
         message = rank.how_ended("the training process")
         if reason := doctor.prevents():
             message += f" ({reason})"

@@ -273,8 +273,8 @@ def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[st
             continue  # its work is not the CPU's
         if max(claimed, given) * cost > end["cpu_s"]:
             return 0.0, (
-                f"{who} reports {claimed:,} images trained on, but its {end['cpu_s']:.1f} s of CPU time suffice this net "
-                f"for {end['cpu_s'] / cost:,.0f} at most, even without gradients"
+                f"{who} reports {claimed:,} images trained on, but its {end['cpu_s']:.1f} s of CPU time suffice this "
+                f"net for {end['cpu_s'] / cost:,.0f} at most, even without gradients"
             )
         if work[rank] < min(IDLE * max(work), max(work) - _START_S):
             return 0.0, (

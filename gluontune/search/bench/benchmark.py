@@ -75,15 +75,15 @@ def hold(
     while journal is not None and name_of(len(kept) + 1) in journal.pieces:
         kept.append(journal.pieces[name_of(len(kept) + 1)])
     for contender in field if kept else ():
-        if told := kept[-1]["failed"].get(contender.entrant.name):
-            contender.failure = ContenderFailed(*told)
+        if failure := kept[-1]["failed"].get(contender.entrant.name):
+            contender.failure = ContenderFailed(*failure)
 
     def on_round(done: int, of: int) -> None:
-        there = {c.entrant.name: c for c in field}
+        by_name = {c.entrant.name: c for c in field}
         if journal is not None:
-            rates = {n: c.rates[-1] for n, c in there.items() if c.failure is None and c.rates}
-            failed = {n: [str(c.failure), c.failure.status] for n, c in there.items() if c.failure}
-            memory = {n: c.memory_mib for n, c in there.items()}
+            rates = {n: c.rates[-1] for n, c in by_name.items() if c.failure is None and c.rates}
+            failed = {n: [str(c.failure), c.failure.status] for n, c in by_name.items() if c.failure}
+            memory = {n: c.memory_mib for n, c in by_name.items()}
             seen = {"rates": rates, "memory_mib": memory, "failed": failed}
             journal.keep(name_of(len(kept) + done), seen)
         tell(f"round {len(kept) + done} of {len(kept) + of} is done")

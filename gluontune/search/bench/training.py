@@ -108,9 +108,9 @@ def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entr
             found.append(mxnet(f"gluontune {dtype}, AMX, narrow in float32", OURS, amx, note=note, **made))
     for dtype in _REWRITES if bf16 else ("float32",):
         for compiled in (False, True):
-            words = f"{'compiled, ' if compiled else ''}{dtype}"
+            variant = f"{'compiled, ' if compiled else ''}{dtype}"
             here = {**work, "threads": threads, "dtype": dtype, "compiled": compiled}
-            name, note = f"gluontune on PyTorch, {words}", "channels_last"
+            name, note = f"gluontune on PyTorch, {variant}", "channels_last"
             found.append(Entrant(name, OURS, _BRIDGED_WORK, here, env=tuned, slices="steps", note=note))
     for dtype in _REWRITES if bf16 else ("float32",):
         found += torch_entrants(net, batch_size, NETS[net], threads, python, dtype)
@@ -131,9 +131,9 @@ def torch_entrants(
     found = []
     for compiled in (False, True):
         for channels_last in (False, True):
-            words = ["compile" if compiled else "eager", *(["channels_last"] if channels_last else [])]
+            mode = f"{'compile' if compiled else 'eager'}{' channels_last' if channels_last else ''}"
             settings = {**work, "dtype": dtype, "compiled": compiled, "channels_last": channels_last}
-            name = f"PyTorch {' '.join(words)} {dtype}"
+            name = f"PyTorch {mode} {dtype}"
             found.append(Entrant(name, _TORCH, _TORCH_WORK, settings, note="allocator: default", **how))
     return found
 
