@@ -1,4 +1,4 @@
-"""Harnesses of gluontune's own figures, and the published documents that they made; ``python -m benchmarks``.
+"""Harnesses of gluontune's published figures, and their documents; ``python -m benchmarks``.
 
-What a user compares on his own machine is ``gluontune bench``; what is here is run from a clone, and no wheel has it.
+Users compare on their machines by ``gluontune bench``; these harnesses run from a clone, and no wheel contains them.
 """

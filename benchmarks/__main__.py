@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME …``: finds the commands in ``benchmarks.commands``."""
+"""``python -m benchmarks NAME …``: runs the commands of ``benchmarks.commands``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of the deck's table of Intel CPUs, each in a process of its own: work of ``python -m benchmarks deck``."""
+"""Networks of the deck's table of Intel CPUs, a process each: work of ``python -m benchmarks deck``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["make"]
 
-_OUTPUTS = 2000  # numbers of the output that are handed over for the comparison
+_OUTPUTS = 2000  # numbers of the output for the comparison
 
 
 def make(name: str, batch_size: int) -> DeckNet:
@@ -31,7 +31,7 @@ class DeckNet:
         self.net = _build(network.net)
         for name, value in (("gamma|_var", "ones"), ("beta|_mean", "zeros")):
             for parameter in self.net.collect_params(f".*({name})$").values():
-                parameter.init = value  # SSD's own BatchNorms say none, and Xavier takes no vectors
+                parameter.init = value  # SSD's BatchNorms name no initializer, and Xavier refuses vectors
         self.net.initialize(mx.init.Xavier("gaussian", "in", 2))  # He et al.: features keep their size
         rng = np.random.default_rng(0)
         self.x = mx.nd.array(rng.normal(size=(batch_size, *network.shape)).astype("float32"))

@@ -1,4 +1,4 @@
-"""What the seed deck printed: validation accuracies by epoch, ResNet on CIFAR-10 (V100s, 2019)."""
+"""The seed deck's logs: validation accuracies by epoch, ResNet on CIFAR-10 (V100s, 2019)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a contender of ``python -m benchmarks devices`` does in its process: whole training steps of one recipe."""
+"""Work of a contender of ``python -m benchmarks devices``: whole training steps of one recipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Training:
         self._group.pause()
 
     def step(self) -> int:
-        """Some training steps on every rank; their images."""
+        """Some training steps on every rank; returns their images."""
         self._group.resume()
         seen = self._group.steps(self._steps)
         self._group.pause()

@@ -14,11 +14,11 @@ from gluontune.optim import evolution
 from gluontune.recipe import Recipe
 from gluontune.search.esgd import EsgdPlan, cost, esgd
 from gluontune.search.study import Study
-from gluontune.search.worker_pool import Life, WorkerPool
+from gluontune.search.worker_pool import IndividualRun, WorkerPool
 
 __all__ = ["CONTENDERS", "conclude", "contend"]
 
-#: Each may pass as many images through the net, three times forward for each that it trains on.
+#: All get the same number of image passes; a trained image counts as three.
 CONTENDERS = {
     "ESGD": "population with back-off and evolution",
     "ESGD without evolution": "population with back-off alone, one optimizer drawn anew in each generation",
@@ -41,11 +41,11 @@ def contend(
 ) -> None:
     """Add the missing rows, one for each contender and seed, to the ledger.
 
-    ESGD comes first; the passes that it took are what the others may take.
+    ESGD comes first; its number of passes is the others' limit.
 
     Args:
         rate: peak rate of the single baseline.
-        folder: where an interrupted ESGD is kept; None: nowhere.
+        folder: for an interrupted ESGD; None: not saved.
     """
     done = {(r["contender"], r["seed"]): r for r in ledger.document["done"]}
     for seed in seeds:
@@ -87,16 +87,16 @@ def _contend(
         updates = plan.updates or crew.batches_per_epoch
         if name == "single baseline":
             setup = {"optimizer": "nag", "learning_rate": rate, "momentum": 0.9, "schedule": "onecycle"}
-            lives = [Life("single", 1, None, setup, steps=max(1, steps), updates=updates)]
+            runs = [IndividualRun("single", 1, None, setup, steps=max(1, steps), updates=updates)]
         else:
-            lives = _drawn(recipe, plan, max(1, steps // plan.population), updates)
-        records = [record for _, record in crew.lead(lives)]
+            runs = _drawn(recipe, plan, max(1, steps // plan.population), updates)
+        records = [record for _, record in crew.run(runs)]
     best = min((r["best"] for r in records), key=lambda s: evolution.ranked_value(s["fitness"]))
     return {"status": "ok", "reason": "", "best": best, "cost": cost(records)}
 
 
 def _steps(row: dict[str, Any], plan: EsgdPlan) -> int:
-    """SGD steps, each with its score, that cost as many passes as a whole ESGD did, its offspring's scores included.
+    """SGD steps, each with its score, that cost as many passes as ESGD, including its offspring's scores.
 
     >>> cost = {"image_passes": 1000, "trained_images": 200}
     >>> _steps({"cost": cost, "best": {"samples": 20}}, EsgdPlan(population=2, generations=5, sgd_steps=1))
@@ -126,15 +126,15 @@ def _evolved(
     }
 
 
-def _drawn(recipe: Recipe, plan: EsgdPlan, steps: int, updates: int) -> list[Life]:
-    """Individuals that keep the optimizer that they drew first."""
-    lives = []
+def _drawn(recipe: Recipe, plan: EsgdPlan, steps: int, updates: int) -> list[IndividualRun]:
+    """Individuals that keep their first optimizer."""
+    runs = []
     for j in range(plan.population):
         setup = evolution.draw(evolution.POOL, np.random.default_rng([recipe.seed, 1, 1, j]))
         setup["schedule"] = "cosine"
         start = recipe.seed * 10_000 + j if plan.start == "own" else None
-        lives.append(Life(f"individual {j}", 1 + j, None, setup, steps=steps, updates=updates, start=start))
-    return lives
+        runs.append(IndividualRun(f"individual {j}", 1 + j, None, setup, steps=steps, updates=updates, start=start))
+    return runs
 
 
 def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -145,11 +145,11 @@ def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             losses.setdefault(row["contender"], {})[row["seed"]] = row["best"]["loss"]
     if "ESGD" not in losses:
         return {"holds": False, "sentence": "ESGD gave no result."}
-    mine, beaten, said = losses["ESGD"], {}, []
+    mine, beaten, texts = losses["ESGD"], {}, []
     for name, theirs in losses.items():
         common = [seed for seed in mine if seed in theirs]
         mean = sum(theirs.values()) / len(theirs)
-        said.append(f"{name} {mean:.4f}")
+        texts.append(f"{name} {mean:.4f}")
         if name != "ESGD" and common:
             beaten[name] = {"seeds": len(common), "won": sum(mine[seed] < theirs[seed] for seed in common)}
     baselines = [name for name in ("single baseline", "population baseline") if name in beaten]
@@ -157,5 +157,5 @@ def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "holds": len(baselines) == 2 and all(beaten[n]["won"] == beaten[n]["seeds"] for n in baselines),
         "won": beaten,
-        "sentence": f"Mean loss at equal compute: {', '.join(said)}. ESGD is better in {won or 'no comparison'}.",
+        "sentence": f"Mean loss at equal compute: {', '.join(texts)}. ESGD is better in {won or 'no comparison'}.",
     }

@@ -1,4 +1,4 @@
-"""What carries the gradients between ranks of this machine: measured exchanges, and the link that fits them."""
+"""The link between ranks of this machine, fitted to measured exchanges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPEATS = 15
 
 
 def measure_link(engine: str, ranks: int = 2, base: Recipe | None = None) -> tuple[Link, list[dict[str, float]]]:
-    """The exchange between ranks of this machine, fitted to measured ones; and these.
+    """The link between ranks of this machine, and the measured exchanges to which it is fitted.
 
     Raises:
         GluontuneError: the engine is not installed.

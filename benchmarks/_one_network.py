@@ -1,4 +1,4 @@
-"""One network in its own process: gluontune's choice against MXNet's own modes, and the agreement."""
+"""Work of ``python -m benchmarks networks``, a process each: gluontune's choice against MXNet's modes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Network:
     """A zoo's network on a synthetic batch.
 
     Args:
-        name: as ``gt.train.build_net`` takes it. side: of the square input. batch: images.
+        name: of ``gt.train.build_net``. side: of the square input. batch: images.
     """
 
     def __init__(self, name: str, side: int, batch: int):
@@ -50,7 +50,7 @@ class Network:
         return sum(int(p.data().size) for p in self._build().collect_params().values())
 
     def agree(self) -> dict[str, Any]:
-        """Outputs and gradients of the network with all rewrites that apply, against the original."""
+        """Outputs and gradients with all applicable rewrites, against the original."""
         from benchmarks.agreement import agreement
         from gluontune import compute
 
@@ -59,7 +59,7 @@ class Network:
         return {"rewrites": names, **agreement(net, self.x, names)}
 
     def choose(self, rounds: int, seconds: float) -> dict[str, Any]:
-        """Let ``gt.compute.hybridize`` choose, and build MXNet's modes beside it."""
+        """Let ``gt.compute.hybridize`` choose, and build MXNet's modes."""
         from gluontune import compute
 
         self.chosen = self._build()
@@ -81,7 +81,7 @@ class Network:
         }
 
     def race(self, rounds: int, slice_s: float) -> dict[str, Any]:
-        """One interleaved series of all; ratios above 1 say that gluontune's choice is the faster."""
+        """One interleaved series of all; at ratios above 1 gluontune's choice is faster."""
         times: dict[str, list[float]] = {name: [] for name in self.steps}
         names = list(self.steps)
         for number in range(rounds):

@@ -1,4 +1,4 @@
-"""Operators and their sizes: arithmetic and traffic of each, and the list that is measured beside the job's own.
+"""Operators and their sizes, with arithmetic and traffic; the list beside the job's operators.
 
 A case is a plain dict: ``kind`` (product, convolution, recurrent, all-reduce), ``name``, ``pass`` (forward, or
 training: forward and both gradients), ``sizes``, ``source`` (job or list), ``count`` (layers of the job that
@@ -82,7 +82,7 @@ def recurrent(mode: str, steps: int, batch: int, inputs: int, hidden: int, train
 
 
 def all_reduce(length: int, arrays: int) -> Case:
-    """The sum of ``arrays`` arrays, one a device, handed back to each; it is measured in bytes a second."""
+    """The sum of ``arrays`` arrays, one a device, returned to each; measured in bytes a second."""
     sizes = {"length": length, "arrays": arrays}
     name = f"{length:,} numbers over {arrays} devices"
     return _case("all-reduce", name, sizes, (arrays - 1) * length, 2 * arrays * length, False)

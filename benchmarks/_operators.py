@@ -1,4 +1,4 @@
-"""Operators in one data type: the work of ``python -m benchmarks operators``, in a process of its own."""
+"""Operators in one data type: work of a process of ``python -m benchmarks operators``."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Operators:
         self.info: dict[str, Any] = {"versions": {"mxnet": self.mx.__version__}}
 
     def layers(self, recipe: dict[str, Any], arrays: int) -> list[dict[str, Any]]:
-        """Cases of the job's own layers, found by one traced forward pass, and of its gradients' exchange."""
+        """Cases of the job's layers, traced in a forward pass, and of its gradients' exchange."""
         return traced(Recipe.from_dict(recipe), arrays)
 
     def peaks(self) -> dict[str, float]:
-        """What this machine does at most, now: FLOP/s of a large float32 product, bytes/s of a large sum."""
+        """The machine's present peaks: FLOP/s of a large float32 product, bytes/s of a large sum."""
         from gluontune import monitor
 
         mx = self.mx
@@ -69,13 +69,13 @@ class Operators:
                 run = _BUILDERS[case["kind"]](self, case)
                 self._timed(run, 1)  # compiles
                 count = max(1, round(seconds / max(self._timed(run, 1), 1e-6)))
-                if count > 1:  # a single run held mostly waiting
+                if count > 1:  # a single run would be mostly waiting
                     count = max(1, round(seconds * count / self._timed(run, count)))
                 self._ready = (key, run, count)
             _, work, count = self._ready
             assert work is not None
             return {"per_second": count / self._timed(work, count)}
-        except Exception as error:  # a type that an operator lacks is a finding
+        except Exception as error:  # a type that an operator lacks is a result
             self._ready = (None, None, 1)
             lines = [part.strip() for part in str(error).split("Stack trace:")[0].splitlines() if part.strip()]
             text = lines[-1].removeprefix("MXNetError: ") if lines else ""
@@ -178,7 +178,7 @@ _BUILDERS: dict[str, Callable[[Operators, dict[str, Any]], Callable[[], Any]]] =
 
 
 def traced(recipe: Recipe, arrays: int) -> list[dict[str, Any]]:
-    """Cases of the layers of the recipe's net at its batch size, alike ones once with their ``count``.
+    """Cases of the layers of the recipe's net at its batch size; equal ones once, with their ``count``.
 
     Args:
         recipe: names net, data and batch. arrays: devices of the all-reduce.

@@ -1,4 +1,4 @@
-"""What the trainings of ``python -m benchmarks optimizers`` showed: rows, groups, and whether the bar holds."""
+"""Results of the trainings of ``python -m benchmarks optimizers``: rows, groups, and whether the bar holds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def describe(piece: Any, result: Any) -> dict[str, Any]:
 
 
 def summarize(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for each group, over its seeds: final accuracy (median, 95 % interval, n), and what failed."""
+    """One entry for each group, over its seeds: final accuracy (median, 95 % interval, n), and failures."""
     found = []
     for group in dict.fromkeys(row["group"] for row in rows):
         mine = [row for row in rows if row["group"] == group]
@@ -147,18 +147,18 @@ def _points(behind: float) -> str:
 def conclude_logs(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     reached = {group["group"]: list(group["epochs_to_target"].values()) for group in groups}
     names = list(dict.fromkeys(group.split(",")[0] for group in reached))
-    good, said = [], []
-    for name in names:  # it holds where one of its lengths does, with every seed
+    good, texts = [], []
+    for name in names:  # it holds if one of its lengths does, with every seed
         mine = {group: epochs for group, epochs in reached.items() if group.startswith(f"{name},")}
         good.append(any(all(e is not None and e <= _BAR_EPOCHS for e in epochs) for epochs in mine.values()))
         lengths = [f"{_epochs_text(epochs)} of {group.split(', ')[1]}" for group, epochs in mine.items()]
-        said.append(f"{name} {', '.join(lengths)}")
+        texts.append(f"{name} {', '.join(lengths)}")
     deck = {name: epochs_to({"val_accuracy": LOGS[name]}, DECK_TARGET) for name in names if name in LOGS}
     return {
         "holds": bool(good) and all(good),
         "epochs_to_target": reached,
         "deck_epochs_to_target": deck,
-        "sentence": f"First epoch with {100 * DECK_TARGET:.1f} %: {'; '.join(said)}. Bar: {_BAR_EPOCHS}.",
+        "sentence": f"First epoch with {100 * DECK_TARGET:.1f} %: {'; '.join(texts)}. Bar: {_BAR_EPOCHS}.",
     }
 
 
@@ -180,13 +180,13 @@ def conclude_nets(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
         if ended:
             best[net] = max(ended, key=lambda name: ended[name])
-    said = ", ".join(f"{net}: {name}" for net, name in best.items()) or "nothing was measured"
+    text = ", ".join(f"{net}: {name}" for net, name in best.items()) or "nothing was measured"
     missing = [g["group"] for g in groups if g["final_accuracy"] is None]
     return {
         "holds": len(best) == len(NETS) and not missing,
         "best": best,
         "without_result": missing,
-        "sentence": f"Most accurate at the cards' rates: {said}.",
+        "sentence": f"Most accurate at the cards' rates: {text}.",
     }
 
 

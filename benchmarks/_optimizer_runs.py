@@ -1,4 +1,4 @@
-"""The trainings of ``python -m benchmarks optimizers``: which recipes each part runs, and what it makes of them."""
+"""The trainings of ``python -m benchmarks optimizers``: recipes and conclusions of each part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LARGE", "OPTIMIZERS_OF_DECK_001", "PLANS", "Piece", "Plan", "fast_re
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One training: the group that it is a repeat of, and its recipe (the seed is in it)."""
+    """One training: its group and its recipe, with the seed."""
 
     group: str
     recipe: Recipe
@@ -47,7 +47,7 @@ class Plan:
     def pieces(
         self, base: Recipe, seeds: Sequence[int], epochs: Sequence[int], only: Sequence[str] | None
     ) -> list[Piece]:
-        """All trainings: seed by seed, so that an interrupted study has something of every group."""
+        """All trainings, seed by seed, so that an interrupted study has results of every group."""
         found = []
         for seed in seeds:
             for length in epochs:
@@ -57,7 +57,7 @@ class Plan:
 
 
 def fast_recipe(dataset: str, **changes: Any) -> Recipe:
-    """The fast way to train on this CPU: resident data, compiled, rewritten, bfloat16 where the CPU has it."""
+    """Fast settings for this CPU: resident data, compiled, rewritten, bfloat16 if the CPU has it."""
     native = bfloat16_support().level == "native"
     start = Recipe(
         dataset=dataset,
@@ -73,14 +73,14 @@ def fast_recipe(dataset: str, **changes: Any) -> Recipe:
 
 
 def _batches(base: Recipe, epochs: int) -> dict[str, Recipe]:
-    """Nothing but the batch changes: the rate is that of batch 64 for all."""
+    """Only the batch changes: the rate is that of batch 64 for all."""
     naive = base.override(
         optimizer="sgd", learning_rate=0.05, base_batch_size=64, lr_scaling="none", schedule="constant"
     )
     return {f"batch {size}": naive.override(batch_size_per_device=size) for size in BATCHES}
 
 
-_GATHERED = {"batch_size_per_device": 128, "accumulate": 10}  # BatchNorm then keeps the statistics of 128
+_GATHERED = {"batch_size_per_device": 128, "accumulate": 10}  # BatchNorm then has the statistics of 128
 _MUON = {"optimizer": "muon", "learning_rate": 0.04, "lr_scaling": "none", "wd": 0.1}
 #: Setups for batch 1280, from nothing to what theory recommends, as changes of batch 64's recipe (NAG, one-cycle).
 LARGE: dict[str, dict[str, Any]] = {

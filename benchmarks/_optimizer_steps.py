@@ -1,4 +1,4 @@
-"""What an optimizer costs: a whole training step of a deep net, and the update alone, beside SGD's."""
+"""The cost of an optimizer: a whole training step of a deep net, and the update alone, beside SGD's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BAR", "CONTENDERS", "make", "measure"]
 BAR = 1.3
 _TARGET = "benchmarks._optimizer_steps:make"
 _BASE = "sgd"
-#: Name: whose it is, and what makes it.
+#: Name: its peer and its options.
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("gluontune", {"name": "sgd"}),
     "lars": ("gluontune", {"name": "lars"}),
@@ -37,7 +37,7 @@ def make(net: str, batch_size: int, side: int, whole: bool, peer: str, name: str
 
 
 class OptimizerStep:
-    """Training steps of a net of ten classes, or its updates from gradients that are already there.
+    """Training steps of a net of ten classes, or its updates from existing gradients.
 
     Args:
         net: a name that :func:`gluontune.job.models.build_net` knows, or the number of weight layers of a CIFAR
@@ -96,7 +96,7 @@ class OptimizerStep:
         self.trainer.step(self.batch_size)
 
     def step(self) -> int:
-        """One step, done when it returns; it counts as one."""
+        """One step, synchronous; it counts as one."""
         if self.whole:
             self._whole_step()
         else:
@@ -124,7 +124,7 @@ def measure(
 
     Args:
         net, batch_size, side: see :class:`OptimizerStep`.
-        rounds, seconds: of the slices. only: names of contenders. say: is told what goes on.
+        rounds, seconds: of the slices. only: names of contenders. say: called with lines of progress.
 
     Returns:
         ``[{"name", "part", "peer", "step_time_ms": {"median", "ci95", "n"}, "ratio_to_sgd", "status", "reason",
@@ -178,11 +178,11 @@ def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         and row["peer"] == "gluontune"
         and row["name"] in ("lars", "lbsgd", "lbsgd, lars")
     }
-    said = ", ".join(
+    text = ", ".join(
         f"{name}: {ratio['median']:.2f} ({ratio['ci95'][0]:.2f}-{ratio['ci95'][1]:.2f})" if ratio else f"{name}: failed"
         for name, ratio in ours.items()
     )
     return {
         "holds": bool(ours) and all(ratio is not None and ratio["median"] <= BAR for ratio in ours.values()),
-        "sentence": f"Time of a whole training step ÷ SGD's: {said}. Bar: {BAR}.",
+        "sentence": f"Time of a whole training step ÷ SGD's: {text}. Bar: {BAR}.",
     }

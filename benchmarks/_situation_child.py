@@ -1,6 +1,6 @@
-"""The process that trains in one of the situations and says what held it back.
+"""The process that trains in one of the situations and returns its bottleneck.
 
-One JSON command a line on stdin, one JSON answer a line on the pipe that ``--events`` names.
+One JSON command per line on stdin, one JSON answer per line on the pipe of ``--events``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _EVERY = 8  # a short run needs its samples of steps close together
 def observe(
     mx: Any, loop: Loop, seconds: float, steps: int | None = None, pids: list[int] | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """Run a loop for some seconds as its user would, monitored; the verdict and the report of its phases.
+    """Run a loop for some seconds, monitored; returns the verdict and the report of its phases.
 
     Args:
-        seconds: how long, and at least until a step was sampled; ``steps`` takes its place where it is given.
-        pids: the processes that belong to the training; None is this one.
+        seconds: at least, until a step was sampled; or ``steps``, if given.
+        pids: the processes of the training; None: this one.
     """
     phases = monitor.StepPhases(sync=mx.nd.waitall, every=_EVERY)
     taken, until = 0, time.perf_counter() + seconds

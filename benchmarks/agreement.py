@@ -1,4 +1,4 @@
-"""Does a rewritten network compute the same? Outputs and gradients, in float32 and in float64.
+"""Agreement of a rewritten network with the original: outputs and gradients, in float32 and in float64.
 
 Two networks that are equal on paper differ in float32 by rounding, and a gradient that is zero on paper
 (that of a bias before a BatchNorm, say) is nothing but rounding: a difference relative to itself then
@@ -8,13 +8,13 @@ gives each array its scale (its largest absolute value there), shows which gradi
 from the truth. An array agrees if one of these holds:
 
 * the difference between both float32 runs is at most ``tolerance`` times its scale;
-* the rewritten run is as near to the truth as the original is (at most ``AS_NEAR`` times as far): what
-  is left is the rounding of float32 itself.
+* the rewritten run is as near to the truth as the original is (at most ``AS_NEAR`` times as far): the
+  difference is float32's rounding.
 
-The rewritten network runs in float64, too, where every difference above 1e-5 of a scale would be one of
-mathematics. A rewrite whose operator exists in float32 only cannot be seen that way, and is named.
+The rewritten network runs in float64, too, where a difference above 1e-5 of a scale is a mathematical one. Rewrites
+whose operators exist in float32 only cannot be checked in this way, and are named.
 
-Imported by the contenders' processes; mxnet is imported when it is used.
+The contenders' processes import this module; it imports mxnet when it is used.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _in_float64(mx: Any, net: Any, x: Any, rewrites: Sequence[str]) -> tuple[Arr
         pass
     kept: list[str] = []
     lacking = []
-    for name in rewrites:  # one after the other: some find something to do only after others
+    for name in rewrites:  # one after the other, because some apply only after others
         try:
             _run(mx, net, x, [*kept, name], "imperative")
             kept.append(name)
@@ -103,7 +103,7 @@ def _in_float64(mx: Any, net: Any, x: Any, rewrites: Sequence[str]) -> tuple[Arr
 
 
 def _run(mx: Any, net: Any, x: Any, rewrites: Sequence[str], mode: str) -> Arrays:
-    """Outputs and gradients of one training pass; averages and rewrites are put back."""
+    """Outputs and gradients of one training pass; averages and rewrites are restored."""
     from gluontune import compute
     from gluontune.runtime import set_data
 
@@ -134,7 +134,7 @@ def _run(mx: Any, net: Any, x: Any, rewrites: Sequence[str], mode: str) -> Array
 
 
 def _weights(mx: Any, output: Any) -> Any:
-    """Fixed weights of a linear loss, so that no output's gradient is zero or the same as another's."""
+    """Fixed weights of a linear loss, so that no output's gradient is zero or equals another's."""
     drawn = np.random.default_rng(0).standard_normal(output.shape).astype("float32")
     return mx.nd.array(drawn, dtype=output.dtype)
 

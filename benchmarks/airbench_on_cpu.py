@@ -1,4 +1,4 @@
-"""Run airbench94 or airbench94_muon (Jordan, 2024), which are written for one CUDA GPU, on a CPU, as they are.
+"""Run airbench94 or airbench94_muon (Jordan, 2024), written for one CUDA GPU, unchanged on a CPU.
 
 ``python benchmarks/airbench_on_cpu.py PATH [--compile] [--float32]``: PATH is the script, from
 github.com/KellerJordan/cifar10-airbench. Its calls to CUDA are taken away, float16 becomes bfloat16 (a CPU's half), the
@@ -70,7 +70,7 @@ def source_for_cpu(code: str, half: str, compiled: bool) -> str:
 
 
 def _put_images(name: str, folder: Path) -> None:
-    """A data set where the script looks for it: cifar10/train.pt and cifar10/test.pt."""
+    """Write the data set for the script: cifar10/train.pt and cifar10/test.pt."""
     data = datasets.open(name)
     (folder / "cifar10").mkdir()
     for part, split in (("train", data.train), ("test", data.test)):
@@ -98,13 +98,13 @@ def main() -> None:
     sys.argv = [str(given.script.absolute())]
     exec(compile(code, str(given.script), "exec"), script)
 
-    def told(variables: dict[str, Any], is_final_entry: bool) -> None:
+    def print_epoch(variables: dict[str, Any], is_final_entry: bool) -> None:
         seen = {"seconds": variables["time_seconds"], "accuracy": variables["val_acc"]}
         if is_final_entry:
             seen["flipped"] = variables["tta_val_acc"]
         print(json.dumps(seen), flush=True)
 
-    script["print_training_details"] = told
+    script["print_training_details"] = print_epoch
     with tempfile.TemporaryDirectory() as folder:
         _put_images(given.dataset, Path(folder))
         os.chdir(folder)

@@ -2,7 +2,7 @@
 
 MXNet's own kernels against oneDNN's, latency at batch 1 and throughput at a larger batch, in two processes
 that take turns; random weights, so that the deck's second table (the same accuracy) becomes a comparison of the
-outputs. The deck measured MXNet 1.3 on 72 vCPUs; its speedups stand beside for the kind of figure, not the size.
+outputs. The deck measured MXNet 1.3 on 72 vCPUs; its speedups are shown for orientation only.
 """
 
 from __future__ import annotations
@@ -65,14 +65,15 @@ def run(
     say: Callable[[str], None] | None = None,
     out: Path | None = None,
     resume: bool = False,
+    contest: Callable[..., list[Contender]] = hold,
 ) -> dict[str, Any]:
     """Measure the networks, and return the document.
 
     Args:
         names: parts of names of :data:`NETWORKS`; None takes all. batch_size: of the throughput.
-        rounds, seconds: as for ``hold``; a slice is at least one batch, which takes long with oneDNN off.
-        out: the document so far is written there after each network. resume: networks that ran and are in
-            ``out``, measured under the same conditions, are not measured again.
+        rounds, seconds: of ``hold``; a slice is at least one batch, which takes long with oneDNN off.
+        out: the document, written after each network. resume: networks that ran and are in
+            ``out``, measured under the same conditions, are not measured again. contest: measures the entrants.
 
     Returns:
         ``{"rows": [{"name", "net", "status", "reason", "latency", "throughput", "output_delta", "deck"}],
@@ -99,19 +100,19 @@ def run(
         set_aside(out)
     rows: list[dict[str, Any]] = []
     for name in chosen:
-        told = functools.partial(_told, tell, name)
-        rows.append(before.get(name) or _row(name, batch_size, rounds, seconds, told))
+
+        def say_of(line: str, name: str = name) -> None:
+            tell(f"{name}: {line}")
+
+        measure = functools.partial(contest, rounds=rounds, seconds=seconds, time_limit=600.0, say=say_of)
+        rows.append(before.get(name) or _row(name, batch_size, measure))
         if out is not None:
             write_json(out, _document(rows, conditions, complete=len(rows) == len(chosen)))
     return _document(rows, conditions, complete=True)
 
 
-def _told(tell: Callable[[str], None], name: str, line: str) -> None:
-    tell(f"{name}: {line}")
-
-
 def _before(out: Path | None, conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows that ran, of an interrupted run under the same conditions."""
+    """Finished rows of an interrupted run under the same conditions."""
 
     def rows(before: Any) -> dict[str, Any]:
         if (then := before["conditions"]) != conditions:
@@ -134,7 +135,7 @@ def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], complet
     return {**found, "machine": runtime.machine_facts(), "conditions": dict(conditions)}
 
 
-def _row(name: str, batch: int, rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+def _row(name: str, batch: int, measure: Callable[..., list[Contender]]) -> dict[str, Any]:
     network = NETWORKS[name]
     row: dict[str, Any] = {"name": name, "net": network.net, "status": "ok", "reason": None, "output_delta": None}
     row["deck"] = {"latency": network.deck_1, "throughput": network.deck_128}
@@ -150,7 +151,7 @@ def _row(name: str, batch: int, rounds: int, seconds: float, say: Callable[[str]
         def ask(field: list[Contender], outputs: list[Any] = outputs) -> None:
             outputs.extend(contender.ask("outputs") for contender in field)
 
-        field = hold(entrants, rounds=rounds, seconds=seconds, time_limit=600.0, say=say, finish=ask)
+        field = measure(entrants, finish=ask)
         failed = next((c for c in field if c.failure is not None), None)
         if failed is not None:
             row.update(status="failed", reason=f"oneDNN {failed.entrant.name}, batch {size}: {failed.failure}")
@@ -175,11 +176,11 @@ def _delta(off: Sequence[float], on: Sequence[float]) -> float:
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print the table, the deck's speedups beside ours."""
+    """Print the table, with the deck's speedups."""
     from rich.table import Table
 
     batch = found["conditions"]["batch_size"]
-    # Two lines a row: it is to fit into 80 columns.
+    # Two lines a row, to fit into 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("network", width=13)
     for heading in ("ms at 1: off, on\n× (95 %)", "deck's\n×", f"images/s at {batch}: off, on\n× (95 %)", "deck's\n×",

@@ -1,25 +1,21 @@
 """``python -m benchmarks devices``: one recipe on several ranks against the same machine as one process.
 
-The cores are the same for all: one process with all of them, or so many ranks that share them out. The global
-batch is the same, too, so that all do the same training. Loading counts.
+The cores are the same for all: one process with all of them, or ranks that share them. The global batch is the same,
+too, so that all do the same training. Loading counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gluontune.compute import bfloat16_support
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
-from gluontune.core.journal import Journal
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
-from gluontune.runtime import machine_facts
 from gluontune.runtime.packages import to_make
 from gluontune.search.bench import benchmark
-from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import OURS, Entrant
 
 __all__ = ["ENGINES", "best_recipe", "entrants", "run", "show"]
@@ -32,7 +28,7 @@ _STEPS = 8  # of training in one step() of a contender: between them a group sle
 
 
 def best_recipe(dataset: str = "cifar10", net: str = "cifar_resnet20_v1", global_batch_size: int = 128) -> Recipe:
-    """What the ladder usually ends with on a CPU: all rungs that need no second device.
+    """The ladder's usual result on a CPU: all rungs that need no second device.
 
     >>> best_recipe().hybridize
     'static'
@@ -68,9 +64,9 @@ def entrants(recipe: Recipe, ranks: int, engines: Sequence[str]) -> list[Entrant
         shared = recipe.override(engine=engine, num_devices=ranks, batch_size_per_device=batch // ranks)
         found.append(_entrant(names[engine], OURS, shared))
     if "ddp" in engines:  # two ranks that compile would do so at once: channels-last is as fast
-        there = alone.override(backend="torch", hybridize="hybridized", rewrites=())
-        shared = there.override(engine="ddp", num_devices=ranks, batch_size_per_device=batch // ranks)
-        found.append(_entrant(_ALONE_ON_TORCH, "one process", there))
+        torch_alone = alone.override(backend="torch", hybridize="hybridized", rewrites=())
+        shared = torch_alone.override(engine="ddp", num_devices=ranks, batch_size_per_device=batch // ranks)
+        found.append(_entrant(_ALONE_ON_TORCH, "one process", torch_alone))
         found.append(_entrant(f"DistributedDataParallel, {ranks} ranks", OURS, shared))
     return found
 
@@ -80,22 +76,12 @@ def _entrant(name: str, peer: str, recipe: Recipe) -> Entrant:
     return Entrant(name, peer, "benchmarks._devices_work:make", settings)
 
 
-def run(
-    recipe: Recipe,
-    *,
-    ranks: int = 2,
-    engines: Sequence[str] = ENGINES,
-    rounds: int = 9,
-    seconds: float = 4.0,
-    out: Path | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
+def run(recipe: Recipe, *, ranks: int = 2, engines: Sequence[str] = ENGINES, **terms: Any) -> dict[str, Any]:
     """Measure, and return the document.
 
     Args:
-        recipe: its engine and number of devices are replaced. ranks: of the engines. rounds, seconds: as for ``hold``.
-        out: a journal beside it keeps each round. resume: go on with what it holds.
+        recipe: its engine and number of devices are replaced. ranks: of the engines.
+        terms: of :class:`gluontune.search.bench.benchmark.Terms`, with slices of four seconds.
 
     Returns:
         the document of :func:`gluontune.search.bench.benchmark.document`; ``ratios``: each engine ÷ one process of its
@@ -108,13 +94,12 @@ def run(
         raise UsageError(
             "Horovod is not installed: leave it out with --only shared-memory --only kvstore, or: " + to_make("horovod")
         )
-    field = entrants(recipe, ranks, engines)
-    conditions = {"recipe": recipe.to_dict(), "ranks": ranks, "rounds": rounds, "seconds": seconds}
-    given = {**conditions, "engines": list(engines)}
-    with Journal(out, "benchmarks devices", given, machine_facts, resume=resume) as journal:
-        contenders = hold(field, rounds=rounds, seconds=seconds, say=say, journal=journal)
+    field, how = entrants(recipe, ranks, engines), benchmark.Terms(**{"seconds": 4.0, **terms})
+    conditions = {"recipe": recipe.to_dict(), "ranks": ranks, **how.pace}
+    with how.journal("benchmarks devices", {**conditions, "engines": list(engines)}) as journal:
+        contenders = how.contest(field, say=how.say, journal=journal, **how.pace)
     found = benchmark.document(contenders, conditions=conditions, unit=UNIT)
-    rates = {c.entrant.name: c.rates for c in contenders if c.failure is None and len(c.rates) == rounds}
+    rates = {c.entrant.name: c.rates for c in contenders if c.failure is None and len(c.rates) == how.rounds}
     ratios = {}
     for name, own in rates.items():
         alone = rates.get(_alone_of(name))

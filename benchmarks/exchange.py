@@ -1,4 +1,4 @@
-"""Engines side by side at small batches, and what it costs to exchange seldom: deck 001's two experiments.
+"""Engines side by side at small batches, and the effect of rare exchanges: deck 001's two experiments.
 
 Each contender is a recipe in processes of its own, one thread to a rank (:class:`gluontune.search.measure.Contender`,
 which pauses all ranks between its turns); throughput is measured in interleaved rounds, accuracy by whole trainings.
@@ -65,11 +65,11 @@ def run(
     """
     if part not in PARTS:
         raise UsageError(f"--part {part!r}: choose one of {', '.join(PARTS)}")
-    there = [name for name in ENGINES if name != "horovod" or horovod.installed()]
+    usable = [name for name in ENGINES if name != "horovod" or horovod.installed()]
     for name in engines or ():
         if name not in ENGINES:
             raise UsageError(f"--engine {name!r}: choose from {', '.join(ENGINES)}")
-    chosen = list(engines or (there if part == "engines" else there[:2]))
+    chosen = list(engines or (usable if part == "engines" else usable[:2]))
     base = Recipe(
         dataset=dataset, net=net, loader="resident", hybridize="static", runtime="tuned", devices="cpu",
         learning_rate=0.1, base_batch_size=64, num_devices=ranks, engine="kvstore", epochs=epochs,
@@ -96,7 +96,7 @@ def _engines(results: Study, base: Recipe, say: Callable[[str], None]) -> None:
         key = f"batch {batch}"
         if not any(d["piece"] == key for d in document["done"]):
             say(f"{key}: throughput of {', '.join(recipes)}")
-            rates = _throughput(recipes, given["rounds"], given["seconds"], _told(say, key))
+            rates = _throughput(recipes, given["rounds"], given["seconds"], _prefixed(say, key))
             results.enter({"piece": key, "kind": "rates", "batch": batch, "rates": rates})
         for seed in given["seeds"]:
             for engine, recipe in recipes.items():
@@ -115,7 +115,7 @@ def _interval(results: Study, base: Recipe, say: Callable[[str], None]) -> None:
         if not any(d["piece"] == key for d in document["done"]):
             say(f"{engine}: throughput at {len(steps)} intervals")
             rates = _throughput(
-                {str(n): r for n, r in steps.items()}, given["rounds"], given["seconds"], _told(say, engine)
+                {str(n): r for n, r in steps.items()}, given["rounds"], given["seconds"], _prefixed(say, engine)
             )
             results.enter({"piece": key, "kind": "rates", "engine": engine, "rates": rates})
         for seed in given["seeds"]:
@@ -127,14 +127,14 @@ def _interval(results: Study, base: Recipe, say: Callable[[str], None]) -> None:
     document["holds"] = all(row["samples_per_sec"] is not None for row in document["rows"])
 
 
-def _told(say: Callable[[str], None], what: str) -> Callable[[str], None]:
+def _prefixed(say: Callable[[str], None], what: str) -> Callable[[str], None]:
     return lambda line: say(f"{what}: {line}")
 
 
 def _throughput(
     recipes: Mapping[str, Recipe], rounds: int, seconds: float, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Images a second of each contender's slices, or why it failed."""
+    """Images a second of each contender's slices, or the reason of its failure."""
     # Long enough that no slice reaches the end of the schedule.
     field = [Contender(r.override(epochs=1000), label) for label, r in recipes.items()]
     try:
@@ -148,12 +148,12 @@ def _throughput(
 
 
 def _training(results: Study, name: str, recipe: Recipe, say: Callable[[str], None]) -> None:
-    """One whole training, unless the ledger has it."""
+    """One whole training, unless the ledger contains it."""
     if any(d["piece"] == name for d in results.document["done"]):
         return
     say(f"{name}: training")
     result = train(recipe)
-    if result.status == "interrupted":  # the ledger has what came before; --resume goes on
+    if result.status == "interrupted":  # the ledger is saved; --resume goes on
         raise KeyboardInterrupt
     cpu = [v for v in result.utilization.get("cpu_pct", ()) if v is not None]
     results.enter(
@@ -176,7 +176,7 @@ def _training(results: Study, name: str, recipe: Recipe, say: Callable[[str], No
 
 
 def _accuracy(document: Mapping[str, Any], **wanted: Any) -> dict[str, Any] | None:
-    """Final accuracy over the seeds, or None where a training failed."""
+    """Final accuracy over the seeds, or None if a training failed."""
     rows = [d for d in document["done"] if d["kind"] == "training" and all(d[k] == v for k, v in wanted.items())]
     ends = [d["val_accuracy"][-1] for d in rows if d["status"] == "ok" and d["val_accuracy"]]
     return {"median": statistics.median(ends), "by_seed": ends} if rows and len(ends) == len(rows) else None

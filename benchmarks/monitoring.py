@@ -1,4 +1,4 @@
-"""The monitor's own figures: what it costs, whether its parts add up, and how often its verdicts are right."""
+"""The monitor's figures: its overhead, the sum of its phases, and how often its verdicts are right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gluontune.core.journal import earlier
 
 __all__ = ["PARTS", "ROUNDS", "run", "show"]
 
-#: Parts of the benchmark, with what must hold of each.
+#: Parts of the benchmark, with the bar of each.
 PARTS = {
     "slowdown": f"median ratio of the time of a step, and the waits, at most {overhead.SLOWDOWN_BAR_PCT:g} %",
     "attribution": f"phases and wall clock within {overhead.ATTRIBUTION_BAR_PCT:g} %",
@@ -44,7 +44,7 @@ def run(
         parts: names of :data:`PARTS`; None measures all.
         rounds: pairs of slices, or runs of each situation; None takes :data:`ROUNDS`.
         only: situations of ``verdicts``; None takes all.
-        dataset: what the real trainings use.
+        dataset: of the real trainings.
         out: file of the document.
         resume: keep the finished parts, and the finished runs, that ``out`` holds.
 
@@ -123,7 +123,7 @@ def _taken_up(out: Path | None) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print a table for each part, with what must hold of it."""
+    """Print a table for each part, with its bar."""
     from rich.table import Table
 
     for name, part in found["parts"].items():

@@ -1,14 +1,13 @@
-"""``python -m benchmarks networks``: does ``gt.compute.hybridize`` ever make a network slower, or other?
+"""``python -m benchmarks networks``: whether ``gt.compute.hybridize`` ever makes a network slower, or changes it.
 
 Networks of every family in gluoncv's and MXNet's zoos, each in a process of its own with the tuned
 settings. ``hybridize`` chooses on one measurement; its choice then runs against freshly built networks
 in MXNet's own modes, interleaved, in an independent series.
 
 *Made slower*: the whole 95 % interval of the ratio (best plain mode's step time ÷ the choice's, pairs of
-the same round) lies below 1, in that series and in a second one. One series alone would call one network
-in forty slower that runs the very same graph, and the best of three plain modes is picked after the fact.
-A choice that *is* the best plain mode, without a rewrite, runs that very graph: it is as fast by what it
-is, and its ratio shows the noise of the measurement.
+the same round) lies below 1, in that series and in a second one. One series alone would call one network in forty
+slower that runs the same graph, and the best of three plain modes is picked after the fact. A choice that *is* the
+best plain mode, without a rewrite, runs the same graph: it counts as equally fast, and its ratio is noise.
 
 *Agreement*: see :mod:`benchmarks.agreement`.
 """
@@ -81,27 +80,30 @@ class Pace(NamedTuple):
     slice_s: float
 
 
+#: Makes the row of a network; takes its name, the pace, the time limit and a function for lines of progress.
+Measure = Callable[[str, Pace, float, Callable[[str], None]], "dict[str, Any]"]
 QUICK, FULL = Pace(3, 2.0, 15, 0.05), Pace(7, 30.0, 15, 0.5)
 
 
 def run(
     nets: Sequence[str] | None = None,
     *,
-    quick: bool = False,
+    pace: Pace = FULL,
     out: Path | None = None,
     resume: bool = False,
     time_limit: float = 300.0,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    measure: Measure | None = None,
 ) -> dict[str, Any]:
     """Measure each network and return the document; it is saved to ``out`` after each.
 
     Args:
         nets: names of :data:`NETWORKS`; default all.
-        quick: fewer and shorter repeats: about 15 seconds a network on two cores.
+        pace: ``FULL``, or ``QUICK``: about 15 seconds a network on two cores.
         out: the JSON file; an earlier one is kept as ``NAME.previous.json``. resume: keep its finished rows, which must
             have been measured at the same pace.
         time_limit: seconds that one part of a network's work may take.
-        say: told what is going on.
+        say: called with lines of progress. measure: makes a row, by default in a process of the network's own.
 
     Returns:
         ``{"rows": [{"name", "family", "side", "batch", "status", "reason", "choice", "series", "verdict":
@@ -118,16 +120,15 @@ def run(
             close = nearest(name, list(NETWORKS), n=3)
             hint = f"did you mean {', '.join(close)}?" if close else f"choose of {', '.join(NETWORKS)}"
             raise UsageError(f"benchmarks networks: unknown net {name!r}: {hint}")
-    pace, tell = (QUICK if quick else FULL), say or (lambda line: None)
-    rows = _known(out, pace) if resume else {}
+    rows, measure = _known(out, pace) if resume else {}, measure or _row
     if out is not None:
         writable_folder(out.absolute().parent)
     if not resume:
         set_aside(out)
     document: dict[str, Any] = {}
-    for place, name in enumerate(names):
+    for place, name in enumerate(names, 1):
         if name not in rows:
-            rows[name] = _row(name, pace, time_limit, lambda line: tell(f"{place + 1}/{len(names)} {line}"))  # noqa: B023
+            rows[name] = measure(name, pace, time_limit, lambda line: say(f"{place}/{len(names)} {line}"))  # noqa: B023
         done = [rows[n] for n in names if n in rows]
         document = {
             "schema_version": SCHEMA,
@@ -151,7 +152,7 @@ def _known(out: Path | None, pace: Pace) -> dict[str, dict[str, Any]]:
 
 
 def _row(name: str, pace: Pace, time_limit: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """One network, in a process of its own; what fails is in the row."""
+    """One network, in its own process; failures are in the row."""
     case = NETWORKS[name]
     settings = {"name": name, "side": case.side, "batch": case.batch}
     target = "benchmarks._one_network:make"
@@ -194,7 +195,7 @@ def _row(name: str, pace: Pace, time_limit: float, say: Callable[[str], None]) -
 
 
 def _is_plain(choice: Mapping[str, Any], mode: str) -> bool:
-    """Whether gluontune's choice is this mode of MXNet's, and nothing else.
+    """Whether gluontune's choice is just this mode of MXNet's.
 
     >>> _is_plain({"settings": "static", "rewrites": []}, "hybridize(static_alloc, static_shape)")
     True
@@ -208,7 +209,7 @@ def _is_plain(choice: Mapping[str, Any], mode: str) -> bool:
 
 
 def _verdict(series: Sequence[Mapping[str, Any]]) -> str:
-    """``slower`` takes two series that say so; ``faster`` is what the last one says beyond doubt.
+    """``slower`` requires two slower series; ``faster`` requires a certain gain in the last one.
 
     >>> low, high = {"ratio_to_best_plain": {"ci95": [0.9, 0.95]}}, {"ratio_to_best_plain": {"ci95": [0.9, 1.1]}}
     >>> _verdict([low, low]), _verdict([low, high]), _verdict([high])

@@ -2,7 +2,7 @@
 
 The sizes are those of the recipe's net, traced, and a default list; each in float32, bfloat16 and float16 where
 it runs. In every round the machine's peaks are measured, too (a large float32 product, a large sum), so that the
-share of the peak is a ratio of neighbours in time. The roofline says what a size can reach at most.
+share of the peak is a ratio of neighbours in time. The roofline is the limit of each size.
 
 Source: Baidu's DeepBench; Williams, Waterman, Patterson, *Roofline*, CACM 52(4), 2009.
 """
@@ -105,7 +105,7 @@ def _known(name: str, given: Sequence[str] | None, known: Sequence[str]) -> list
 
 
 class _Typed:
-    """The process of one data type; it is started again where a case ended it."""
+    """The process of one data type; it is restarted after a case ended it."""
 
     def __init__(self, dtype: str, time_limit: float):
         env = launch_settings(cores=runtime.usable_cores()).env
@@ -114,7 +114,7 @@ class _Typed:
         self.versions: dict[str, Any] = {}
 
     def ask(self, name: str, **arguments: Any) -> Any:
-        """The result of a method there.
+        """The result of a method in the process.
 
         Raises:
             GluontuneError: the process failed; the next call starts another.
@@ -169,7 +169,7 @@ def _measure(
     seconds: float,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Every case in every type, each round beside the peaks of that round."""
+    """Measure every case in every type, each round beside that round's peaks."""
     rates: dict[tuple[int, str], list[float]] = {(i, d): [] for i in range(len(cases)) for d in dtypes}
     reasons: dict[tuple[int, str], str] = {}
     peaks: list[dict[str, float]] = []

@@ -1,4 +1,4 @@
-"""Optimizers put to the test by real trainings: large batches, epochs to an accuracy, small nets, cost, ESGD."""
+"""Optimizers in real trainings: large batches, epochs to an accuracy, small nets, cost, ESGD."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def run(
         dataset: what is trained on (not for ``step-time``).
         seeds: of the trainings; None: the part's own number of them, from 0 on.
         epochs: lengths of the trainings; None: the part's own.
-        only: groups or contenders whose name holds one of these.
+        only: groups or contenders whose name contains one of these.
         changes: fields of the base recipe, for a quick look or another net.
         rounds, seconds, net: of ``step-time``; a net's name, or the number of weight layers of a CIFAR ResNet.
         plan, workers: of ``esgd``.
         out: folder for ``optimizers.json``, saved after each training, and the RunResults.
         resume: keep what ``out`` holds and do the rest.
-        say: is told what goes on. time_limit: seconds of silence that count as hung.
+        say: called with lines of progress. time_limit: seconds of silence that count as hung.
 
     Returns:
         ``{"title", "sentence", "holds", "given", "done": rows, "groups", "machine", "complete", …}``; a training that
@@ -159,7 +159,7 @@ def _step_time(
 
 
 def _conclude(document: dict[str, Any]) -> None:
-    """Give the document its groups, its sentence, and whether its bar holds."""
+    """Add groups, sentence and the bar's result to the document."""
     part, rows = document["given"]["part"], document["done"]
     if part == "step-time":
         document.update(_optimizer_steps.conclude(rows))
@@ -171,7 +171,7 @@ def _conclude(document: dict[str, Any]) -> None:
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print the table and what came out."""
+    """Print the table and the sentence."""
     from rich.table import Table
 
     head, cells = table(found)

@@ -1,11 +1,11 @@
-"""What the monitor costs a training, and whether the phases of a step add up to the wall clock."""
+"""The monitor's overhead on a training, and the sum of a step's phases against the wall clock."""
 
 from __future__ import annotations
 
 import os
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gluontune import monitor
@@ -18,7 +18,6 @@ __all__ = ["ATTRIBUTION_BAR_PCT", "SLOWDOWN_BAR_PCT", "attribution", "slowdown"]
 
 SLOWDOWN_BAR_PCT = 1.0
 ATTRIBUTION_BAR_PCT = 3.0
-_SLICE_S = 0.4
 _BATCH = 32  # short steps, so that a slice holds several
 _PERIOD_S = 0.25  # as `gluontune train` and the ladder sample
 _REAL: dict[str, Any] = {"net": "cifar_resnet20_v1", "runtime": "tuned", "hybridize": "static"}
@@ -26,7 +25,7 @@ _FAST: dict[str, Any] = {**_REAL, "loader": "resident", "rewrites": ["pool-to-me
 
 THREADS: dict[str, dict[str, str]] = {"all threads": {}, "one thread": {"OMP_NUM_THREADS": "1"}}
 
-#: The trainings whose phases are added up: what a learner starts from, and what the ladder ends with.
+#: The trainings whose phases are added up: a naive script, and the ladder's usual result.
 RECIPES: dict[str, dict[str, Any]] = {
     "naive": {"net": "cifar_resnet20_v1"},
     "hybridized, Gluon loader": _REAL,
@@ -38,7 +37,10 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def slowdown(dataset: str, rounds: int, say: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
+def slowdown(
+    dataset: str, rounds: int, say: Callable[[str], None] = lambda line: None, *,
+    training: Mapping[str, Any] = _FAST, threads: Mapping[str, Mapping[str, str]] = THREADS, slice_s: float = 0.4,
+) -> list[dict[str, Any]]:  # fmt: skip
     """The same training with monitor and attribution on and off, in short slices in turn.
 
     Both halves of a pair run in one process, so that nothing but the monitor differs: not the layout of its
@@ -46,26 +48,26 @@ def slowdown(dataset: str, rounds: int, say: Callable[[str], None] = lambda line
     of the monitor's thread together.
 
     Args:
-        dataset: what is trained on. rounds: pairs of slices.
+        dataset: of the training. rounds: pairs of slices, of ``slice_s`` seconds. training: fields of the recipe.
 
     Returns:
         A row for all OpenMP threads and one for a single thread: ``ratio`` of the time of a step (median of
         the pairs, 95 % interval), ``mean_ratio`` (of all time, bootstrapped), ``cpu_ratio`` (of all CPU
-        time), ``waits_pct`` (what the sampled steps lost, in percent of all time), and ``holds``.
+        time), ``waits_pct`` (time lost by sampled steps, in percent of all time), and ``holds``.
     """
     rows = []
-    for name, env in THREADS.items():
-        recipe = Recipe.from_dict({**_FAST, "dataset": dataset, "batch_size_per_device": _BATCH, "env": env})
+    for name, env in threads.items():
+        recipe = Recipe.from_dict({**training, "dataset": dataset, "batch_size_per_device": _BATCH, "env": env})
         with Group(recipe) as group:
             say(name)
-            rows.append({"name": name, **_pairs(group, rounds, say)})
+            rows.append({"name": name, **_pairs(group, rounds, slice_s, say)})
     return rows
 
 
-def _pairs(group: Group, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def _pairs(group: Group, rounds: int, slice_s: float, say: Callable[[str], None]) -> dict[str, Any]:
     group.steps(5)
     seen = group.steps(10)
-    count = max(2, round(_SLICE_S / (seen["seconds"] / 10)))
+    count = max(2, round(slice_s / (seen["seconds"] / 10)))
     tree = ProcessTree([os.getpid(), *group.pids])
     rng = random.Random(0)
     step_ms: dict[bool, list[float]] = {True: [], False: []}
@@ -110,7 +112,7 @@ def _pairs(group: Group, rounds: int, say: Callable[[str], None]) -> dict[str, A
 def _waits_pct(report: dict[str, Any]) -> float:
     """The time that sampled steps lost to their waits, in percent of all time.
 
-    A median over slices cannot show it: most slices hold no sampled step.
+    A median over slices does not show it, because most slices have no sampled step.
     """
     usual, n, others = report["step_time_ms"]["unsampled"], report["steps_sampled"], report["steps_unsampled"]
     extra = max(0.0, (report["step_time_ms"]["sampled"] or 0.0) - usual)
@@ -128,11 +130,14 @@ def _mean_ratio(on: Sequence[float], off: Sequence[float]) -> dict[str, Any]:
     return {"mean": sum(on) / sum(off), "ci95": [found[49], found[1949]], "n": n}
 
 
-def attribution(dataset: str, seconds: float, say: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
+def attribution(
+    dataset: str, seconds: float, say: Callable[[str], None] = lambda line: None, *,
+    recipes: Mapping[str, Mapping[str, Any]] = RECIPES,
+) -> list[dict[str, Any]]:  # fmt: skip
     """The phases of real trainings against the wall clock, which a different clock outside of them reads.
 
     Args:
-        dataset: what is trained on. seconds: about how long each recipe trains.
+        dataset: of the trainings. seconds: of each of the ``recipes``, about.
 
     Returns:
         A row for each recipe. ``sum_vs_wall_pct``: all time that the phases, the waits before sampled
@@ -141,7 +146,7 @@ def attribution(dataset: str, seconds: float, say: Callable[[str], None] = lambd
         sampled steps, which wait, are longer than the others, whose work overlaps.
     """
     rows = []
-    for name, changes in RECIPES.items():
+    for name, changes in recipes.items():
         say(name)
         recipe = Recipe.from_dict({**changes, "dataset": dataset})
         with Group(recipe) as group:

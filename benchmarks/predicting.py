@@ -23,7 +23,7 @@ _ROUNDS = 5  # of parts and whole in turn
 _NETS = {"cifar_resnet20_v1": ("pool-to-mean", "pad-channels"), "small_cnn": ()}
 _BATCH = 64
 _FITTED = (32, 64)
-_ALONE = {"resident": 0, "gluon": 0, "threaded": 1}  # the loaders, each with what is one worker's work
+_ALONE = {"resident": 0, "gluon": 0, "threaded": 1}  # the loaders, each with one worker's work
 _LOADERS = (("gluon", 0), ("gluon", 1), ("gluon", 2), ("threaded", 1), ("threaded", 2), ("resident", 0))
 _BATCHES = (16, 128, 256)
 
@@ -31,10 +31,9 @@ _BATCHES = (16, 128, 256)
 def measure(dataset: str, seconds: float, say: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """Predict from parts that were measured alone, then train and compare.
 
-    For each net: the net alone at two batch sizes, each loader alone with one worker, measured in turn with
-    the training that they predict. From these come the
-    throughputs of other worker counts and batch sizes. A loader for a simulated device of several speeds is
-    predicted as well; its rows say so.
+    For each net: the net alone at two batch sizes, each loader alone with one worker, measured in turn with the
+    training that they predict. From these come the throughputs of other worker counts and batch sizes. A loader for a
+    simulated device of several speeds is predicted, too, in rows marked ``simulated``.
 
     Args:
         dataset: what is trained on. seconds: about how long each real training is measured.
@@ -68,7 +67,7 @@ def measure(dataset: str, seconds: float, say: Callable[[str], None] = lambda li
 
 @contextlib.contextmanager
 def _paused(recipe: Recipe) -> Iterator[Group]:
-    """A training that is warm and stands still."""
+    """A paused training, after its warm-up."""
     with Group(recipe) as group:
         group.steps(4)
         group.pause()
@@ -83,7 +82,7 @@ def _running(group: Group) -> Iterator[Group]:
 
 
 def _compare(alone: dict[str, Group], group: Group, seconds: float) -> dict[str, Any]:
-    """Parts and whole in turn, so that a disturbance of the machine falls on both; medians of the rounds."""
+    """Parts and whole, measured in turn, so that disturbances affect both; medians of the rounds."""
     recipe = group.recipe
     batch, loader = recipe.batch_size_per_device, recipe.loader
     guesses, rates, bounds = [], [], []
@@ -110,7 +109,7 @@ def _compare(alone: dict[str, Group], group: Group, seconds: float) -> dict[str,
 
 
 def _row(guesses: list[float], rates: list[float], bounds: list[str]) -> dict[str, Any]:
-    """The error is the median of those of the rounds; the rates are medians as well."""
+    """A row with the medians of the rounds' errors and rates."""
     errors = [monitor.compare({"samples_per_sec": g}, r)["error_pct"] for g, r in zip(guesses, rates)]
     return {
         "predicted_samples_per_sec": statistics.median(guesses),
@@ -122,7 +121,7 @@ def _row(guesses: list[float], rates: list[float], bounds: list[str]) -> dict[st
 
 
 def _simulated(seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Real work of worker threads, which leaves Python's lock free, for a device that only takes time."""
+    """A loader whose threads work without Python's lock, for a device that only takes time."""
     usual_ms = _load_ms()
     rows = []
     for workers in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""Published figures: the small documents of ``benchmarks/`` that stand behind each table of the README and the docs."""
+"""Published figures: the documents of ``benchmarks/`` behind each table of the README and the docs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEXTS = ("id", "title", "command", "date", "machine", "n", "provenance")
 
 
 def check_published(document: Mapping[str, Any], source: str = "document") -> None:
-    """Refuse a document that lacks what makes a figure trustworthy.
+    """Refuse a document without the facts behind its figure.
 
     Raises:
         GluontuneError: names the key that is missing or has the wrong shape.
@@ -40,7 +40,7 @@ def check_published(document: Mapping[str, Any], source: str = "document") -> No
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it.
+    """A value for a table.
 
     >>> cell({"median": 1204, "ci95": [950, 1459]}), cell(1.5), cell(None)
     ('1,204 (950–1,459)', '1.5', '')
@@ -57,7 +57,7 @@ def cell(value: Any) -> str:
 
 
 def published_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The study of a published figure: its table, its picture where it names one, its conditions."""
+    """The study of a published figure: its table, its picture if it has one, its conditions."""
     check_published(document, key)
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     found = {
@@ -83,16 +83,16 @@ def chart(document: Mapping[str, Any]) -> str | None:
 
     ``chart`` is ``{"label", "value", "unit"}``, and for a ladder ``ratio`` and ``kept`` beside them: names of columns.
     """
-    said = document.get("chart")
-    if not said:
+    roles = document.get("chart")
+    if not roles:
         return None
     place = {name.replace("**", ""): at for at, name in enumerate(document["columns"])}
-    kept, ratio = said.get("kept"), said.get("ratio")
+    kept, ratio = roles.get("kept"), roles.get("ratio")
     rows = []
     for values in document["rows"]:
-        value = values[place[said["value"]]]
+        value = values[place[roles["value"]]]
         entry: dict[str, Any] = {
-            "name": str(values[place[said["label"]]]).replace("**", ""),
+            "name": str(values[place[roles["label"]]]).replace("**", ""),
             "samples_per_sec": value if isinstance(value, Mapping) else None,
             "kept": "not kept" not in str(values[place[kept]]) if kept else True,
             "speedup_vs_naive": values[place[ratio]]["median"] if ratio else None,
@@ -100,4 +100,4 @@ def chart(document: Mapping[str, Any]) -> str | None:
             "status": "not measured",
         }
         rows.append(entry)
-    return figures.throughput(f"chart-{document['id']}", rows, said["unit"])
+    return figures.throughput(f"chart-{document['id']}", rows, roles["unit"])

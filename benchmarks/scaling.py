@@ -1,4 +1,4 @@
-"""The scaling model put to the test: what it expects of one and two ranks beside what they do.
+"""Test of the scaling model: its prediction for one and two ranks beside their throughput.
 
 A rank has one thread. For one rank the model has the net and the loader, each measured alone; for two, the steps of
 ranks that work side by side but exchange nothing (they share the machine's memory and caches), and a link fitted to

@@ -1,7 +1,7 @@
-"""Training loops that are held back by exactly one thing, to see whether the verdict names it.
+"""Training loops with exactly one bottleneck, to test whether the verdict names it.
 
 Each situation is a real MXNet training on this machine's CPU, built so that one cause dominates; where the
-cause is a GPU's heat, the readings come from a stand-in for NVML and are called simulated.
+cause is a GPU's heat, the readings come from a fake NVML and are called simulated.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _CLASSES = 10
 
 @dataclass(frozen=True)
 class Situation:
-    """A training that is held back by one thing.
+    """A training with one bottleneck.
 
     Args:
         kind: the verdict that is right.
-        what: how it is built, for the report.
+        what: a description, for the report.
         build: makes the loop from mxnet and a seeded generator.
-        world: processes that train together, over a parameter server where there are two.
-        crowd: busy processes of others that run all the time.
+        world: processes that train together, by a parameter server if there are two.
+        crowd: processes of background load that never idle.
         steps: a fixed number of steps, where ranks must agree on it; None goes by time.
         threads: OpenMP threads; None takes the tuned number.
-        simulated: what of it is no measurement, or an empty text.
+        simulated: its simulated part, or "".
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Situation:
 
 @dataclass
 class Loop:
-    """One training loop: what a step does, and what is known about it."""
+    """One training loop: its step and its facts."""
 
     step: Callable[[Any], None]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def _ready_batch(mx: Any, batch: int, shape: tuple[int, ...]) -> tuple[Any, Any]
 
 
 def _resnet(mx: Any, batch: int) -> Callable[[Any], None]:
-    """ResNet-20 for CIFAR-10 on a batch that lies ready: nothing but the net itself takes time."""
+    """ResNet-20 for CIFAR-10 on a fixed batch: only the net takes time."""
     from gluontune.job.models import build_net
 
     net = build_net("cifar_resnet20_v1", _CLASSES)
@@ -169,7 +169,7 @@ def _launch_bound(mx: Any, rng: random.Random, rank: int) -> Loop:
     return Loop(lambda phase: _learn(mx, net, trainer, phase, x, y, loss_of) and None, facts)
 
 
-_SHARED: dict[str, Any] = {}  # what ranks keep: a parameter server cannot forget its keys
+_SHARED: dict[str, Any] = {}  # kept by ranks, because a parameter server cannot reset its keys
 
 
 def _communication_bound(mx: Any, rng: random.Random, rank: int) -> Loop:
@@ -185,7 +185,7 @@ def _communication_bound(mx: Any, rng: random.Random, rank: int) -> Loop:
 
 
 def _sync_bound(mx: Any, rng: random.Random, rank: int) -> Loop:
-    """The norm of each gradient is read in each step, as a loop does that clips them one by one."""
+    """The norm of each gradient is read in each step, as in a loop that clips them one by one."""
     nn = mx.gluon.nn
     layers = [layer for _ in range(8) for layer in (nn.Conv2D(16, 3, padding=1), nn.Activation("relu"))]
     net = _net(mx, *layers, nn.Flatten(), nn.Dense(_CLASSES))
@@ -260,6 +260,6 @@ SITUATIONS = {
 
 
 def guilty_line() -> str:
-    """Where :func:`_sync_bound` reads the norms."""
+    """The line at which :func:`_sync_bound` reads the norms."""
     lines, start = inspect.getsourcelines(_sync_bound)
     return f"{__file__}:{start + next(n for n, line in enumerate(lines) if 'asscalar()' in line)}"

@@ -1,8 +1,8 @@
 """Fills the tables of README.md and docs/ from the documents in this folder: ``python -m benchmarks tables``.
 
-A text holds ``<!-- figures: ID -->`` … ``<!-- /figures -->``; what stands between is made from ``ID.json``.
+The text between ``<!-- figures: ID -->`` and ``<!-- /figures -->`` is made from ``ID.json``.
 ``<!-- figures: ID | columns: a; b | rows: 1; 3 -->`` takes some columns and rows (counted from 1) only.
-The README's picture is made in the same way. With ``--check`` nothing is written: it exits with 1 where one is out of
+The README's picture is made in the same way. With ``--check`` nothing is written: it exits with 1 if one is out of
 date.
 """
 
@@ -53,7 +53,7 @@ def table(document: dict[str, Any], columns: list[str] | None = None, rows: list
 
 
 def filled(text: str) -> str:
-    """``text`` with every block made anew."""
+    """``text`` with every block regenerated."""
 
     def block(match: re.Match[str]) -> str:
         name, *options = [part.strip() for part in match["what"].split("|")]
@@ -73,6 +73,6 @@ def main(check: bool = False) -> int:
     for path in stale:
         if not check:
             path.write_text(made[path], encoding="utf-8")
-        told = "out of date: run python -m benchmarks tables" if check else "made anew"
-        print(f"{path.relative_to(HERE.parent)}: {told}")
+        text = "out of date: run python -m benchmarks tables" if check else "made anew"
+        print(f"{path.relative_to(HERE.parent)}: {text}")
     return 1 if check and stale else 0

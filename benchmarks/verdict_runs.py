@@ -1,4 +1,4 @@
-"""The verdicts, put to the test: training loops of a known cause, again and again, beside other load."""
+"""Test of the verdicts: training loops with a known cause, repeated beside background load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gluontune.parallel.kvstore import start_cluster
 __all__ = ["BAR", "measure", "summarize"]
 
 BAR = 0.95  # share of the runs that must be right
-_FOREIGN_PCT = 15.0  # of all cores: a run beside so much that this command did not start is run again
+_FOREIGN_PCT = 15.0  # of all cores: a run beside so much foreign load is repeated
 _TRIES = 3
 _SECONDS = 1.2  # of one run
 _TIME_LIMIT_S = 120.0
@@ -54,14 +54,14 @@ def measure(
 ) -> None:
     """Add the runs that are missing to ``runs``: ``rounds`` of each situation, each beside other load.
 
-    The load is this command's own. Where programs that it did not start take 15 % of the cores or more, the
-    cores may really be the limit: such a run is kept as disturbed, does not count, and is run again.
+    The background load is started by this command. If other programs take 15 % of the cores or more, the cores may
+    really be the limit: such a run is recorded as disturbed, does not count, and is repeated.
 
     Args:
         runs: what was measured already; grows by one for each run.
         only: kinds of situations; None takes all.
         seconds: length of a run.
-        say: is told what goes on. on_run: called after each run, to save.
+        say: called with lines of progress. on_run: called after each run, to save.
     """
     for kind, situation in SITUATIONS.items():
         if only is not None and kind not in only:
@@ -85,7 +85,7 @@ def _disturbed(run: dict[str, Any]) -> bool:
 
 
 def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each situation: how many of its runs got the right verdict, and what the others got."""
+    """One row for each situation: the number of right verdicts, and the wrong ones."""
     rows = []
     for kind, situation in SITUATIONS.items():
         all_runs = [run for run in runs if run["situation"] == kind]
@@ -109,7 +109,7 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class _Trainers:
-    """The processes of one situation, and the parameter server where it has one."""
+    """The processes of one situation, and its parameter server, if any."""
 
     def __init__(self, situation: Situation):
         self.situation = situation
@@ -141,7 +141,7 @@ class _Trainers:
         self._closing.close()
 
     def run(self, seed: int, seconds: float) -> dict[str, Any]:
-        """One run of the loop; the first rank's verdict, and whether it is the right one."""
+        """One run of the loop; returns the first rank's verdict, and whether it is right."""
         others = OtherLoad()
         for process in self.ranks:
             process.say({"seed": seed, "seconds": seconds, "pids": self.pids})
@@ -178,13 +178,13 @@ class _Trainers:
 
 @contextlib.contextmanager
 def _load(seed: int, crowd: int) -> Iterator[None]:
-    """One process that is busy now and then, and ``crowd`` that always are."""
+    """Start one process that is busy now and then, and ``crowd`` that always are."""
     rng = random.Random(seed)
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for idle in [1.0, *[0.0] * crowd]:
-            words = python("-c", _LOAD, str(os.getpid()), str(rng.randrange(10**6)), str(idle))
-            processes.append(subprocess.Popen(words))
+            command = python("-c", _LOAD, str(os.getpid()), str(rng.randrange(10**6)), str(idle))
+            processes.append(subprocess.Popen(command))
         yield
     finally:
         for process in processes:

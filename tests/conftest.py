@@ -18,7 +18,8 @@ class Machine:
     """A pretended machine: how fast and how accurate each recipe is, and which break."""
 
     def __init__(self):
-        self.group = FakeGroup  # its methods are patched where a test needs others
+        self.group = type("Group", (FakeGroup,), {})  # a test sets other methods on it
+        self.facts = {"cpu": {"flags": ["avx512_bf16"]}}
         self.others_pct = 0.0
         self.started: list[Recipe] = []
         self.trained: list[Recipe] = []
@@ -26,6 +27,7 @@ class Machine:
         self.accuracy = lambda recipe: 0.80
         self.on_train = lambda recipe: None
         self.noise = lambda tick: 1 + 0.01 * (tick % 3 - 1)
+        self.sleep = lambda seconds: None
 
     def rate(self, r: Recipe) -> float:
         rate = 100.0
@@ -36,6 +38,21 @@ class Machine:
         rate *= 1.6 if r.dtype != "float32" else 1.0
         rate *= 1.1 if r.batch_size_per_device > 64 else 1.0
         return rate * (0.8 if r.engine != "local" else 1.0)
+
+    def start(self, recipe, **_):
+        self.started.append(recipe)
+        failure = self.breaks(recipe)
+        if failure:
+            raise failure
+        return self.group(recipe, self)
+
+    def train(self, group, result, on_event=None):
+        self.on_train(group.recipe)
+        self.trained.append(group.recipe)
+        result.val_accuracy = [self.accuracy(group.recipe)]
+        seconds = 10_000 * group.recipe.epochs / self.rate(group.recipe)
+        result.epoch_seconds = result.elapsed_seconds = [seconds]
+        result.phases_pct = {"data": 70.0, "forward": 30.0}
 
 
 class FakeGroup:
@@ -121,28 +138,11 @@ def machine(monkeypatch):
     monkeypatch.setattr(doctor, "must_work", lambda: None)  # a process, whose wait would count as this machine's
 
     pretended = Machine()
-
-    def group(recipe, **_):
-        pretended.started.append(recipe)
-        failure = pretended.breaks(recipe)
-        if failure:
-            raise failure
-        return pretended.group(recipe, pretended)
-
-    def train(group, result, on_event=None):
-        pretended.on_train(group.recipe)
-        pretended.trained.append(group.recipe)
-        result.val_accuracy = [pretended.accuracy(group.recipe)]
-        seconds = 10_000 * group.recipe.epochs / pretended.rate(group.recipe)
-        result.epoch_seconds = result.elapsed_seconds = [seconds]
-        result.phases_pct = {"data": 70.0, "forward": 30.0}
-
-    monkeypatch.setattr(measure, "Group", group)
-    monkeypatch.setattr(measure, "drive", train)
-    facts = {"cpu": {"flags": ["avx512_bf16"]}}
-    monkeypatch.setattr(runtime, "machine_facts", lambda: facts)
+    monkeypatch.setattr(measure, "Group", pretended.start)
+    monkeypatch.setattr(measure, "drive", lambda *args: pretended.train(*args))
+    monkeypatch.setattr(runtime, "machine_facts", lambda: pretended.facts)
     monkeypatch.setattr(runtime, "usable_cores", lambda: 2)
-    monkeypatch.setattr(pytorch, "installed", lambda: False)  # a test says where it is there
+    monkeypatch.setattr(pytorch, "installed", lambda: False)  # a test that needs it sets it
     monkeypatch.setattr(measure.OtherLoad, "read", lambda self: pretended.others_pct)
-    monkeypatch.setattr(rung_contest.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(rung_contest.time, "sleep", lambda seconds: pretended.sleep(seconds))
     return pretended

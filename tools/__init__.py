@@ -1,1 +1,1 @@
-"""What makes and checks this repository, and no user calls: run from its root, as ``python -m tools.NAME``."""
+"""Tools that make and check this repository: run from its root, as ``python -m tools.NAME``."""

@@ -1,6 +1,6 @@
-"""Lessons as notebooks: the percent script is the source, the ``.ipynb`` is made from it.
+"""Notebooks of the lessons, made from percent scripts.
 
-``python -m tools.build_notebooks notebooks`` makes all of them anew; the same script gives the same bytes.
+``python -m tools.build_notebooks notebooks`` makes all of them; the same script gives the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gluontune.core.files import atomic_write
 
 
 def notebook_text(script: Path) -> str:
-    """The ``.ipynb`` of a percent script: no outputs, cell ids that stay as long as the cell does."""
+    """The ``.ipynb`` of a percent script: no outputs, stable cell ids."""
     import jupytext
     import nbformat
 
@@ -35,7 +35,7 @@ def notebook_text(script: Path) -> str:
 
 
 def pair(folder: Path) -> list[Path]:
-    """Write the ``.ipynb`` beside each lesson's script; returns what was written."""
+    """Write the ``.ipynb`` beside each lesson's script; returns the files."""
     written = []
     for script in sorted(folder.glob("[0-9][0-9]_*.py")):
         target = script.with_suffix(".ipynb")

@@ -1,4 +1,4 @@
-"""The codec with libjpeg-turbo's own headers and library, as a wheel has it; ``hatch_build.py`` compiles it so.
+"""The codec linked with libjpeg-turbo's headers and library, for wheels; ``hatch_build.py`` compiles it.
 
 Only the standard library is imported here: a build has nothing else.
 """
@@ -16,7 +16,7 @@ from gluontune.codec.building import SECONDS, compile_codec, words_of
 from gluontune.core.interpreter import python
 
 PREFIX = "GLUONTUNE_JPEG"  # a folder with include/jpeglib.h and lib/libjpeg.a or .so
-# All that is called must be there, by prototype and by symbol: IJG's libjpeg cannot decode by regions.
+# All called functions must exist, by prototype and by symbol: IJG's libjpeg cannot decode regions.
 _STRICT = ("-DGT_LINKED", "-Werror=implicit-function-declaration", "-Wl,-z,defs")
 
 _VERSION = """import ctypes, sys
@@ -28,31 +28,31 @@ print(library.gt_linked().decode())"""
 def compile_linked(out: Path) -> str:
     """Compile it with libjpeg-turbo's headers and library: ``$GLUONTUNE_JPEG``, pkg-config's or the compiler's own.
 
-    ``$CFLAGS`` and ``$LDFLAGS`` are kept to. Of a static library no name is left to be seen, so that none is mistaken
-    for that of another libjpeg in the process.
+    ``$CFLAGS`` and ``$LDFLAGS`` are respected. The symbols of a static library are hidden, so that none is confused
+    with another libjpeg's in the process.
 
     Returns:
         As :func:`compile_codec`.
     """
-    said = ""
+    errors = ""
     for include, link in _libraries():
         flags = ["-O3", *words_of("CFLAGS"), *include, *_STRICT, *words_of("LDFLAGS")]
-        said = compile_codec(out, flags, [*link, "-lm"])
-        if not said and linked_version(out):
+        errors = compile_codec(out, flags, [*link, "-lm"])
+        if not errors and linked_version(out):
             return ""
-        said = said or "the result cannot be loaded"
-    return said
+        errors = errors or "the result cannot be loaded"
+    return errors
 
 
 def linked_version(library: Path) -> str:
-    """The libjpeg-turbo that ``library`` was compiled with; empty without one, and where it cannot be loaded."""
+    """The libjpeg-turbo of ``library``; "" without one, or if it cannot be loaded."""
     command = python("-c", _VERSION, str(library))
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _libraries() -> Iterator[tuple[list[str], list[str]]]:
-    """Flags for the headers and for the library, of each place where they may be."""
+    """Flags for the headers and the library, for each possible place."""
     prefix = os.environ.get(PREFIX)
     if prefix:
         for name in ("libjpeg.a", "libjpeg.so"):

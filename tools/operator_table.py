@@ -1,4 +1,4 @@
-"""The bridge's table of MXNet's operators, made anew from mxnet: ``python -m tools.operator_table``."""
+"""The bridge's table of MXNet's operators, made from mxnet: ``python -m tools.operator_table``."""
 
 from __future__ import annotations
 

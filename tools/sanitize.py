@@ -2,7 +2,7 @@
 
 Compiles ``csrc`` with gcc's or clang's address and undefined-behaviour sanitizers, and gives it damaged images,
 headers, files and sizes: half of the cases one after the other, half in bursts of 8 threads. A finding is printed with
-the command that runs its cases alone. Exit code 0: nothing was found; 1: a finding; 2: there is no sanitizer here.
+the command that runs its cases alone. Exit code 0: no finding; 1: a finding; 2: no sanitizer on this machine.
 Source: Serebryany et al., "AddressSanitizer: A Fast Address Sanity Checker", USENIX ATC 2012.
 """
 
@@ -28,24 +28,24 @@ from gluontune.core.interpreter import python
 CASES = 16  # in a group: the first half one by one, the second half at once
 FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
          "-DGT_DEEPBIND=0", "-DGT_EXACT")  # fmt: skip
-LOOK_S = 600  # between two looks at a group: one that sleeps, or turns in a circle, is a finding
-LOOP_S = 120  # CPU seconds from one look to the next in which no group may stay
+LOOK_S = 600  # between two checks of a group: one that sleeps or loops is a finding
+LOOP_S = 120  # CPU seconds between two checks, in which a group must progress
 STARTS = 10  # of a process that ends before its first case
-PART = 4000  # cases of one process: what a burst had broken cannot hide behind it for long
+PART = 4000  # cases of one process, so that damage by a burst shows soon
 
 
 def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
     """Compile the codec with sanitizers into ``folder``.
 
     Args:
-        folder: where the library is put.
+        folder: for the library.
         sources: a folder of C files in place of the package's own.
 
     Returns:
         The library, and the runtime that must be loaded before all else (``LD_PRELOAD``).
 
     Raises:
-        GluontuneError: no compiler, no sanitizer, or no libjpeg-turbo; it says which.
+        GluontuneError: no compiler, no sanitizer, or no libjpeg-turbo (named in the message).
     """
     compiler = next((c for c in building.compilers() if c[0] != str(building.ZIG)), None)  # zig's has no such runtime
     if not compiler:
@@ -53,9 +53,9 @@ def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
     if not any(True for _ in native.jpeg_libraries()):
         raise GluontuneError("no libjpeg-turbo here; Pillow's wheel brings one")
     library = folder / "codec.so"
-    said = building.compile_codec(library, FLAGS, sources=sources)
-    if said:
-        raise GluontuneError(f"{compiler[0]} has no sanitizers here: {said.splitlines()[-1]}")
+    errors = building.compile_codec(library, FLAGS, sources=sources)
+    if errors:
+        raise GluontuneError(f"{compiler[0]} has no sanitizers here: {errors.splitlines()[-1]}")
     runtime = ""
     for name in ("libasan.so", f"libclang_rt.asan-{os.uname().machine}.so"):
         found = subprocess.run(
@@ -73,14 +73,14 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
     """Give the sanitized codec ``cases`` cases; each is named by ``seed`` and its number.
 
     Args:
-        cases: how many; rounded up to whole groups of 16.
+        cases: number, rounded up to whole groups of 16.
         seed: of the random numbers.
         first: number of the first case, a multiple of 16.
         sources: see :func:`build`.
 
     Returns:
-        ``{"seed", "first", "cases", "findings", "seconds", "made", "refused"}``: ``made`` and ``refused`` count what
-        the codec gave an image for, and what it would not take.
+        ``{"seed", "first", "cases", "findings", "seconds", "made", "refused"}``: ``made`` and ``refused`` count the
+        inputs that the codec decoded and refused.
 
     Raises:
         GluontuneError: as :func:`build`; or the runtime of the sanitizers does not start here.
@@ -99,23 +99,23 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
             end = min(begin + PART, last)
             at.unlink(missing_ok=True)
             command = python("-m", "tools.sanitized", str(library), place, str(seed))
-            code, out, said = _answer([*command, str(begin), str(end)], env, at)
+            code, out, errors = _answer([*command, str(begin), str(end)], env, at)
             if code == 0:
                 counts = json.loads(out.splitlines()[-1])
                 total["made"] += counts["made"]
                 total["refused"] += counts["refused"]
                 begin = end
                 continue
-            if not at.exists():  # older runtimes do not start at every random layout of memory
+            if not at.exists():  # older runtimes do not start with every random memory layout
                 starts += 1
                 if starts < STARTS:
                     continue
-                reason = (said.strip().splitlines() or ["it said nothing"])[-1][:300]
+                reason = (errors.strip().splitlines() or ["it printed nothing"])[-1][:300]
                 raise GluontuneError(f"the sanitizers' runtime {runtime} does not start here: {reason}")
             total["findings"] += 1
             group = int(at.read_text() or begin)
-            said = said.strip() if len(said) < 8000 else f"{said[:4000]}\n…\n{said[-3000:]}".strip()
-            print(f"{said}\nfinding (code {code}): python -m tools.sanitize "
+            errors = errors.strip() if len(errors) < 8000 else f"{errors[:4000]}\n…\n{errors[-3000:]}".strip()
+            print(f"{errors}\nfinding (code {code}): python -m tools.sanitize "
                   f"--cases {CASES} --seed {seed} --first {group}", file=sys.stderr)  # fmt: skip
             begin = max(group, begin) + CASES
     seconds = round(time.monotonic() - started, 1)
@@ -123,16 +123,16 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
 
 
 def _answer(command: list[str], env: dict[str, str], at: Path) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a process that writes into ``at`` where it is; -1 where it is stuck.
+    """Exit code, stdout and stderr of a process that writes its progress into ``at``; -1 if it is stuck.
 
-    The clock alone cannot tell: on a busy machine a sound process gets a second of the processor in minutes.
+    CPU time decides, not the clock: on a busy machine a sound process may get a second of the processor in minutes.
     """
     before, spent = "", 0.0
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                out, said = process.communicate(timeout=LOOK_S)
-                return process.returncode, out, said
+                out, errors = process.communicate(timeout=LOOK_S)
+                return process.returncode, out, errors
             now, used = (at.read_text() if at.exists() else "", sum(psutil.Process(process.pid).cpu_times()[:2]))
             if now == before and not 0 < used - spent < LOOP_S:
                 process.kill()
@@ -141,7 +141,7 @@ def _answer(command: list[str], env: dict[str, str], at: Path) -> tuple[int, str
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the cases that the arguments ask for."""
+    """Run the cases of the arguments."""
     parser = argparse.ArgumentParser(prog="python -m tools.sanitize", description=__doc__)
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, help="default: a new one each time, which is printed")

@@ -1,7 +1,7 @@
-"""The process in which :mod:`tools.sanitize` gives the sanitized codec its cases.
+"""The process in which :mod:`tools.sanitize` runs the sanitized codec's cases.
 
-``python -m tools.sanitized LIBRARY FOLDER SEED FIRST LAST``. Every buffer that the codec sees is exactly as
-long as it is told, in memory of its own, so that one byte beyond is found.
+``python -m tools.sanitized LIBRARY FOLDER SEED FIRST LAST``. Every buffer for the codec has exactly its declared
+length, in a separate allocation, so that an access one byte beyond is detected.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gluontune.codec import native
 from gluontune.codec.header import jpeg_header
 from tools.sanitize import CASES
 
-_MOST_PIXELS = 300_000  # of a case; what claims more is refused by its header
+_MOST_PIXELS = 300_000  # of a case; larger ones are refused by their header
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 _libc.free.restype, _libc.free.argtypes = None, [ctypes.c_void_p]
 
 
 class Memory:
-    """``size`` bytes of their own, at ``at``; not one more."""
+    """A separate allocation of exactly ``size`` bytes, at ``at``."""
 
     def __init__(self, size: int, data: bytes | None = None):
         self.size, self.at = size, _libc.malloc(size)
@@ -40,7 +40,7 @@ class Memory:
 
 
 def corpus() -> list[bytes]:
-    """Small JPEG files of every kind that the codec meets: colour, grey, progressive, CMYK, restarts, Exif."""
+    """Small JPEG files of every kind: colour, grey, progressive, CMYK, restarts, Exif."""
     from PIL import Image
 
     rng, found = np.random.default_rng(5), []
@@ -60,7 +60,7 @@ def corpus() -> list[bytes]:
 
 
 def loud() -> bytes:
-    """Black and white at random: encoded, it has a byte of 0xFF every few bytes."""
+    """Random black and white pixels, whose encoding has a byte of 0xFF every few bytes."""
     from PIL import Image
 
     noise = np.random.default_rng(5).integers(0, 2, (150, 130, 3), np.uint8) * 255
@@ -70,7 +70,7 @@ def loud() -> bytes:
 
 
 def damaged(rng: np.random.Generator, files: list[bytes]) -> bytes:
-    """One of ``files``, or two of them spliced: bytes changed, cut off, taken out, put in, or nothing at all."""
+    """One of ``files``, or two of them spliced, with bytes changed, truncated, removed, inserted, or undamaged."""
     data = bytearray(files[rng.integers(len(files))])
     for _ in range(int(rng.choice([0, 1, 1, 2, 4, 12]))):
         if len(data) < 4:
@@ -96,12 +96,12 @@ def damaged(rng: np.random.Generator, files: list[bytes]) -> bytes:
 
 
 class Cases:
-    """Gives a library its cases."""
+    """Runs the cases of a library."""
 
     def __init__(self, library: Any, folder: Path, seed: int):
         self.codec, self.folder, self.seed = library, folder, seed
         self.files, self.mine, self.loud = corpus(), threading.local(), loud()
-        self.small = []  # as a data set of small images has them, upright
+        self.small = []  # upright, as in a data set of small images
         for data in self.files:
             header = jpeg_header(data)
             if max(header.height, header.width) <= 128 and header.orientation == 1:
@@ -120,7 +120,7 @@ class Cases:
             self.counts["made" if made else "refused"] += 1
 
     def handle(self) -> int:
-        """A decoder for this thread, which keeps its memory from case to case as a loader's does."""
+        """A decoder for this thread, which reuses its memory from case to case, as in a loader."""
         if not hasattr(self.mine, "handle"):
             self.mine.handle, self.mine.owner = self.codec.gt_new(), _Owner(self.codec)
             self.mine.owner.handle = self.mine.handle
@@ -156,7 +156,7 @@ class Cases:
         return self.many(files, boxes, eighths, codes, flips, offsets, pad, (height, width, channels))
 
     def alike(self, rng: np.random.Generator) -> bool:
-        """Small images of one header, wanted as they are, of which some are damaged behind it."""
+        """Small images with equal headers, decoded at their size; some are damaged behind the header."""
         data = self.small[rng.integers(len(self.small))]
         h = self.headers([Memory(len(data), data)])[0]
         files = []
@@ -189,7 +189,7 @@ class Cases:
         return bool((codes == native.OK).any())
 
     def records(self, rng: np.random.Generator) -> bool:
-        """Records found in a damaged file: each byte of what is found is read."""
+        """Records in a damaged file: each byte of the results is read."""
         data = bytearray()
         starts = []
         for _ in range(int(rng.integers(1, 6))):
@@ -227,11 +227,11 @@ class Cases:
         code = self.codec.gt_recode(self.handle(), given, one.size, side, crop, grey, quality, ctypes.byref(result))
         if code != native.OK:
             return False
-        made = Memory(result[1], ctypes.string_at(result[0], result[1]))  # what it made is read to its last byte
+        made = Memory(result[1], ctypes.string_at(result[0], result[1]))  # the result is read to its last byte
         return bool(self.headers([made])[0, 7] == native.OK)
 
     def gather(self, rng: np.random.Generator) -> bool:
-        """Files into records, with room for all of them or too little."""
+        """Files into records, with enough or too little room."""
         paths: list[bytes] = []
         heads: list[bytes] = []
         sizes: list[int] = []
@@ -286,7 +286,7 @@ class Cases:
 
 
 class _Owner:
-    """Frees a thread's decoder with the thread."""
+    """Frees a thread's decoder when the thread ends."""
 
     handle = 0
 

@@ -1,1 +1,1 @@
-"""The commands of ``python -m benchmarks``: one module each."""
+"""The commands of ``python -m benchmarks``, a module each."""

@@ -31,7 +31,7 @@ def monitor(
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
-    """The monitor itself: what it costs, whether phases add up, and how often predictions and verdicts are right."""
+    """The monitor: its overhead, the sum of phases, and how often predictions and verdicts are right."""
     from benchmarks import monitoring as benchmark
 
     carry_out(

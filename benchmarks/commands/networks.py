@@ -26,13 +26,14 @@ def networks(
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
-    """Networks of every family: is hybridize's choice ever slower than MXNet's modes, or its results other?
+    """Networks of every family: speed and results of hybridize's choice against MXNet's modes.
 
     Exits with 1 if a network is made slower, disagrees, or fails.
     """
     from benchmarks import networks as benchmark
 
-    work = partial(benchmark.run, names_of(nets, "--nets"), quick=quick, out=out, resume=resume, time_limit=time_limit)
+    pace = benchmark.QUICK if quick else benchmark.FULL
+    work = partial(benchmark.run, names_of(nets, "--nets"), pace=pace, out=out, resume=resume, time_limit=time_limit)
     carry_out(
         work,
         as_json,

@@ -87,8 +87,8 @@ def _lines(
         axes.grid(axis="y")
         axes.legend()
 
-    said = "; ".join(f"{e}: " + ", ".join(f"{a:g} → {b:.1f}" for a, b in p) for e, p in lines.items())
-    return draw(name, _SIZE, plot, f"{labels[1]} against {labels[0]}. {said}.")
+    text = "; ".join(f"{e}: " + ", ".join(f"{a:g} → {b:.1f}" for a, b in p) for e, p in lines.items())
+    return draw(name, _SIZE, plot, f"{labels[1]} against {labels[0]}. {text}.")
 
 
 def _accuracy(entry: Mapping[str, Any]) -> float | None:

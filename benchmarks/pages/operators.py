@@ -18,11 +18,11 @@ _COLOURS = {"float32": 4, "bfloat16": 2, "float16": 5}
 
 def operators_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The study of a document of ``python -m benchmarks operators``."""
-    said, peaks, rows = document["conditions"], document["peaks"], document["rows"]
+    facts, peaks, rows = document["conditions"], document["peaks"], document["rows"]
     own = [r for r in rows if r["source"] == "job" and r["dtype"] == "float32" and r["share_of_peak"]]
     worst = min((r for r in own if r["kind"] != "all-reduce"), key=_share, default=None)
     flops, moved = (peaks[k]["median"] / 1e9 for k in ("flops_per_sec", "bytes_per_sec"))
-    headline = f"{said['net']} on this machine's roofline: {flops:,.0f} GFLOP/s, {moved:,.1f} GB/s"
+    headline = f"{facts['net']} on this machine's roofline: {flops:,.0f} GFLOP/s, {moved:,.1f} GB/s"
     tiles = [
         ("peak", f"{flops:,.0f} GFLOP/s", "a large float32 product"),
         ("bandwidth", f"{moved:,.1f} GB/s", "a large sum"),
@@ -40,7 +40,8 @@ def operators_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     return study(
         key=key,
         headline=headline,
-        over=f"{said['dataset']} · batch {said['batch_size']} · threads: {said['threads']} · rounds: {said['rounds']}",
+        over=f"{facts['dataset']} · batch {facts['batch_size']} · threads: {facts['threads']} · "
+        f"rounds: {facts['rounds']}",
         remarks=_remarks(rows),
         tiles=tiles,
         figures=[figure],
@@ -59,7 +60,7 @@ def _percent(share: Mapping[str, Any]) -> str:
 
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which operator does not run in which type, and why."""
+    """The operators that do not run in a type, with the reasons."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for r in rows:
         groups.setdefault((r["kind"], r["dtype"]), []).append(r)
@@ -113,7 +114,7 @@ def roofline(name: str, rows: Sequence[Mapping[str, Any]], peaks: Mapping[str, A
         return None
     peak, speed = (peaks[k]["median"] for k in ("flops_per_sec", "bytes_per_sec"))
     ends = [min(r["intensity"] for r in shown), max(r["intensity"] for r in shown)]
-    said = [f"{r['name']} {r['dtype']}: {100 * _share(r):.0f} %" for r in shown if r["source"] == "job"][:12]
+    texts = [f"{r['name']} {r['dtype']}: {100 * _share(r):.0f} %" for r in shown if r["source"] == "job"][:12]
 
     def plot(figure: Any) -> None:
         from matplotlib.ticker import FuncFormatter
@@ -145,4 +146,4 @@ def roofline(name: str, rows: Sequence[Mapping[str, Any]], peaks: Mapping[str, A
         axes.grid()
         axes.legend(loc="lower left", bbox_to_anchor=(-0.12, 1.01), ncols=2, fontsize=8.5)
 
-    return draw(name, (4.8, 4.6), plot, f"Roofline; shares of the peak: {'; '.join(said)}.")
+    return draw(name, (4.8, 4.6), plot, f"Roofline; shares of the peak: {'; '.join(texts)}.")

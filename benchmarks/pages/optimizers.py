@@ -41,7 +41,7 @@ def _batch_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     sizes = [int(g["group"].split()[-1]) for g in groups]
     ends = [100 * g["final_accuracy"]["median"] for g in groups]
     deck = [100 * values[-1] for values in BATCHES.values()]
-    said = ", ".join(f"{size}: {end:.1f} %" for size, end in zip(sizes, ends))
+    text = ", ".join(f"{size}: {end:.1f} %" for size, end in zip(sizes, ends))
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.145, 0.14, 0.83, 0.83))
@@ -59,7 +59,7 @@ def _batch_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         axes.grid()
         axes.legend(loc="lower left")
 
-    svg = draw("batches", (_WIDTH, 3.6), plot, f"Accuracy by batch size. {said}.") if groups else None
+    svg = draw("batches", (_WIDTH, 3.6), plot, f"Accuracy by batch size. {text}.") if groups else None
     caption = "The same rate and epochs for all: a larger batch takes fewer updates. Ticks: single seeds."
     return [{"title": "Accuracy against batch size", "svg": svg, "caption": caption}]
 
@@ -170,8 +170,8 @@ def _step_figures(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         axes.set_xlabel("time ÷ SGD's")
         axes.grid(axis="x")
 
-    said = "; ".join(f"{r['name']}, {r['part']}: {r['ratio_to_sgd']['median']:.2f}" for r in rows)
-    svg = draw("steps", (_WIDTH, 0.5 + 0.3 * len(rows)), plot, f"Time against SGD's. {said}.") if rows else None
+    text = "; ".join(f"{r['name']}, {r['part']}: {r['ratio_to_sgd']['median']:.2f}" for r in rows)
+    svg = draw("steps", (_WIDTH, 0.5 + 0.3 * len(rows)), plot, f"Time against SGD's. {text}.") if rows else None
     return [
         {
             "title": "What an optimizer costs",

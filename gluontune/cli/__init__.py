@@ -1,1 +1,1 @@
-"""The command line: one file a command; each parses, calls a room, prints."""
+"""The command line, a file per command: each parses options, calls a room, prints the result."""

@@ -1,4 +1,4 @@
-"""What the commands share: the ``--json`` option, the consoles, a recipe from a file and flags."""
+"""Common parts of the commands: the ``--json`` option, the consoles, output, lists of names and numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIME_LIMIT_OPTION = typer.Option(
 
 
 class Terminal(Console):
-    """A console where texts of others (names of files, classes and rungs, errors) are text: no control characters."""
+    """A console that removes control characters from foreign texts (names of files, classes and rungs, errors)."""
 
     def __init__(self, **options: Any):
         super().__init__(markup=False, emoji=False, **options)
@@ -48,18 +48,18 @@ def emit(document: Any) -> None:
 
 
 def say(*lines: Any, to: Console | None = None) -> None:
-    """Print lines as they are, each whole: to be copied, and for logs."""
+    """Print lines unwrapped and unstyled, for logs and for copying."""
     for line in lines:
         (to or stdout).print(line, highlight=False, soft_wrap=True)
 
 
 def deliver(document: Any, as_json: bool, show: Callable[[], None]) -> None:
-    """What a command found: as its JSON document, or as ``show`` prints it."""
+    """Print a command's result, as JSON or by ``show``."""
     emit(document) if as_json else show()
 
 
 def finish(found: Mapping[str, Any], as_json: bool, show: Callable[[], None], succeeded: bool = True) -> int:
-    """Deliver what a study found, and say how to go on with one that was interrupted; the exit code."""
+    """Deliver the document of a study, with the way to resume an interrupted one. Returns the exit code."""
     deliver(found, as_json, show)
     if not found["complete"]:
         say("interrupted: the same command with --resume goes on", to=stderr)
@@ -68,13 +68,13 @@ def finish(found: Mapping[str, Any], as_json: bool, show: Callable[[], None], su
 
 
 def first_of(lines: Sequence[str]) -> list[str]:
-    """The first :data:`SHOWN` of many lines, and how many there are besides."""
+    """The first :data:`SHOWN` of many lines, and the number of the others."""
     more = [f"… and {len(lines) - SHOWN:,} more (--json lists all)"] if len(lines) > SHOWN else []
     return [*lines[:SHOWN], *more]
 
 
 def names_of(text: str | None, option: str, may_be_none: bool = False) -> list[str] | None:
-    """The names between commas; None where the option is not given.
+    """The names between commas; None if the option is not given.
 
     Args:
         may_be_none: whether an option that names nothing is taken: it asks for none.
@@ -96,7 +96,7 @@ def names_of(text: str | None, option: str, may_be_none: bool = False) -> list[s
 def numbers_of(
     text: str | None, option: str, example: str, kind: type = int, least: int | None = None
 ) -> list[Any] | None:
-    """The numbers between commas; None where the option is not given.
+    """The numbers between commas; None if the option is not given.
 
     Args:
         example: for the error. kind: ``int`` or ``float``. least: the smallest; None: any above 0.
@@ -105,7 +105,7 @@ def numbers_of(
     ([3, 5], None)
 
     Raises:
-        UsageError: there is none, or one that is no such number.
+        UsageError: no number, or an invalid one.
     """
     names = names_of(text, option)
     if names is None:
@@ -121,7 +121,7 @@ def numbers_of(
 
 @contextlib.contextmanager
 def stdout_reserved() -> Iterator[None]:
-    """While it lasts, whatever a library prints goes to stderr, so that stdout holds JSON alone."""
+    """Redirect libraries' output to stderr, so that stdout has only JSON."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
@@ -144,7 +144,7 @@ def parse_settings(settings: list[str], option: str = "--set", example: str = "e
     return values
 
 
-#: Stands for a frozen record of options, whose fields say what each of them is.
+#: Stands for a frozen record of options, whose fields describe themselves.
 RECORD: Any = None
 
 #: How many of many lines a terminal shows.
@@ -154,7 +154,7 @@ SHOWN = 20
 debugging: ContextVar[bool] = ContextVar("debugging", default=False)
 
 
-#: What `launch` tells `train`: the hosts or the meeting place of the ranks.
+#: Settings that `launch` passes to `train`: the hosts or the rendezvous of the ranks.
 launched: ContextVar[Mapping[str, Any]] = ContextVar("launched", default={})  # noqa: B039 (nobody writes into it)
 
 

@@ -1,4 +1,4 @@
-"""How the command line shows itself: groups of commands, examples, options in groups."""
+"""Help of the command line: groups of commands, examples, options in groups."""
 
 from __future__ import annotations
 
@@ -72,30 +72,30 @@ _ORDER = [name for names in GROUPS.values() for name in names]
 
 
 def option_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
-    """How an option or argument is written, and what it means, without the parser's words; None if it is hidden."""
+    """The spelling and help of an option or argument, without the parser's metavars; None if it is hidden."""
     record = parameter.get_help_record(ctx)
     if record is None:
         return None
     flags, meaning = record
     if parameter.param_type_name == "argument":
         flags, meaning = _argument(parameter), meaning.replace("[required]", "").rstrip()
-    for words, plain in _PLAIN:
-        meaning = re.sub(words, plain, meaning)
+    for pattern, text in _PLAIN:
+        meaning = re.sub(pattern, text, meaning)
     return re.sub(r"<(?:list\[)?(\w+)\]?(?: range)?>", r"<\1>", flags), meaning
 
 
-#: What the parser says of numbers, and how we do.
+#: The parser's names of types, and ours.
 _PLAIN = ((r"([\d.]+)<=x<=([\d.]+)", r"\1 to \2"), (r"\bx>=([\d.]+)", r"at least \1"), (r"\bx>([\d.]+)", r"above \1"))
 
 
 def _argument(parameter: Any) -> str:
-    """``SRC``, or ``[SRC]`` where it may be left out, or what its metavar says."""
+    """``SRC``, ``[SRC]`` for an optional argument, or its metavar."""
     name = parameter.metavar or parameter.name.upper()
     return name if parameter.metavar or parameter.required else f"[{name}]"
 
 
 class HelpedCommand(TyperCommand):
-    """A command whose options stand in the groups that ``rich_help_panel`` names, with examples below."""
+    """A command with options in the groups of ``rich_help_panel``, and examples."""
 
     examples: tuple[str, ...] = ()
 
@@ -144,7 +144,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def dress(app: typer.Typer, path: str = "") -> None:
-    """Give every command of ``app``, and of the groups in it, its class with its examples."""
+    """Set the class and examples of every command of ``app`` and its groups."""
     for info in app.registered_commands:
         name = f"{path}{info.name or getattr(info.callback, '__name__', '').replace('_', '-')}"
         if info.cls is None or info.cls is TyperCommand:

@@ -1,4 +1,4 @@
-"""How far a long command is: a moving line or bar on a terminal, a line now and then in a batch job's log."""
+"""Progress of a long command: a moving line or bar on a terminal, a line now and then in a batch job's log."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from gluontune.cli import _common
 from gluontune.core.events import OnProgress, Progress
 
-#: Seconds between two lines in a log, where a terminal would show a moving one.
+#: Seconds between two lines in a log, in place of a terminal's moving line.
 LOG_EVERY = 30.0
 
 
 def _in_log() -> Callable[[str], None]:
-    """Prints a line, stamped, if the last one, or the start, is :data:`LOG_EVERY` seconds ago."""
+    """Prints a line with a timestamp, at most every :data:`LOG_EVERY` seconds."""
     last = time.monotonic()
 
     def say(line: str) -> None:
@@ -29,7 +29,7 @@ def _in_log() -> Callable[[str], None]:
 
 @contextlib.contextmanager
 def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
-    """A function that says on stderr what goes on: one moving line, or now and then a line in a batch job's log."""
+    """A function that shows a status on stderr: a moving line, or a line now and then in a batch job's log."""
     if not _common.stderr.is_terminal:
         yield _in_log()
         return
@@ -63,14 +63,14 @@ def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable
     """A function of (done, total) that shows how far the work is.
 
     Args:
-        title: what is being done. unit: of done and total after they are divided by ``scale``.
+        title: of the work. unit: of done and total after division by ``scale``.
     """
     from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
 
     first: list[float] = []
 
     def rate(done: int) -> float:
-        """Done in a second, since the first call."""
+        """Rate since the first call, per second."""
         if not first:
             first[:] = [time.monotonic(), done]
         seconds = time.monotonic() - first[0]
@@ -93,8 +93,8 @@ def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable
 
         def show(done: int, total: int) -> None:
             bar.start_task(task)
-            said = f"{rate(done) / scale:,.0f} {unit}/s" if rate(done) and time.monotonic() - first[0] > 0.5 else ""
-            bar.update(task, total=total / scale, completed=done / scale, rate=said)
+            text = f"{rate(done) / scale:,.0f} {unit}/s" if rate(done) and time.monotonic() - first[0] > 0.5 else ""
+            bar.update(task, total=total / scale, completed=done / scale, rate=text)
 
         yield show
 
@@ -118,8 +118,8 @@ def study_progress(piece: str) -> Iterator[OnProgress]:
     """A function that shows the events of a study.
 
     Args:
-        piece: what the study consists of, such as ``repeat``. Events carry ``stage``, ``done`` and ``detail``
-            of the run that is on, ``recipe``, and how many pieces there are; a finished piece carries ``row``.
+        piece: name of the study's pieces, such as ``repeat``. Events have ``stage``, ``done`` and ``detail`` of the
+            current run, ``recipe``, and the number of pieces; a finished piece has ``row``.
     """
     with progress_line() as line:
 
@@ -135,15 +135,15 @@ def study_progress(piece: str) -> Iterator[OnProgress]:
 
 @contextlib.contextmanager
 def pieces_progress() -> Iterator[OnProgress]:
-    """A function that shows the events of an analysis: ``set``, ``piece`` of ``pieces``, and a run's own."""
+    """A function that shows the events of an analysis: ``set``, ``piece`` of ``pieces``, and a run's events."""
     with progress_line() as line:
 
         def show(event: Progress) -> None:
             name = f"{event['piece']}/{event['pieces']} {event['set']}"
             if "rows" in event:
                 for found in event["rows"]:
-                    said = " + ".join(found["set"]) or "base"
-                    _common.say(f"{said}: {_outcome(found)}", to=_common.stderr)
+                    text = " + ".join(found["set"]) or "base"
+                    _common.say(f"{text}: {_outcome(found)}", to=_common.stderr)
                 return
             line({**event, "stage": f"{name}: {event['stage']}"})
 

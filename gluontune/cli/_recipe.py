@@ -87,7 +87,7 @@ def choices_of(flag: str) -> list[str]:
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that takes frozen records of options, as one whose options stand side by side."""
+    """Flatten a command's frozen records of options into single options."""
     hints = typing.get_type_hints(command)
     records: dict[str, Any] = {
         name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind) and kind is not Recipe
@@ -111,7 +111,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _signed(wrapper: Any, command: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
-    """``wrapper`` in the name of ``command``, with these parameters."""
+    """``wrapper`` with the name of ``command`` and these parameters."""
     wrapper.__signature__ = inspect.Signature(parameters)
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
@@ -121,7 +121,7 @@ def _signed(wrapper: Any, command: Callable[..., Any], parameters: list[inspect.
 def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that takes a ``recipe`` the options ``--recipe``, ``--set`` and a flag for each of its fields.
 
-    ``given`` tells the command which fields the user chose, so that it can choose the others. Other commands stay.
+    ``given`` contains the fields that the user chose, so that the command can choose the others. Other commands stay.
     Options may stand in frozen records, see :func:`grouped`.
     """
     command = grouped(command)
@@ -161,10 +161,10 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
             given = {**recipe.differences(Recipe()), **given}
         return command(recipe=recipe, given=given, **values)
 
-    own = [p for p in inspect.signature(command).parameters.values() if p.name not in ("recipe", "given")]
-    own_hints = typing.get_type_hints(command)
-    own = [p.replace(annotation=own_hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    return _signed(wrapper, command, [*own, *parameters])
+    options = [p for p in inspect.signature(command).parameters.values() if p.name not in ("recipe", "given")]
+    hints_of_options = typing.get_type_hints(command)
+    options = [p.replace(annotation=hints_of_options[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in options]
+    return _signed(wrapper, command, [*options, *parameters])
 
 
 def _flag(name: str) -> str:

@@ -26,7 +26,7 @@ def assess(
     fresh: bool = typer.Option(False, "--fresh", help="Measure the reference again, though --out has it."),
     runtime: str = typer.Option("tuned", "--runtime", help="Environment of the script: tuned or as-installed."),
     memory_mib: Optional[int] = typer.Option(
-        None, "--memory-mib", min=256, help="Limit for the script's processes; default: 3/4 of what is free."
+        None, "--memory-mib", min=256, help="Limit for the script's processes; default: 3/4 of the free memory."
     ),
     as_json: bool = JSON_OPTION,
 ) -> int:

@@ -24,12 +24,12 @@ PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .pe
 ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
 SECONDS = typer.Option(1.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")
 OUT = typer.Option(None, "--out", help="Write the JSON document to this file, too.")
-RESUME = typer.Option(False, "--resume", help="Go on with what the interrupted run for --out has measured.")
+RESUME = typer.Option(False, "--resume", help="Go on with the interrupted run for --out.")
 ONLY = typer.Option(
     None, "--only", help="Measure only the contender of this name, or those whose names hold it; repeatable."
 )
 
-#: What only shows how gluontune's own parts do is measured from a clone.
+#: Benchmarks of gluontune's own parts are run from a clone.
 MOVED = ("devices", "exchange", "monitor", "networks", "operators", "optimizers", "scaling")
 
 
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 
 def moved(old: str, name: str) -> UsageError:
-    """Where a harness has gone."""
+    """The error for a harness that moved to a clone's ``python -m benchmarks``."""
     return UsageError(f"gluontune bench {old} is now: python -m benchmarks {name}, in a clone of gluontune")
 
 
@@ -60,7 +60,7 @@ def _gone(name: str) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class Contest:
-    """How long a contest of peers lasts, who takes part, and where it is written."""
+    """Length, contenders and output of a contest with peers."""
 
     rounds: int = ROUNDS
     seconds: float = SECONDS
@@ -72,7 +72,7 @@ class Contest:
 
 
 def ours_ran(found: dict[str, Any]) -> bool:
-    """Whether a contender of ours could be measured."""
+    """Whether one of our contenders was measured."""
     return bool(found["ours"])
 
 
@@ -86,7 +86,7 @@ def carry_out(
 ) -> None:
     """Call ``work(say=…)`` with a status line, save its document, and print it.
 
-    Exit code 1 where the document does not say what ``holds`` looks for.
+    Exit code 1 if ``holds`` is false for the document.
     """
     from gluontune.core.files import writable_folder, write_json
 
@@ -108,7 +108,7 @@ def measure(
     holds: Callable[[Any, dict[str, Any]], bool] | None = None,
     **changed: Any,
 ) -> None:
-    """Carry out ``run(…)`` of a benchmark with a command's own options, which have the names of its arguments.
+    """Call ``run(…)`` of a benchmark with a command's options, which have the names of its arguments.
 
     Args:
         name: of a module of ``gluontune.search.bench``. leave: options that are no arguments; ``changed`` are others.
@@ -151,7 +151,7 @@ def packing(
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
-    """Packing records, as they are and with a resize: ours against MXNet's im2rec.py."""
+    """Packing records, with and without a resize: ours against MXNet's im2rec.py."""
     measure("packing", locals())
 
 
@@ -163,7 +163,7 @@ def training(
     ),
     kept: Contest = RECORD,
 ) -> None:
-    """A training step on synthetic batches: ours, MXNet as it comes and tuned, and PyTorch's modes."""
+    """A training step on synthetic batches: ours, MXNet as installed and tuned, and PyTorch's modes."""
     from gluontune.search.bench.training import NETS
 
     measure("training", locals(), leave="net batch_size NETS", nets=net or tuple(NETS), batch_sizes=batch_size or (64,))
@@ -171,7 +171,7 @@ def training(
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is predicted."""
+    """Amounts of predictions."""
 
     batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput.")
     val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement.")

@@ -39,7 +39,7 @@ def list_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -
 
 
 def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -> None:
-    """Show how far you are: cells run, predictions made and exercises right, from the notebooks as you saved them."""
+    """Show your progress: executed cells, predictions and right exercises, from your saved notebooks."""
     from gluontune.course.lessons import find_lessons, progress_of
 
     found = progress_of(find_lessons(folder))
@@ -64,7 +64,7 @@ def open_command(
 ) -> None:
     """Open JupyterLab on this machine only, with a token, our kernel and our launch settings.
 
-    The lessons of an installed wheel are first copied into ./notebooks; a file that is there is kept.
+    The lessons of an installed wheel are first copied into ./notebooks; existing files are kept.
     """
     from gluontune.course.lessons import find_lessons, lab, pick, unpack
     from gluontune.course.running import need
@@ -80,12 +80,12 @@ def run_command(
     folder: Optional[Path] = FOLDER,
     out: Path = OUT,
     settings: list[str] = SET,
-    fresh: bool = typer.Option(False, "--fresh", help="Run again what has passed before."),
+    fresh: bool = typer.Option(False, "--fresh", help="Run passed lessons again, too."),
     solved: bool = SOLVED,
     time_limit: float = TIME_LIMIT,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Execute lessons by papermill; a stopped run goes on where it was. Exit 1 if one fails."""
+    """Execute lessons by papermill; a stopped run goes on where it stopped. Exit 1 if one fails."""
     outcomes = _execute(names or [], folder, out, settings, fresh=fresh, solved=solved, time_limit=time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     counts = {"passed": len(outcomes) - len(failed), "failed": len(failed)}
@@ -105,7 +105,7 @@ def export_command(
     time_limit: float = TIME_LIMIT,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Make one static site that needs no server; runs the lessons that have not been run."""
+    """Make a static site that needs no server; runs lessons that have not been run."""
     from gluontune.course.lessons import find_lessons, pick
     from gluontune.course.website import broken_links, write_site
 

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(json: bool = JSON_OPTION) -> None:
-    """Every data set: source, licence, size, mean and deviation, and whether it is here."""
+    """List all data sets: source, licence, size, mean and deviation, and whether they are installed."""
     from gluontune import datasets
     from gluontune.core.files import cache_dir
 
@@ -56,7 +56,7 @@ def fetch(
     force: bool = typer.Option(False, "--force", help="Even if it is here already."),
     json: bool = JSON_OPTION,
 ) -> None:
-    """Download a data set (resumed where it stopped), check its SHA-256, take it over."""
+    """Download a data set (resumable), check its SHA-256, install it."""
     from gluontune import datasets
 
     with _progress(f"fetching {name}") as report:
@@ -69,7 +69,7 @@ def add(
     archive: Path = typer.Argument(..., help="The archive (or folder) that is on this machine."),
     json: bool = JSON_OPTION,
 ) -> None:
-    """Take over a data set from an archive on this machine; what does not fit is refused."""
+    """Install a data set from an archive on this machine; wrong contents are refused."""
     from gluontune import datasets
 
     with _progress(f"adding {name}") as report:
@@ -80,7 +80,7 @@ def add(
 def make(
     name: str = typer.Argument(..., help="sample, or synthetic:train=2000,test=200,size=256x256,…"),
     source: Optional[Path] = typer.Option(None, help="sample: folder with the four official files of Fashion-MNIST."),
-    out: Path = typer.Option(Path("data"), help="sample: where the records are written."),
+    out: Path = typer.Option(Path("data"), help="sample: folder for the records."),
     fast: bool = typer.Option(False, "--fast", help="sample: compress with zlib, not zopfli: 4 % larger."),
     json: bool = JSON_OPTION,
 ) -> None:
@@ -98,7 +98,7 @@ def make(
 
 
 def _figures(row: dict[str, Any]) -> str:
-    """The line of mean and deviation, where they are known beforehand."""
+    """The line of mean and deviation, if they are known."""
     if not row["mean"]:
         return ""
     mean, std = (" ".join(f"{v:.4f}" for v in row[key]) for key in ("mean", "std"))
@@ -111,7 +111,7 @@ def _show(result: dict[str, Any], json: bool) -> None:
 
 @contextlib.contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr; a new total (images after bytes) starts it again."""
+    """A bar on stderr; a new total (images after bytes) restarts it."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
     with Progress(*columns, TimeRemainingColumn(), console=_common.stderr, transient=True) as bar:
         task = bar.add_task(what, total=None)

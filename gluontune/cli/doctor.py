@@ -1,4 +1,4 @@
-"""``gluontune doctor``: is this machine set up so that MXNet works, and as fast as it can?"""
+"""``gluontune doctor``: checks whether MXNet works on this machine, at full speed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def doctor(
 ) -> None:
     """Check installation, GPUs and machine; say what to mend. Exits with 1 if it finds an error.
 
-    With --job or --net: profile a training step, and say in one sentence what is slow and what cures it.
+    With --job or --net: profile a training step, and name its slowest path and the cure in one sentence.
     """
     if job is not None or net is not None:
         _examine_job(job, net, fields or [], as_json)
@@ -110,7 +110,7 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
 
 
 def _print(findings: list[Finding]) -> None:
-    """What matters most comes first; a line that mends something stays one line, to be copied."""
+    """Print the findings, the most important first; commands stay on one line, to be copied."""
     from gluontune.runtime.doctor import SEVERITIES
 
     for finding in sorted(findings, key=lambda f: -SEVERITIES.index(f.severity)):
@@ -131,7 +131,7 @@ def _summary(findings: list[Finding], folded: bool) -> str:
     counted = f"{len(findings)} check{'s' * (len(findings) != 1)}: {errors} error{'s' * (errors != 1)}, "
     counted += f"{warnings} warning{'s' * (warnings != 1)}, {count['info']} to know, {count['ok']} ok"
     counted += " (--all shows them)" if folded else ""
-    advice = "Mend the errors first: what they name cannot work." if errors else "gluontune works here."
+    advice = "Mend the errors first: the parts that they name cannot work." if errors else "gluontune works here."
     return f"\n{counted}. {advice}"
 
 
@@ -152,6 +152,6 @@ def _install_kernel(as_json: bool) -> None:
     from gluontune.runtime import install_kernel
 
     folder = install_kernel()
-    told = f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,"
+    text = f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,"
     how = "or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb"
-    deliver({"kernel": str(folder)}, as_json, lambda: say(told, how))
+    deliver({"kernel": str(folder)}, as_json, lambda: say(text, how))

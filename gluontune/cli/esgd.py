@@ -15,7 +15,7 @@ from gluontune.recipe import Recipe
 
 @dataclass(frozen=True)
 class Plan:
-    """What :class:`gluontune.ladder.EsgdPlan` takes."""
+    """Arguments of :class:`gluontune.ladder.EsgdPlan`."""
 
     population: int = typer.Option(8, "--population", help="Individuals of a generation (mu).")
     generations: int = typer.Option(6, "--generations", help="Rounds of training and evolution (K).")
@@ -47,7 +47,7 @@ def esgd(
 ) -> int:
     """Train a population by ESGD: each individual draws its optimizer, the fittest and their offspring live on.
 
-    Fitness is the loss over one half of the validation images; what is shown is of the other half. The flags below
+    Fitness is the loss over one half of the validation images; the shown figures are of the other half. The flags below
     describe the recipe; its optimizer, rate, schedule and epochs are not used.
     """
     from gluontune import ladder

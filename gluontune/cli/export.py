@@ -37,7 +37,7 @@ def onnx(
     ),
     batch: Optional[int] = typer.Option(None, "--batch", min=1, help="Fix the batch size; any fits otherwise."),
     image_size: Optional[int] = typer.Option(
-        None, "--image-size", min=1, help="Side of the images, where the data set has mixed sizes."
+        None, "--image-size", min=1, help="Side of the images, for data sets of mixed sizes."
     ),
     check_images: Optional[int] = typer.Option(
         None, "--check-images", min=1, help="Compare on so many validation images; all of them by default."
@@ -48,7 +48,7 @@ def onnx(
 
     The outputs must agree to 1e-5 of the largest on real images, and the classes are compared over the whole
     validation set. A checkpoint brings its recipe; for .params and .npz files, and with --random, say --net and
-    --dataset (or --job). Exits 1 where the exported model does not compute the same.
+    --dataset (or --job). Exits 1 if the exported model does not compute the same.
     """
     source, out = _places(places, random)
     with stdout_reserved(), status_line("exporting") as tell:
@@ -77,8 +77,8 @@ def onnx(
 def _places(places: list[Path], random: bool) -> tuple[Optional[Path], Path]:
     wanted = 1 if random else 2
     if len(places) != wanted:
-        said = "OUT.onnx alone with --random" if random else "RUN_OR_PARAMS OUT.onnx (or --random and OUT.onnx)"
-        raise UsageError(f"export onnx: {len(places)} path{'s' if len(places) > 1 else ''} given; write {said}")
+        text = "OUT.onnx alone with --random" if random else "RUN_OR_PARAMS OUT.onnx (or --random and OUT.onnx)"
+        raise UsageError(f"export onnx: {len(places)} path{'s' if len(places) > 1 else ''} given; write {text}")
     if places[-1].suffix != ".onnx":
         raise UsageError(f"{places[-1]}: the file to write ends in .onnx")
     return (None if random else places[0]), places[-1]
@@ -106,7 +106,7 @@ def zoo(
     list_names: bool = typer.Option(False, "--list", help="Show the default networks."),
     as_json: bool = JSON_OPTION,
 ) -> int:
-    """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures say their cause."""
+    """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures have a reason."""
     from gluontune import export
     from gluontune.core.files import writable_folder
     from gluontune.job.models import build_net
@@ -132,6 +132,6 @@ def zoo(
     with stdout_reserved(), tempfile.TemporaryDirectory() as scratch:
         export.export_zoo(build, out or scratch, names or None, keep=out is not None, on_row=show)
     equal = sum(row["status"] == "equal" for row in rows)
-    told = f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output"
-    deliver({"rows": rows, "equal": equal, "nets": len(rows)}, as_json, lambda: say(told))
+    text = f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output"
+    deliver({"rows": rows, "equal": equal, "nets": len(rows)}, as_json, lambda: say(text))
     return 0 if equal == len(rows) else 1

@@ -16,7 +16,7 @@ from gluontune.recipe import Recipe
 
 @dataclass(frozen=True)
 class Compared:
-    """What is switched on and off: rungs and factors, or methods."""
+    """The factors: rungs and the user's, or methods."""
 
     rungs: Optional[str] = typer.Option(
         None,
@@ -52,14 +52,14 @@ def factors(
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
-    """Switch factors on and off: what each brings alone, on top of each other, and on top of all the others.
+    """Switch factors on and off: the gain of each alone, on top of each other, and on top of all the others.
 
-    With --methods: which methods that change what is learned (mixup, averaged weights, squeeze-excite, Muon, …)
-    bring this job to an accuracy sooner, each alone, and the best of them together.
+    With --methods: the gain in time to an accuracy by methods that change what is learned (mixup, averaged weights,
+    squeeze-excite, Muon, …), each alone, and the best of them together.
 
-    Throughput is measured by interleaved slices; with --target, time to accuracy by whole trainings, where a set
-    that does not get there is shown as DNC. Says for each pair whether it gives what its factors promise. The
-    flags below describe the base recipe, without any factor.
+    Throughput is measured by interleaved slices; with --target, time to accuracy by whole trainings, with DNC for sets
+    that do not reach it. Each pair's gain is compared with the product of its factors' gains. The flags below describe
+    the base recipe, without any factor.
     """
     from gluontune import ladder, report
     from gluontune.report.factors import finish_factors

@@ -1,4 +1,4 @@
-"""``gluontune init``: a commented job file to begin with."""
+"""``gluontune init``: a commented job file as a start."""
 
 from __future__ import annotations
 

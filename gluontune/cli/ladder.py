@@ -38,7 +38,7 @@ def ladder(
 ) -> int:
     """Climb the ladder: measure each rung on this machine, keep what helps, say what does not.
 
-    It ends within its budget: trainings are shortened to fit, and what there is no time for is said. The flags
+    It ends within its budget: trainings are shortened to fit, and skipped parts are named. The flags
     below describe the naive script that the climb starts from.
     """
     from gluontune import ladder as room, report

@@ -49,7 +49,7 @@ def launch(
     nnodes: Optional[str] = typer.Option(
         None,
         "--nnodes",
-        help="With ddp, started on each machine: how many there are, or the least and the most: 1:4 (torchrun).",
+        help="With ddp, started on each machine: their number, or the least and the most: 1:4 (torchrun).",
     ),
     rendezvous: Optional[str] = typer.Option(
         None, "--rendezvous", help="With ddp: HOST:PORT where the machines of --nnodes meet; one of them."

@@ -1,4 +1,4 @@
-"""``gluontune``: finds the commands, and turns errors into one or two lines and an exit code."""
+"""``gluontune``: loads the commands, and turns errors into one or two lines and an exit code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def build_app() -> typer.Typer:
 
 
 def add_commands(app: typer.Typer, package: str) -> None:
-    """Add the command of each module of ``package``: the function of its name, or what its ``register(app)`` adds."""
+    """Add the command of each module of ``package``: the function of its name, or by its ``register(app)``."""
     found = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__)]
     for name in sorted(name for name in found if not name.startswith("_") and name != "main"):
         module = importlib.import_module(f"{package}.{name}")
@@ -78,9 +78,9 @@ def main(
         argv: its words. build: makes the application. name: how it was called.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    own = arguments.index("--") if "--" in arguments else len(arguments)
-    debug = "--debug" in arguments[:own]
-    arguments = [a for a in arguments[:own] if a != "--debug"] + arguments[own:]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    debug = "--debug" in arguments[:end]
+    arguments = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
     debugging.set(debug)
     try:
         code = build()(args=arguments, prog_name=name, standalone_mode=False)
@@ -105,22 +105,22 @@ def main(
         if debug:
             raise
         kind = type(error).__name__
-        told = printable(str(error))
-        print(f"error: {kind}: {told} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
+        message = printable(str(error))
+        print(f"error: {kind}: {message} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
         return 1
 
 
 def _name_the_value(error: Any) -> None:
-    """Put the value into an error of typer's that keeps it to itself (from 0.29 on)."""
+    """Add the value to typer's errors that omit it (from 0.29 on)."""
     faults: Any = getattr(error.__cause__, "errors", list)()
     if faults and "input" in faults[0]:
-        said = {"float_parsing": "give a number", "int_parsing": "give a whole number"}.get(faults[0]["type"])
-        said = said or error.message.replace("Input should be", "give a value")
-        error.message = f"{faults[0]['input']!r}: {said}"
+        hint = {"float_parsing": "give a number", "int_parsing": "give a whole number"}.get(faults[0]["type"])
+        hint = hint or error.message.replace("Input should be", "give a value")
+        error.message = f"{faults[0]['input']!r}: {hint}"
 
 
 def entry() -> None:
-    """The console script. A cluster's SIGTERM is taken like Ctrl-C: what was measured is kept."""
+    """The console script. A cluster's SIGTERM is handled like Ctrl-C: measurements are kept."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if sys.stdout is not None and sys.stdout.errors == "strict":  # a file's name may be no UTF-8, or a terminal's none
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ def migrate(
         help="A job.py, a checkpoint (.ckpt) or a folder of them, a .params or .npz file; then a new folder.",
     ),
     image_size: Optional[int] = typer.Option(
-        None, "--image-size", min=1, help="Side of the images, where the data set has mixed sizes."
+        None, "--image-size", min=1, help="Side of the images, for data sets of mixed sizes."
     ),
     as_json: bool = JSON_OPTION,
 ) -> int:
@@ -32,7 +32,7 @@ def migrate(
     model.py has classes after the Gluon blocks, weights.pt the parameters by Gluon's names, check.py compares outputs,
     gradients and running statistics with MXNet's, train.py trains on data.npz by the recipe's schedule and optimizer. A
     checkpoint brings its recipe; for .params and .npz files say --net and --dataset (or --job); a job.py alone, or
-    --net alone, has random weights. Exits 1 where the check finds a difference.
+    --net alone, has random weights. Exits 1 if the check shows a difference.
     """
     source, out = _places(places or [])
     if source is not None and source.suffix == ".py":
@@ -72,7 +72,7 @@ def _places(places: list[Path]) -> tuple[Optional[Path], Path]:
 
 
 def _sample(found: Any) -> Any:
-    """Four inputs, normalized pixels by their kind, or the job's first sample; the net needs nothing more of them."""
+    """Four inputs for the check: pixels normalized for the net, or the job's first sample."""
     import numpy as np
 
     if found.inputs:

@@ -65,7 +65,7 @@ def _around(command: list[str], period: float, gpus: str | list[int], out: Optio
         _show(run.monitor, f"{command[0]} {run.outcome} after {run.seconds:.1f} s", out)
         if run.others_pct >= _DISTURBED_PCT:
             taken = f"other programs took {run.others_pct:.0f} % of the cores meanwhile"
-            _tell(f"{taken}: what is idle or unsteady above may be their doing")
+            _print_lines(f"{taken}: they may be the cause of idle or unsteady phases above")
     return run.ok
 
 
@@ -96,8 +96,8 @@ def _log(out: Optional[Path], facts: dict):  # type: ignore[no-untyped-def,type-
 def _show(monitor: object, headline: str, out: Optional[Path]) -> None:
     from gluontune.monitor.live import closing_lines
 
-    _tell(headline, *closing_lines(monitor), *([] if out is None else [f"samples: {out}"]))  # type: ignore[arg-type]
+    _print_lines(headline, *closing_lines(monitor), *([] if out is None else [f"samples: {out}"]))  # type: ignore[arg-type]
 
 
-def _tell(*lines: str) -> None:
+def _print_lines(*lines: str) -> None:
     _common.say(*lines, to=_common.stderr)

@@ -1,4 +1,4 @@
-"""``gluontune pack SRC OUT.rec``: images become RecordIO."""
+"""``gluontune pack SRC OUT.rec``: packs images into RecordIO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Packing:
-    """How images become records."""
+    """Options of the records."""
 
     resize: Optional[int] = typer.Option(None, help="Shorter side in pixels. Default: as it is.")
     crop: bool = typer.Option(False, "--crop", help="Cut out the middle square.")
@@ -38,7 +38,7 @@ class Packing:
     check: Optional[bool] = typer.Option(
         None,
         "--check/--no-check",
-        help="Decode copied files too, and tell which are incomplete: three times as long. Default: if strict.",
+        help="Decode copied files too, and report incomplete ones: three times as long. Default: if strict.",
     )
     resume: bool = typer.Option(False, "--resume", help="Go on where a killed run stopped.")
     workers: Optional[int] = typer.Option(None, help="Default: one for each usable core.")
@@ -68,8 +68,8 @@ def pack(
 
 
 def _print_report(report: PackReport) -> None:
-    for said, found in (("left out", report.skipped), ("packed as it is", report.incomplete)):
-        _common.say(*_common.first_of([f"{said}: {skip.path}: {skip.reason}" for skip in found]))
+    for text, found in (("left out", report.skipped), ("packed as it is", report.incomplete)):
+        _common.say(*_common.first_of([f"{text}: {skip.path}: {skip.reason}" for skip in found]))
     facts = [f"{report.bytes / 1e6:,.1f} MB", f"{report.images_per_sec:,.0f} images/s"]
     if report.converted:
         facts.append(f"{report.converted:,} encoded anew")

@@ -1,4 +1,4 @@
-"""``gluontune scale``: what the scaling model expects of more devices."""
+"""``gluontune scale``: the scaling model's prediction for more devices."""
 
 from __future__ import annotations
 

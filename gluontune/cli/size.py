@@ -25,7 +25,7 @@ def size(
     disk: bool = typer.Option(True, "--disk/--no-disk", help="Measure the disk, too."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Measure loaders, workers and prefetch here; choose the least that keeps your step fed."""
+    """Measure loaders, workers and prefetch here; choose the smallest that keep up with your step."""
     options = locals()
     from gluontune.loading import size as measure
 
@@ -51,7 +51,7 @@ def show(report: Any) -> None:
 
 
 def lines(report: Any) -> list[str]:
-    """What the table does not say."""
+    """Notes that the table omits."""
     choice, rule = report.choice, report.rule
     prefetch = "" if choice.prefetch is None else f", prefetch={choice.prefetch}"
     rate = "not measured: more than twice the usable cores"

@@ -27,9 +27,7 @@ def train(
         "5min", "--checkpoint-every", help="Steps or time between checkpoints: 500steps, 90s, 5min."
     ),
     keep: int = typer.Option(3, "--keep", min=1, help="Newest checkpoints to keep, beside the best one."),
-    resume: bool = typer.Option(
-        False, "--resume", help="Go on from the newest whole checkpoint; from the start where there is none."
-    ),
+    resume: bool = typer.Option(False, "--resume", help="Go on from the newest intact checkpoint, if there is one."),
     restart: int = typer.Option(
         0, "--restart", min=0, help="So many times, go on from the newest checkpoint after a process died or hung."
     ),
@@ -37,7 +35,7 @@ def train(
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
-    """Train one recipe in a fresh process and show what it reached."""
+    """Train one recipe in a fresh process and show the result."""
     from gluontune import train as room
 
     if list_nets:
@@ -45,7 +43,7 @@ def train(
         emit(names) if as_json else print("\n".join(names))
         return 0
     if checkpoint is None and (resume or restart):
-        raise UsageError(f"--{'resume' if resume else 'restart'}: say where the checkpoints are: --checkpoint DIR")
+        raise UsageError(f"--{'resume' if resume else 'restart'}: give the folder of the checkpoints: --checkpoint DIR")
     placed = dict(launched.get())
     where = Hosts.parse(placed.pop("hosts"), **placed) if "hosts" in placed else None
     plan = None if checkpoint is None else room.Checkpoints(checkpoint, checkpoint_every, keep, resume)

@@ -27,7 +27,7 @@ from gluontune.recipe import Recipe
 
 @dataclass(frozen=True)
 class Rival:
-    """What is run in turn with the recipe."""
+    """The opponent that is run in turn with the recipe."""
 
     against: Optional[Path] = typer.Option(
         None, "--against", metavar="RECIPE.yaml", help="A second recipe, run in turn; gives the ratio of times."
@@ -55,7 +55,7 @@ class Rival:
 
 @dataclass(frozen=True)
 class About:
-    """What a result is shown with: prices, other machines, an author."""
+    """Additions to the result: prices, other machines, an author."""
 
     prices: Optional[Path] = typer.Option(
         None, "--prices", help="YAML table of prices per hour; gives dollars to the target."
@@ -74,7 +74,7 @@ def tta(
     target: Optional[float] = typer.Option(
         None, "--target", help="Validation accuracy to reach, 0 … 1; default: the recipe file's target_accuracy."
     ),
-    repeats: int = typer.Option(5, "--repeats", help="Runs of each recipe, each with a seed of its own."),
+    repeats: int = typer.Option(5, "--repeats", help="Runs of each recipe, each with another seed."),
     seeds: Optional[str] = typer.Option(None, "--seeds", help="Their seeds, comma-separated: --seeds 0,1,2"),
     rival: Rival = RECORD,
     stop_at_target: bool = typer.Option(
@@ -140,7 +140,7 @@ def tta(
 
 
 def _target(recipe: Recipe, given: dict[str, Any], target: Optional[float]) -> tuple[Recipe, float]:
-    """The recipe without a target of its own, and the target."""
+    """The recipe without its target, and the target."""
     wanted = given.get("target_accuracy") if target is None else target
     if wanted is None:
         raise UsageError("--target: give the validation accuracy to reach, such as --target 0.8")

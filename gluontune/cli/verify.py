@@ -1,4 +1,4 @@
-"""``gluontune verify FILE.rec``: is every record what was written?"""
+"""``gluontune verify FILE.rec``: checks every record against its checksum."""
 
 from __future__ import annotations
 
@@ -71,4 +71,4 @@ def _lines(report: VerifyReport) -> Iterator[str]:
             "but a changed pixel would not show"
         )
     if report.damaged:
-        yield f"keep what is whole: gluontune verify {quote(str(report.path))} --repair OUT.rec"
+        yield f"keep the intact records: gluontune verify {quote(str(report.path))} --repair OUT.rec"

@@ -1,4 +1,4 @@
-"""What the notebooks share: predictions, figures, exercises with hints, and their pairing with scripts."""
+"""Parts that the notebooks share: predictions, figures, exercises with hints, experiments."""
 
 from __future__ import annotations
 

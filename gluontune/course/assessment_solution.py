@@ -1,8 +1,8 @@
-"""A solution of the assessment, which is the grader's reference run too: what is fast here has to be fast again.
+"""A solution of the assessment, and the grader's reference run.
 
-What it does that the naive script does not: each image is decoded once; batches of 128 are cut from one array; the net
-runs as one graph, and its last pooling is a mean (the pooling's gradient is slow on CPUs); the rate rises and falls
-once, with momentum; nothing is copied back within an epoch; two ranks sum their gradients each step.
+Differences from the naive script: each image is decoded once; batches of 128 are cut from one array; the net runs as
+one graph, and its last pooling is a mean (the pooling's gradient is slow on CPUs); the rate rises and falls once, with
+momentum; nothing is copied back within an epoch; two ranks sum their gradients each step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     batch = BATCH_SIZE // task.ranks
     per_epoch = len(images) // batch
     steps = max(MIN_STEPS, round(EPOCHS * per_epoch))
-    # gt.optim's trainer, because Gluon's own hands the server weights in oneDNN's layouts once the net has run
+    # gt.optim's trainer: Gluon's sends the server weights in oneDNN's layouts once the net has run
     trainer = gt.optim.setup(
         "nag", net, learning_rate=PEAK_RATE, global_batch_size=BATCH_SIZE, momentum=0.9, wd=5e-4, kvstore=kvstore,
         schedule=lambda n: PEAK_RATE * rate(min(1.0, n / steps)),

@@ -1,4 +1,4 @@
-"""Descent on surfaces that one can see: a straight line fitted to points, and walks with MXNet's optimizers."""
+"""Descent on two-dimensional surfaces: a straight line fitted to points, and walks with MXNet's optimizers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fit_line(
         float64 (updates + 1, 2): slope and offset before the first update, and after each.
     """
     if not 1 <= batch_size <= len(x):
-        raise UsageError(f"fit_line(batch_size={batch_size}): there are {len(x)} points")
+        raise UsageError(f"fit_line(batch_size={batch_size}): give 1 to {len(x)}, the number of points")
     mx = runtime.mxnet()
     net = mx.gluon.nn.Dense(1, in_units=1)
     net.initialize()
@@ -92,7 +92,7 @@ def fit_line(
 
 
 def gradient_scatter(x: np.ndarray, y: np.ndarray, batch_size: int, *, draws: int = 400, seed: int = 0) -> float:
-    """Distance of a batch's gradient from that of all points, at slope 0 and offset 0: root of its mean square.
+    """Root mean square distance of a batch's gradient from that of all points, at slope 0 and offset 0.
 
     >>> x, y = line_points()
     >>> ratio = gradient_scatter(x, y, 4) / gradient_scatter(x, y, 16)
@@ -114,7 +114,7 @@ def walk(
     updates: int = 60,
     **options: Any,
 ) -> np.ndarray:
-    """Walk down a surface with one of ``gt.optim``'s optimizers: two parameters, trained as a net's are.
+    """Walk down a surface with one of ``gt.optim``'s optimizers, as a net of two parameters.
 
     Args:
         optimizer: a name of ``gt.optim.list_optimizers()``.

@@ -1,4 +1,4 @@
-"""What a lesson measures: recipes in turn, a loader that feeds a simulated device; and record files, taken apart."""
+"""Experiments of the lessons: recipes in turn, a loader that feeds a simulated device, fields of record files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from gluontune.search.bench import contender as bench
 from gluontune.search.bench.benchmark import hold
 from gluontune.search.measure import Contender, interleave
 
-_WINDOWS = 12  # of a feeding, each with its rate
+_WINDOWS = 12  # of :func:`feed`, each with its rate
 _OFF = {"MXNET_MKLDNN_ENABLED": "0", "MXNET_ONEDNN_ENABLED": "0"}
 
 
 def in_turn(recipes: Mapping[str, Recipe], *, rounds: int = 5, slice_s: float = 0.4) -> dict[str, dict[str, Any]]:
-    """Train all recipes in turn, each in processes of its own, so that a disturbance falls on all alike.
+    """Train all recipes in turn, each in its own processes, so that disturbances affect all alike.
 
     Args:
-        recipes: labels to recipes; the first is what the others are compared with.
-        rounds: slices of each. slice_s: about how long one takes, in seconds.
+        recipes: labels to recipes; the first is the baseline.
+        rounds: slices of each. slice_s: seconds of one, about.
 
     Returns:
         For each label ``samples_per_sec`` and ``ratio`` (to the first), as ``{"median", "ci95"}``.
@@ -56,19 +56,16 @@ def in_turn(recipes: Mapping[str, Recipe], *, rounds: int = 5, slice_s: float = 
             raise GluontuneError(f"{name}: {contender.failure}")
     first = next(iter(field.values()))
     return {
-        name: {
-            "samples_per_sec": stats.interval(contender.rates),
-            "ratio": stats.ratio_interval(contender.rates, first.rates),
-        }
-        for name, contender in field.items()
+        name: {"samples_per_sec": stats.interval(c.rates), "ratio": stats.ratio_interval(c.rates, first.rates)}
+        for name, c in field.items()
     }
 
 
 def onednn(net: str, *, side: int = 224, rounds: int = 5, seconds: float = 1.0) -> dict[str, Any]:
-    """What oneDNN brings a net with random weights, one image at a time.
+    """The gain by oneDNN for a net with random weights, one image at a time.
 
     Args:
-        net: a name of the zoo. side: of the random images. rounds, seconds: as for :func:`gluontune.bench.hold`.
+        net: a name of the zoo. side: of the random images. rounds, seconds: of :func:`gluontune.bench.hold`.
 
     Returns:
         ``off`` and ``on`` (images a second), ``speedup``, and ``output_delta``: the largest difference of the class
@@ -92,22 +89,19 @@ def onednn(net: str, *, side: int = 224, rounds: int = 5, seconds: float = 1.0) 
     for contender in (off, on):
         if contender.failure is not None:
             raise GluontuneError(f"{net} with oneDNN {contender.entrant.name}: {contender.failure}")
-    return {
-        "off": stats.interval(off.rates),
-        "on": stats.interval(on.rates),
-        "speedup": stats.ratio_interval(on.rates, off.rates),
-        "output_delta": gap(scores[1], scores[0]),
-    }
+    speedup = stats.ratio_interval(on.rates, off.rates)
+    rates = {"off": stats.interval(off.rates), "on": stats.interval(on.rates)}
+    return {**rates, "speedup": speedup, "output_delta": gap(scores[1], scores[0])}
 
 
 def feed(recipe: Recipe, dataset: Any, *, ms_per_batch: float, seconds: float = 3.0) -> RunResult:
-    """Feed a simulated device from a loader for some seconds, and say how busy it was.
+    """Feed a simulated device from a loader for some seconds, and measure its utilization.
 
-    The device takes ``ms_per_batch`` for each batch and leaves the cores to the loader, as a GPU does. It
-    computes nothing, so the result has no accuracy; a note in it says that the device was simulated.
+    The device takes ``ms_per_batch`` for each batch and leaves the cores to the loader, as a GPU does. It computes
+    nothing, so the result has no accuracy, and a note about the simulation.
 
     Args:
-        recipe: its loader, ``num_workers``, ``prefetch``, ``batch_size_per_device``, ``augment`` and ``seed`` are used.
+        recipe: for loader, ``num_workers``, ``prefetch``, ``batch_size_per_device``, ``augment`` and ``seed``.
         dataset: of ``gt.datasets.open``.
         ms_per_batch: milliseconds of the device for a batch.
         seconds: of feeding, after the first batches.
@@ -155,7 +149,7 @@ def feed(recipe: Recipe, dataset: Any, *, ms_per_batch: float, seconds: float = 
 
 
 def loading_rate(recipe: Recipe, dataset: Any, *, seconds: float = 1.0) -> float:
-    """Images a second that the recipe's loader gives to a loop that does nothing else."""
+    """Images a second of the recipe's loader in a loop that does nothing else."""
     with _open(recipe, dataset) as loader:
         batches = _endless(loader)
         for _ in range(3):
@@ -189,7 +183,7 @@ def _endless(loader: Any) -> Any:
 
 
 def kept_run(recipe: Recipe, path: str | os.PathLike[str], **options: Any) -> RunResult:
-    """The result that ``path`` holds if it is a whole one of this recipe; else train, and save there.
+    """The result in ``path`` if it is a complete run of this recipe; else train, and save it there.
 
     Args:
         options: of :func:`gluontune.train.run`.
@@ -206,7 +200,7 @@ def kept_run(recipe: Recipe, path: str | os.PathLike[str], **options: Any) -> Ru
         if found.ok and Recipe.from_dict(found.recipe) == recipe:
             return found
     except GluontuneError:
-        pass  # nothing there, or nothing that can be used
+        pass  # no usable result
     result = train.run(recipe, **options)
     result.save(Path(path))
     return result
@@ -215,19 +209,19 @@ def kept_run(recipe: Recipe, path: str | os.PathLike[str], **options: Any) -> Ru
 def kept_study(
     study: Callable[..., dict[str, Any]], *given: Any, out: str | os.PathLike[str], **options: Any
 ) -> dict[str, Any]:
-    """Go on with the study that ``out`` holds if it was begun with the same options; else begin anew.
+    """Go on with the study in ``out`` if it has the same options; else begin anew.
 
     Args:
-        study: ``analyse`` or ``time_to_accuracy``: takes ``out`` and ``resume``. given, options: its own.
+        study: a function with ``out`` and ``resume``, such as ``analyse``. given, options: its arguments.
     """
     try:
         return study(*given, out=out, resume=True, **options)
-    except GluontuneError:  # nothing to go on with; what is wrong with the options is raised again
+    except GluontuneError:  # nothing to go on with; errors in the options are raised again
         return study(*given, out=out, **options)
 
 
 def kept_folder(recipe: Recipe, out_dir: str | os.PathLike[str]) -> Path:
-    """A folder below ``out_dir`` for the checkpoints of this recipe, and of no other.
+    """A folder below ``out_dir`` for the checkpoints of this recipe only.
 
     >>> kept_folder(Recipe(), "out") == kept_folder(Recipe(), "out") != kept_folder(Recipe(seed=1), "out")
     True
@@ -237,7 +231,7 @@ def kept_folder(recipe: Recipe, out_dir: str | os.PathLike[str]) -> Path:
 
 
 def as_files(split: Any, folder: str | os.PathLike[str], count: int) -> Path:
-    """Write the first ``count`` images of a split as class folders; files that are there stay.
+    """Write the first ``count`` images of a split as class folders; existing files stay.
 
     Args:
         split: of ``gt.datasets``.
@@ -294,11 +288,11 @@ def record_fields(path: str | os.PathLike[str], offset: int = 0) -> list[dict[st
 
 
 def flip_bit(path: str | os.PathLike[str], offset: int) -> None:
-    """Turn over the lowest bit of one byte of a file, as a bad disk or cable does."""
+    """Flip the lowest bit of one byte of a file, as a bad disk or cable does."""
     with open(path, "r+b") as stream:
         stream.seek(offset)
         byte = stream.read(1)
         if not byte:
-            raise UsageError(f"{os.fspath(path)}: there is no byte {offset}")
+            raise UsageError(f"{os.fspath(path)}: the file has no byte {offset}")
         stream.seek(offset)
         stream.write(bytes([byte[0] ^ 1]))

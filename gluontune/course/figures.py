@@ -59,13 +59,13 @@ def show(kind: str, results: Mapping[str, RunResult]) -> Markup:
 
 
 def framed(parts: Iterable[str]) -> Markup:
-    """Figures with the colours that they are drawn in, for the theme around them."""
+    """Figures with the palette of their surroundings' theme."""
     drawn = _VIEW.sub(_sized, "".join(parts))
     return Markup(f"<style>{_palette()}</style><div class='gt-figure'>{drawn}</div>")
 
 
 def _sized(found: re.Match[str]) -> str:
-    """A figure grows with the page up to half as much again as it was drawn for, and then stays readable."""
+    """Let a figure grow with the page, up to 1.5 times its size."""
     return f'{found.group()} style="width:{1.5 * float(found.group(1)):.0f}px"'
 
 
@@ -82,7 +82,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> Markup:
 
 
 def _legend(kind: str, rows: list[dict[str, Any]]) -> str:
-    """Names of the phases, or of what was busy, beside their colours."""
+    """Names of the phases, or of the devices, beside their colours."""
     if kind == "phases":
         named = [(p, c) for p, c in figures.PHASE_SERIES.items() if any(row["phases_pct"].get(p) for row in rows)]
     elif kind == "utilization":
@@ -101,7 +101,7 @@ def _palette() -> str:
     """The colours of the report's page, for the figures of a notebook alone."""
     style = (resources.files("gluontune.report") / "templates" / "style.css").read_text(encoding="utf-8")
     light, dark = (part.split("}", 1)[0] for part in style.split(":root {", 2)[1:])
-    # labels that lines pass behind stand on what surrounds the figure: JupyterLab's colour, or the site's
+    # the panel behind labels has the colour of the surroundings: JupyterLab's, or the site's
     around = "--panel: var(--jp-layout-color0, var(--page, var(--bg)));"
     light, dark = (re.sub(r"--panel: [^;]+;", around, part) for part in (light, dark))
     scope = ".gt-figure"
@@ -117,7 +117,7 @@ def _palette() -> str:
 
 
 def composition(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Markup:
-    """A dot for each pair of factors, and for all: what they give ÷ what their gains promise.
+    """A dot for each pair of factors, and for all: their measured gain ÷ the product of their gains.
 
     Args:
         rows: one list of ``interactions`` in ``factors.json``.
@@ -129,7 +129,7 @@ def accuracy_bands(study: Mapping[str, Any], titles: Mapping[str, str], *, capti
     """Validation accuracy over training time: all seeds of each recipe, and the band between them.
 
     Args:
-        study: what ``tta.json`` holds. titles: its recipes (``this``, ``against``) to what they are called.
+        study: a ``tta.json``. titles: names of its recipes (``this``, ``against``).
     """
     groups = {title: [row for row in study["done"] if row["recipe"] == name] for name, title in titles.items()}
     target = study["given"]["target"]
@@ -137,22 +137,19 @@ def accuracy_bands(study: Mapping[str, Any], titles: Mapping[str, str], *, capti
 
 
 def race_table(study: Mapping[str, Any], titles: Mapping[str, str]) -> Markup:
-    """Time, spread and cost to the target, by recipe; a dash where no run reached it."""
+    """Time, spread and cost to the target, by recipe; a dash if no run reached it."""
     rows = []
     for name, title in titles.items():
         found = study["summary"][name]
         times = found["train_seconds"]
-        rows.append(
-            {
-                "recipe": title,
-                "reached the target": f"{times['reached']} of {times['repeats']}",
-                "seconds of training, median": _or_dash(times["median"], ".1f"),
-                "spread over seeds, percent": _or_dash(times["cv_pct"], ".1f"),
-                "all seconds, median": _or_dash(found["wall_seconds"]["median"], ".1f"),
-                "dollars, median run": _or_dash(found["usd"], ".5f"),
-                "dollars for a success, failed runs paid": _or_dash(found["usd_with_failures"], ".5f"),
-            }
-        )
+        rows.append({
+            "recipe": title, "reached the target": f"{times['reached']} of {times['repeats']}",
+            "seconds of training, median": _or_dash(times["median"], ".1f"),
+            "spread over seeds, percent": _or_dash(times["cv_pct"], ".1f"),
+            "all seconds, median": _or_dash(found["wall_seconds"]["median"], ".1f"),
+            "dollars, median run": _or_dash(found["usd"], ".5f"),
+            "dollars for a success, failed runs paid": _or_dash(found["usd_with_failures"], ".5f"),
+        })  # fmt: skip
     return table(rows)
 
 
@@ -162,5 +159,5 @@ def _or_dash(value: float | None, form: str) -> str:
 
 def _captioned(svg: str | None, caption: str) -> Markup:
     if svg is None:
-        raise UsageError(f"{fmt.clean(caption, 80)}: nothing was measured that could be drawn")
+        raise UsageError(f"{fmt.clean(caption, 80)}: no measurement to draw")
     return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])

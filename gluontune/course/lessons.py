@@ -1,6 +1,6 @@
-"""Where the lessons are, what each is about, how far a learner is, and JupyterLab to open them in.
+"""The lessons: their files, questions and progress, and JupyterLab to open them.
 
-Progress is read from the lessons as they were saved; nothing else is kept.
+Progress is read from the saved notebooks; nothing else is stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME = "[0-9][0-9]_*.ipynb"
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson: ``name`` (``02_multi_worker``), ``title``, the ``question`` it begins with, its ``path``."""
+    """One lesson: ``name`` (``02_multi_worker``), ``title``, its opening ``question``, its ``path``."""
 
     name: str
     title: str
@@ -45,7 +45,7 @@ def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
     """The lessons of a folder, in order.
 
     Args:
-        folder: None looks for ``notebooks`` here, beside the package (a source tree) and in it (a wheel).
+        folder: default ``notebooks`` here, beside the package (a source tree) or in it (a wheel).
 
     Raises:
         UsageError: no lessons there.
@@ -64,13 +64,12 @@ def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
 
 
 def unpack(lessons: Sequence[Lesson], folder: str | os.PathLike[str] = "notebooks") -> list[Lesson]:
-    """Lessons to work in: those of an installed wheel are copied, others stay where they are.
+    """Lessons to work in: those of an installed wheel are copied, others are used in place.
 
-    A file that is there already is kept, with what was written into it.
+    Existing files are kept, with the learner's work in them.
 
     Args:
-        lessons: of :func:`find_lessons`.
-        folder: where copies go.
+        lessons: of :func:`find_lessons`. folder: of the copies.
 
     Returns:
         The lessons, with the paths to open.
@@ -96,7 +95,7 @@ def _in_wheel() -> Path:
 
 
 def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
-    """The lessons that are named, in their own order; a name is ``02``, ``2`` or ``02_multi_worker``; none means all.
+    """The named lessons, in the lessons' order; a name is ``02``, ``2`` or ``02_multi_worker``; all if none is named.
 
     Raises:
         UsageError: a name that fits no lesson.
@@ -114,7 +113,7 @@ def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
 
 
 def _cells(path: Path, kind: str) -> list[dict[str, Any]]:
-    """The cells of one type, each with its source; plain JSON, so that it goes without the extra [notebooks]."""
+    """The cells of one type; read as JSON, without the extra [notebooks]."""
     try:
         cells = [cell for cell in parse_json(read_text(path))["cells"] if cell["cell_type"] == kind]
         for cell in cells:
@@ -135,8 +134,7 @@ def _read(path: Path) -> Lesson:
 def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8888, browser: bool = True) -> int:
     """Run JupyterLab on this machine only, with a fresh token and our launch settings, until it is stopped.
 
-    Registers the kernel "Python 3 (gluontune)" for other notebooks; those of the lessons get the settings from
-    the server.
+    Registers the kernel "Python 3 (gluontune)" for other notebooks; the lessons get the settings from the server.
 
     Returns:
         JupyterLab's exit code.
@@ -144,7 +142,7 @@ def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8
     port = _free_port(port)
     runtime.install_kernel()
     env = runtime.child_env("tuned")
-    # not on the command line, where others may see it
+    # not on the command line, which other users can read
     token = env["JUPYTER_TOKEN"] = secrets.token_urlsafe(24)
     folder = lessons[0].path.parent.resolve()
     page = f"/lab/tree/{first.path.name}" if first else "/lab"
@@ -152,7 +150,7 @@ def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8
     command = [
         *python("-m", "jupyterlab"), f"--ServerApp.root_dir={folder}", "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--LabApp.default_url={page}",
-        # it asks nobody outside for news and updates
+        # no requests for news and updates
         "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]  # fmt: skip
     if not browser:
@@ -162,7 +160,7 @@ def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8
     server = subprocess.Popen(command, env=env)
     try:
         return server.wait()
-    except KeyboardInterrupt:  # by SIGTERM it ends at once, with its kernels; by Ctrl-C it would ask first
+    except KeyboardInterrupt:  # SIGTERM ends it at once, with its kernels; Ctrl-C would ask first
         server.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(timeout=15)
@@ -172,7 +170,7 @@ def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8
 
 
 def _free_port(first: int) -> int:
-    """The first port from ``first`` on that nobody on this machine listens at."""
+    """The first free port from ``first`` on."""
     for port in range(first, min(first + 100, 65_536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -186,13 +184,13 @@ def _free_port(first: int) -> int:
 
 @dataclass(frozen=True)
 class Progress:
-    """One lesson, as its notebook was saved.
+    """The progress of one lesson, from its saved notebook.
 
     Args:
         name: of the lesson.
         state: ``not begun``, ``begun`` or ``done``: all cells run and all exercises right.
-        cells_run, cells: code cells with a number of execution, and all.
-        predicted, predictions: questions that were answered before measuring, and all.
+        cells_run, cells: executed code cells, and all.
+        predicted, predictions: questions with a prediction, and all.
         right, exercises: exercises whose last run was right, and all.
     """
 
@@ -214,7 +212,7 @@ def progress_of(lessons: Sequence[Lesson]) -> list[Progress]:
     """The progress of each lesson, in order.
 
     Args:
-        lessons: of :func:`find_lessons`; their notebooks hold the outputs of those who worked in them.
+        lessons: of :func:`find_lessons`.
 
     Raises:
         GluontuneError: a notebook that cannot be read.
@@ -227,11 +225,11 @@ def _one(lesson: Lesson) -> Progress:
 
     cells = [cell for cell in _cells(lesson.path, "code") if "".join(cell["source"]).strip()]
     ran = sum(cell.get("execution_count") is not None for cell in cells)
-    calls = [(call, _said(cell)) for cell in cells for call in _calls("".join(cell["source"]))]
+    calls = [(call, _printed(cell)) for cell in cells for call in _calls("".join(cell["source"]))]
     predictions = [call for call, _ in calls if call[0] == "predict"]
     exercises = {call[1]: False for call, _ in calls if call[0] == "check"}
-    for call, said in calls:
-        if call[0] == "check" and f"{call[1]}{RIGHT}" in said:
+    for call, printed in calls:
+        if call[0] == "check" and f"{call[1]}{RIGHT}" in printed:
             exercises[call[1]] = True
     right = sum(exercises.values())
     done = bool(cells) and ran == len(cells) and right == len(exercises)
@@ -241,19 +239,19 @@ def _one(lesson: Lesson) -> Progress:
     )  # fmt: skip
 
 
-def _said(cell: dict[str, Any]) -> str:
+def _printed(cell: dict[str, Any]) -> str:
     return "".join("".join(output.get("text", "")) for output in cell.get("outputs", []))
 
 
 def _calls(source: str) -> list[tuple[str, str, bool]]:
-    """The calls of ``predict`` and ``check``: which, its first argument, and whether something stands in its second.
+    """The calls of ``predict`` and ``check``: the name, the first argument, and whether the second is filled in.
 
     >>> _calls('predict("images a second", ...)\\ncheck("feed-rate", 256 / 0.025)')
     [('predict', 'images a second', False), ('check', 'feed-rate', True)]
     """
     try:
         tree = ast.parse(source)
-    except SyntaxError:  # a cell that somebody is still writing, or a command of Jupyter's
+    except SyntaxError:  # an unfinished cell, or a command of Jupyter's
         return []
     found = []
     for node in ast.walk(tree):

@@ -1,7 +1,6 @@
-"""What executing a graph costs in memory, measured in fresh processes: ``python -m gluontune.course.memory WHAT``.
+"""Memory of executing a graph, measured in fresh processes: ``python -m gluontune.course.memory WHAT``.
 
-Resident memory is what the system has given, so each measurement has a process of its own: one that has run
-before would reuse what it freed.
+Each measurement has its own process, because resident memory includes memory that an earlier one freed.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def deck_graph_memory(mode: str, mib: int = 32) -> float:
     """Arrays held by the deck's graph ``a = 1; b = 1 * 2; c = b * a; d = c + 1``, as a multiple of one array.
 
     Args:
-        mode: ``imperative`` (four NDArrays, as the script names them) or ``symbolic`` (one bound executor).
-        mib: size of one float64 array. Large ones drown what the process needs besides.
+        mode: ``imperative`` (the script's four NDArrays) or ``symbolic`` (one bound executor).
+        mib: size of one float64 array; large enough to dominate the process's memory.
 
     Returns:
         Growth of the resident memory of a fresh process, divided by the size of one array.
@@ -56,7 +55,7 @@ def net_memory(net: str, mode: str, batch_size: int, shape: tuple[int, int, int]
 
 
 def operators(symbol: Any) -> dict[str, int]:
-    """How often each operator stands in a symbol, the most frequent first."""
+    """The count of each operator in a symbol, the most frequent first."""
     nodes = json.loads(symbol.tojson())["nodes"]
     return dict(Counter(node["op"] for node in nodes if node["op"] != "null").most_common())
 
@@ -65,7 +64,7 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
     """A net's inference graph before and after MXNet folds operators together for oneDNN.
 
     Args:
-        net: an initialized HybridBlock that has seen a batch.
+        net: an initialized HybridBlock after a forward pass.
         x: a batch.
 
     Returns:
@@ -103,7 +102,7 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _unfolded() -> Iterator[None]:
-    """While it lasts, binding does not fold a graph by itself, as it does by default for inference."""
+    """Disable MXNet's default folding of graphs that are bound for inference."""
     name = "MXNET_SUBGRAPH_BACKEND"
     before = os.environ.get(name)
     os.environ[name] = "NONE"
@@ -114,7 +113,7 @@ def _unfolded() -> Iterator[None]:
 
 
 def _child(arguments: list[str]) -> dict[str, float]:
-    # The allocator as it comes: our launch settings keep freed memory, which would hide what is asked for.
+    # The default allocator: our launch settings keep freed memory, which would distort the measurement.
     env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
     command = python("-m", "gluontune.course.memory", *arguments)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
@@ -125,11 +124,11 @@ def _child(arguments: list[str]) -> dict[str, float]:
 
 
 class _Watch:
-    """Resident memory of this process since it was begun, in MiB."""
+    """Growth of this process's resident memory, in MiB."""
 
     def __init__(self) -> None:
         with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as stream:
-            stream.write("5")  # forgets the peak until now
+            stream.write("5")  # resets the peak
         self.before = self._status("VmRSS")
 
     def read(self) -> dict[str, float]:
@@ -145,7 +144,7 @@ class _Watch:
 def _deck(mode: str, mib: int) -> dict[str, float]:
     mx = runtime.mxnet()
     count = mib * _MIB // 8
-    small = mx.nd.ones(10, dtype="float64") * mx.nd.ones(10, dtype="float64") + 1  # loads what the operators need
+    small = mx.nd.ones(10, dtype="float64") * mx.nd.ones(10, dtype="float64") + 1  # loads the operators
     small.wait_to_read()
     watch = _Watch()
     if mode == "imperative":

@@ -1,4 +1,4 @@
-"""Number formats of half the size: what they can hold, and what of a net's gradients survives in them."""
+"""Number formats of 16 bits: their range and precision, and their effect on a net's gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gluontune.recipe.registry import Registry
 
 @dataclass(frozen=True)
 class Format:
-    """A binary number format: bits of the exponent and of the significand (the leading one comes free).
+    """A binary number format: bits of the exponent and of the significand (without the implicit leading one).
 
     >>> FORMATS["float16"].largest, FORMATS["bfloat16"].next_after_one - 1
     (65504.0, 0.0078125)
@@ -33,12 +33,12 @@ class Format:
 
     @property
     def smallest_normal(self) -> float:
-        """Below it, digits are lost one by one."""
+        """Smaller numbers lose digits."""
         return float(2.0 ** (1 - self.bias))
 
     @property
     def smallest(self) -> float:
-        """Below half of it, a number becomes zero."""
+        """Numbers below half of it become zero."""
         return float(2.0 ** (1 - self.bias - self.significand))
 
     @property
@@ -46,7 +46,7 @@ class Format:
         return 1 + 2.0**-self.significand
 
     def relative_step(self, values: Any) -> np.ndarray:
-        """Distance to the next number over the number, at positive values; NaN beyond the largest."""
+        """Distance to the next number ÷ the number, for positive values; NaN beyond the largest."""
         x = np.asarray(values, float)
         power = np.floor(np.log2(np.maximum(x, self.smallest_normal)))
         step = 2.0 ** (power - self.significand)
@@ -119,7 +119,7 @@ def gradient_values(
 
 
 def lost_shares(gradients: np.ndarray, scales: Any, format: str = "float16") -> dict[str, list[float]]:
-    """Percent of gradients that suffer in a format, for each loss scale.
+    """Percent of gradients that lose precision in a format, for each loss scale.
 
     ``vanish``: become zero; ``digits``: are kept with fewer digits, below the smallest normal number;
     ``overflow``: become infinite.

@@ -1,4 +1,4 @@
-"""The picture that a lesson opens with: bars in time, or boxes and arrows, drawn like its figures."""
+"""Pictures at the begin of lessons: bars in time, or boxes and arrows, in the style of the figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Part = tuple[str, float, str]  # kind (load, compute, exchange, idle, other), le
 
 @dataclass(frozen=True)
 class Lanes:
-    """What happens at the same time, one lane below the other; time runs to the right."""
+    """Simultaneous activities, a lane each; time runs to the right."""
 
     caption: str
     lanes: Mapping[str, Sequence[Part]]
@@ -36,7 +36,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes by name, and arrows between them: ``(from, to)``; ``labels`` says what goes along one of them."""
+    """Boxes by name, and arrows between them: ``(from, to)``, with optional ``labels``."""
 
     caption: str
     height: float
@@ -226,7 +226,7 @@ def picture(name: str) -> Markup:
     """A picture of the course by its name.
 
     Args:
-        name: such as ``"ring"``; an unknown one lists what there is.
+        name: such as ``"ring"``; the error for an unknown one lists all.
 
     Raises:
         UsageError: no such picture.
@@ -249,7 +249,7 @@ def picture(name: str) -> Markup:
 def _lanes(drawn: Lanes) -> Markup:
     lanes = drawn.lanes
     end = max(sum(length for _, length, _ in parts) for parts in lanes.values())
-    said = ". ".join(f"{name}: " + ", ".join(text or kind for kind, _, text in parts) for name, parts in lanes.items())
+    alt = ". ".join(f"{name}: " + ", ".join(text or kind for kind, _, text in parts) for name, parts in lanes.items())
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.01, 0.02, 0.98, 0.96))
@@ -262,7 +262,7 @@ def _lanes(drawn: Lanes) -> Markup:
                 _bar(axes, kind, start, length, text, top + _TITLE + 11)
                 start += length
 
-    return figure_of(drawn.caption, said, (WIDTH, len(lanes) * (_LANE + _TITLE) / 72 + 0.06), plot)
+    return figure_of(drawn.caption, alt, (WIDTH, len(lanes) * (_LANE + _TITLE) / 72 + 0.06), plot)
 
 
 def _bar(axes: Any, kind: str, start: float, length: float, text: str, middle: float) -> None:
@@ -278,7 +278,7 @@ def _bar(axes: Any, kind: str, start: float, length: float, text: str, middle: f
 
 
 def _boxes(drawn: Boxes) -> Markup:
-    said = "; ".join(f"{a.text} to {b.text}" + (f", {how}" if how else "") for a, b, how in drawn.joined())
+    alt = "; ".join(f"{a.text} to {b.text}" + (f", {how}" if how else "") for a, b, how in drawn.joined())
 
     def plot(figure: Any) -> None:
         from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
@@ -310,4 +310,4 @@ def _boxes(drawn: Boxes) -> Markup:
                 axes.text((x1 + x2) / 2, (y1 + y2) / 2 - 1, how, ha="center", va="bottom", size=9,
                           color=INK["fg"], bbox=_BEHIND)  # fmt: skip
 
-    return figure_of(drawn.caption, said, (WIDTH, WIDTH * drawn.height / 100), plot)
+    return figure_of(drawn.caption, alt, (WIDTH, WIDTH * drawn.height / 100), plot)

@@ -15,19 +15,19 @@ from gluontune.core.errors import UsageError
 from gluontune.course.figures import Markup, framed
 from gluontune.report.svg import INK, SERIES, draw, label
 
-# neighbours differ in lightness, not in hue alone; beyond six, a figure is not read but guessed
+# neighbours differ in lightness, not in hue alone; more than six are hard to distinguish
 _COLOURS = (4, 5, 2, 6, 1, 3, 0)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), "-", (0, (5, 2)), (0, (1, 1.2)))
 _MARKERS = "os^DvPX"
-WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again
+WIDTH = 4.8  # inches: 346 px, about a phone's width; a desktop shows it half as large again
 _BAR, _LINE = 46, 13  # points: a bar with its name above it, and each further line of that name
 Pair = tuple[Sequence[float], Sequence[float]]
 
 
-def figure_of(caption: str, said: str, size: tuple[float, float], plot: Callable[[Any], None]) -> Markup:
-    """One figure with its caption; ``said`` is what it shows, for who cannot see it; ``size`` in inches."""
-    name = "gt" + hashlib.sha256(f"{caption}{said}".encode()).hexdigest()[:10]
-    svg = draw(name, size, plot, f"{caption}. {said}".strip())
+def figure_of(caption: str, alt: str, size: tuple[float, float], plot: Callable[[Any], None]) -> Markup:
+    """One figure with its caption; ``alt`` describes it for who cannot see it; ``size`` in inches."""
+    name = "gt" + hashlib.sha256(f"{caption}{alt}".encode()).hexdigest()[:10]
+    svg = draw(name, size, plot, f"{caption}. {alt}".strip())
     return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])
 
 
@@ -38,7 +38,7 @@ def _thousands(axis: Any) -> None:
 
 
 def _powers(axis: Any) -> None:
-    """Powers of ten as plain text: figures hold no TeX. Where there are few, 2 and 5 times them as well."""
+    """Ticks at powers of ten, as text without TeX; also at 2 and 5 times them on short axes."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -58,7 +58,7 @@ def _powers(axis: Any) -> None:
 
 
 def _at_few_places(axis: Any, places: Sequence[float]) -> None:
-    """Where a handful of whole numbers was tried (workers, batches), these are the ticks, and nothing between."""
+    """Set the ticks to the measured places if these are a few whole numbers (workers, batches)."""
     from matplotlib.ticker import NullLocator
 
     tried = sorted(set(places))
@@ -83,10 +83,10 @@ def lines(
 
     Args:
         series: labels to ``(xs, ys)``.
-        x, y: what the axes show, with the unit.
-        caption: one line below the figure; the text for who cannot see it starts with it.
+        x, y: names of the axes, with units.
+        caption: one line below the figure, which also begins its alternative text.
         log_x, log_y: logarithmic axes.
-        steps: values hold until the next one, as rates of a schedule do.
+        steps: values hold until the next one, as in a schedule.
         markers: mark each point.
         limits: labels to heights of horizontal lines.
 
@@ -96,7 +96,7 @@ def lines(
     """
     if not series or any(len(xs) != len(ys) or len(xs) == 0 for xs, ys in series.values()):
         raise UsageError("lines(series): give at least one label with as many xs as ys")
-    said = "; ".join(
+    alt = "; ".join(
         f"{name}: from {ys[0]:.4g} to {ys[-1]:.4g}, least {np.nanmin(ys):.4g}, greatest {np.nanmax(ys):.4g}"
         for name, (_, ys) in series.items()
     )
@@ -130,7 +130,7 @@ def lines(
         _finish(figure, axes, list(series))
 
     rows = _legend_rows(list(series))
-    return figure_of(caption, said, (WIDTH, 3.0 + 0.24 * rows), plot)
+    return figure_of(caption, alt, (WIDTH, 3.0 + 0.24 * rows), plot)
 
 
 def bars(
@@ -154,7 +154,7 @@ def bars(
     """
     found = {name: _measured(value) for name, value in values.items()}
     top = max([high for v in found.values() if v for high in (v[2],)] + list((limits or {}).values()) + [1e-12])
-    said = "; ".join(f"{name} {_number(v[0]) if v else 'not measured'}" for name, v in found.items())
+    alt = "; ".join(f"{name} {_number(v[0]) if v else 'not measured'}" for name, v in found.items())
     marks = "; ".join(f"{name}: {_number(at)}" for name, at in (limits or {}).items())
     names = [textwrap.wrap(name, 44, break_on_hyphens=False) or [name] for name in found]
     longer = [sum(len(n) - 1 for n in names[: place + 1]) * _LINE for place in range(len(names))]
@@ -187,7 +187,7 @@ def bars(
         axes.grid(axis="x")
 
     size = (WIDTH, (_BAR * len(found) + longer[-1] + (74 if limits else 56)) / 72)
-    return figure_of(caption, f"{said}. {marks}".strip(), size, plot)
+    return figure_of(caption, f"{alt}. {marks}".strip(), size, plot)
 
 
 def paths(
@@ -212,7 +212,7 @@ def paths(
     """
     across, up = np.meshgrid(np.linspace(*span[:2], 140), np.linspace(*span[2:], 140))
     heights = np.log10(np.asarray(surface(across, up), float) + 1e-6)
-    said = "; ".join(
+    alt = "; ".join(
         f"{name}: {len(w) - 1} steps, ends at ({w[-1][0]:.3g}, {w[-1][1]:.3g})" for name, w in walks.items()
     )
 
@@ -221,7 +221,7 @@ def paths(
         axes.contour(across, up, heights, levels=14, colors=INK["muted"], linewidths=0.7, linestyles="-", alpha=0.55)
         for place, (name, walk) in enumerate(walks.items()):
             colour = SERIES[_COLOURS[place % 7]]
-            beneath = 0.9 * (len(walks) - 1 - place)  # wider, where another goes the same way over it
+            beneath = 0.9 * (len(walks) - 1 - place)  # wider below others, to stay visible on the same path
             axes.plot(
                 walk[:, 0], walk[:, 1], color=colour, linewidth=1.6 + beneath,
                 marker=_MARKERS[place % 7], markersize=3.6, markevery=max(1, len(walk) // 25), label=label(name),
@@ -233,11 +233,11 @@ def paths(
         _finish(figure, axes, list(walks))
 
     rows = _legend_rows(list(walks))
-    return figure_of(caption, said, (WIDTH, 3.7 + 0.24 * rows), plot)
+    return figure_of(caption, alt, (WIDTH, 3.7 + 0.24 * rows), plot)
 
 
 def _legend_rows(names: list[str]) -> int:
-    """A legend of long names has one column, else two; a single line needs none."""
+    """Rows of the legend: one column for long names, else two; none for a single line."""
     if len(names) < 2:
         return 0
     return len(names) if max(map(len, names)) > 19 else -(-len(names) // 2)

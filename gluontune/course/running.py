@@ -1,4 +1,4 @@
-"""Lessons without a person: papermill, one process each, a summary that a stopped run goes on from."""
+"""Batch execution of lessons by papermill, a process each, with a summary from which a stopped run goes on."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from gluontune.course.lessons import Lesson
 from gluontune.report.formatting import clean
 from gluontune.runtime.packages import module_exists
 
-#: One right answer for each exercise, as the expression that a learner would write.
+#: A right answer for each exercise, as an expression of a learner.
 SOLUTIONS = {name: exercise.solution for name, exercise in EXERCISES.items()}
 _STUB = re.compile(r'check\("([a-z0-9-]+)", \.\.\.')
 
 
 def need(module: str) -> None:
-    """Raise a GluontuneError that says how to install ``module``, where it is not.
+    """Raise a GluontuneError with the way to install ``module`` if it is missing.
 
     >>> need("nothing_of_this_name")
     Traceback (most recent call last):
@@ -46,16 +46,16 @@ def need(module: str) -> None:
 
 @dataclass
 class Outcome:
-    """How one lesson went.
+    """The outcome of one lesson.
 
     Args:
         name: of the lesson.
         status: ``passed``, ``failed``, ``timed out`` or ``interrupted``.
-        seconds: that it took.
+        seconds: of its execution.
         figures: drawn in it.
-        error: where it failed and why, else None.
+        error: place and reason of the failure, or None.
         notebook: the executed notebook.
-        key: of the lesson's text and parameters; the same key need not run again.
+        key: hash of the lesson's text and parameters; a passed lesson with the same key is not repeated.
         resumed: an earlier run had passed it.
     """
 
@@ -85,15 +85,15 @@ def run_lessons(
 ) -> list[Outcome]:
     """Execute lessons by papermill, each in processes of its own with our launch settings.
 
-    Writes ``OUT/NAME.ipynb`` (executed), ``OUT/NAME/`` (its results) and ``OUT/summary.json``, after each lesson. A
-    lesson that ``summary.json`` says has passed with the same text and parameters is not run again.
+    Writes ``OUT/NAME.ipynb`` (executed), ``OUT/NAME/`` (its results) and ``OUT/summary.json``, after each lesson.
+    Lessons that passed with the same text and parameters, by ``summary.json``, are not repeated.
 
     Args:
         lessons: of :func:`find_lessons`.
         out: folder.
-        parameters: of the lessons' cell tagged ``parameters``; each lesson takes those that it has.
+        parameters: of the lessons' cells tagged ``parameters``; each lesson takes its own.
         fresh: run all again.
-        solved: answer each exercise below its cell with its solution; one that is not right fails the lesson.
+        solved: answer each exercise with its solution; a wrong one fails the lesson.
         time_limit: seconds for one lesson.
         on_event: called with a lesson's name and None as it starts, with its Outcome as it ends.
 
@@ -140,7 +140,7 @@ def run_lessons(
 
 
 def parameters_of(lesson: Lesson) -> set[str]:
-    """Names that the lesson's cell tagged ``parameters`` sets."""
+    """Names set in the lesson's cell tagged ``parameters``."""
     import ast
 
     import nbformat
@@ -197,7 +197,7 @@ def _run(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End papermill and its kernel: they are a session of their own."""
+    """End papermill and its kernel, which are one session."""
     if process.poll() is not None:
         return
     for sign in (signal.SIGTERM, signal.SIGKILL):
@@ -214,7 +214,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _look(path: Path) -> tuple[int, int, str | None]:
-    """Figures of an executed notebook, its exercises that are right, and its first error."""
+    """Numbers of figures and of right exercises of an executed notebook, and its first error."""
     import nbformat
 
     if not path.is_file():
@@ -244,7 +244,7 @@ def _earlier(folder: Path) -> dict[str, Outcome]:
 
 
 def solved(source: str) -> str:
-    """The source of a lesson's cell with its exercises answered.
+    """The source of a cell with its exercises answered.
 
     Raises:
         GluontuneError: an exercise without a solution.
@@ -263,7 +263,7 @@ def solved(source: str) -> str:
 
 
 def solved_notebook(lesson: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
-    """Write a copy of a lesson in which each exercise is followed by its solution.
+    """Write a copy of a lesson with a solution after each exercise.
 
     Returns:
         The number of exercises.

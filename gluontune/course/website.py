@@ -1,4 +1,4 @@
-"""One static site from executed lessons: figures, contents, search; it works from the file system, offline."""
+"""A static site of executed lessons with figures, contents and search, which works offline from files."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def write_site(lessons: Sequence[Lesson], executed: str | os.PathLike[str], out:
         loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined
     )
     common = {"pages": pages, "version": __version__}
-    files = {"index.html": environment.get_template("index.html.j2").render(common, page=None)}
+    template = environment.get_template("page.html.j2")
+    files = {"index.html": template.render(common, page=None)}
     for number, page in enumerate(pages):
         before, after = pages[number - 1] if number else None, pages[number + 1] if number + 1 < len(pages) else None
-        lesson = environment.get_template("lesson.html.j2")
-        files[page.file] = lesson.render(common, page=page, before=before, after=after)
+        files[page.file] = template.render(common, page=page, before=before, after=after)
     files["site.css"] = (_HERE / "site.css").read_text(encoding="utf-8") + _code_colours()
     files["site.js"] = (_HERE / "site.js").read_text(encoding="utf-8")
     index = [
@@ -65,7 +65,7 @@ def write_site(lessons: Sequence[Lesson], executed: str | os.PathLike[str], out:
         for page in pages
         for anchor, heading, text in page.sections
     ]
-    # A script, not JSON: a page that was opened from a file may not fetch another file.
+    # A script, not JSON, because a page opened from a file may not fetch another file.
     files["search.js"] = f"window.COURSE = {json.dumps(index, ensure_ascii=True)};\n"
     written = []
     for name, text in files.items():
@@ -76,7 +76,7 @@ def write_site(lessons: Sequence[Lesson], executed: str | os.PathLike[str], out:
 
 
 def broken_links(folder: str | os.PathLike[str]) -> list[str]:
-    """Links of a site that lead nowhere within it: ``page: link``; links to the web are not followed."""
+    """Broken internal links of a site: ``page: link``; links to the web are not followed."""
     root = Path(folder)
     seen = {path.name: _Links(path.read_text(encoding="utf-8")) for path in sorted(root.glob("*.html"))}
     faults = []
@@ -85,15 +85,15 @@ def broken_links(folder: str | os.PathLike[str]) -> list[str]:
             target, _, anchor = link.partition("#")
             if re.match(r"[a-z]+:", link):
                 continue
-            page_there = not target or (root / target).is_file()
+            exists = not target or (root / target).is_file()
             anchors = seen[target or name].anchors if (target or name) in seen else {anchor}
-            if not page_there or (anchor and anchor not in anchors):
+            if not exists or (anchor and anchor not in anchors):
                 faults.append(f"{name}: {link}")
     return faults
 
 
 class _Links(HTMLParser):
-    """What a page links to, and the anchors that it has."""
+    """The links and anchors of a page."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -121,7 +121,7 @@ def _page(lesson: Lesson, path: Path) -> Page:
             if output.output_type == "error":
                 raise GluontuneError(f"{path}: cell {number} failed ({output.ename}): run the lesson again")
     notebook.cells = [c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])]
-    for cell in notebook.cells:  # what a library prints there is of the machine, not of the lesson
+    for cell in notebook.cells:  # warnings of libraries belong to the machine, not to the lesson
         if cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
     body, _ = HTMLExporter(template_name="basic", anchor_link_text="").from_notebook_node(notebook)
@@ -129,7 +129,7 @@ def _page(lesson: Lesson, path: Path) -> Page:
 
 
 def _tidy(body: str) -> str:
-    """Anchors as we make them, tables that scroll, no prompt numbers."""
+    """Replace nbconvert's anchors by ours, make tables scrollable, drop prompt numbers."""
     body = re.sub(r'<a class="anchor-link"[^>]*>.*?</a>', "", body, flags=re.S)
     body = re.sub(
         r'<h([1-3]) id="[^"]*">(.*?)</h\1>',
@@ -142,7 +142,7 @@ def _tidy(body: str) -> str:
 
 
 def _link_lessons(pages: Sequence[Page]) -> None:
-    """Names of lessons in the text become links, where there is a page for them."""
+    """Link the names of lessons in the text to their pages."""
     for page in pages:
         for other in pages:
             name = other.lesson.name

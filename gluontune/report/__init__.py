@@ -1,6 +1,6 @@
-"""Reports: terminal tables, and one self-contained HTML file, from ladders and RunResults alone.
+"""Reports: terminal tables, and one self-contained HTML file, from ladders and RunResults.
 
-Nothing here measures, and nothing here needs mxnet; matplotlib is imported when a figure is drawn.
+The room does not measure and does not need mxnet; matplotlib is imported when a figure is drawn.
 """
 
 from __future__ import annotations

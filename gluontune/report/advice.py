@@ -1,4 +1,4 @@
-"""What a reader does with a ladder: what to keep, which file to run, and what was asked again at the end."""
+"""Advice from a ladder: the changes to keep, the file to run, and the rungs that were asked again at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.files import open_regular
 from gluontune.report import formatting as fmt
 
-_LARGEST = 200_000  # bytes of a script or a recipe that a page takes in
+_LARGEST = 200_000  # bytes of a script or a recipe that a page includes
 _KEEP = {
     "environment": "Set threads and allocator before MXNet starts", "multi-worker": "Decode images in worker processes",
     "records": "Read the images from RecordIO, or keep them in memory", "hybridized": "Compile the net to a graph",
@@ -21,12 +21,12 @@ _KEEP = {
 
 
 def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """What to do first: ``{"kept": [(what, gain)], "files": [{"name", "command", "text"}], "without", "next"}``.
+    """The first steps: ``{"kept": [(change, gain)], "files": [{"name", "command", "text"}], "without", "next"}``.
 
-    ``without`` says why there is no script; ``next`` are sentences, where nothing was kept.
+    ``without`` is the reason why there is no script; ``next`` are sentences if nothing was kept.
 
     Args:
-        ladder: as ``check_ladder`` gives it. folder: where ``best.py`` and ``best.yaml`` may lie.
+        ladder: of ``check_ladder``. folder: of ``best.py`` and ``best.yaml``, if they exist.
     """
     left_out = {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "left out"}
     kept = []
@@ -35,8 +35,8 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
             by_time = (row.get("seconds_to_accuracy") or {}).get("ratio") or {}
             ratio = fmt.number(by_time.get("median")) or (row["ratio_to_previous"] or {}).get("median")
             what = "less time to the accuracy" if by_time else "the speed"
-            told = _what(row["name"], row["changes"], ladder["base_recipe"])
-            kept.append((told, f"{fmt.ratio(ratio)} {what}" if ratio else ""))
+            change = _what(row["name"], row["changes"], ladder["base_recipe"])
+            kept.append((change, f"{fmt.ratio(ratio)} {what}" if ratio else ""))
     for answer in ladder["revisited"]:
         if answer["adopted"] and answer["kind"] == "asked again" and answer["ratio"]:
             kept.append((_what(answer["rung"]), f"{fmt.ratio(answer['ratio']['median'])} the speed"))
@@ -57,25 +57,25 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
 
 
 def _next(rungs: list[dict[str, Any]]) -> list[str]:
-    """What is left to do where nothing was kept.
+    """The next steps after a ladder that kept nothing.
 
     >>> _next([{"status": "skipped", "reason": "not measured: the budget was used up by the rungs before it"}])
     ['Give it more time: gluontune ladder --budget 20m']
     """
-    told = []
+    texts = []
     if any(row.get("measurable") is False for row in rungs):
-        told.append("Climb again when the other programs are done: they had the cores that some rungs need")
+        texts.append("Climb again when the other programs are done: they had the cores that some rungs need")
     if any(row["status"] == "skipped" and "budget" in str(row["reason"]) for row in rungs):
-        told.append("Give it more time: gluontune ladder --budget 20m")
+        texts.append("Give it more time: gluontune ladder --budget 20m")
     if any(row["status"] == "failed" for row in rungs):
-        told.append("Mend what failed; the row of the rung says why")
+        texts.append("Mend the failed rung; its row has the reason")
     tried = [row for row in rungs if row["status"] == "ran" and row["name"] != "naive"]
     as_it_is = ["Leave the job as it is: nothing that was tried made it faster here"]
-    return told or (as_it_is if tried else [])
+    return texts or (as_it_is if tried else [])
 
 
 def _what(rung: str, changes: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None) -> str:
-    """What a rung means to a reader; that of large batches may have kept another optimizer at the batch of before.
+    """A rung's change in words; large-batch may have kept another optimizer without a larger batch.
 
     >>> _what("large-batch", {"optimizer": "muon", "batch_size_per_device": 64}, {"batch_size_per_device": 64})
     'Train with Muon, in fewer epochs'
@@ -98,7 +98,7 @@ def _update_size(base: Mapping[str, Any], changes: Mapping[str, Any]) -> float:
 
 
 def _read(folder: Path, name: str) -> str | None:
-    """A file that lies beside the ladder; None where there is none."""
+    """The text of a file beside ``ladder.json``, or None."""
     if Path(name).name != name:
         return None
     try:
@@ -109,7 +109,7 @@ def _read(folder: Path, name: str) -> str | None:
 
 
 def revisited_best(ladder: Mapping[str, Any], row: dict[str, Any]) -> dict[str, Any] | None:
-    """The best recipe as a row, where something was adopted after the last rung; None where nothing was."""
+    """The best recipe as a row if a change was adopted after the last rung; else None."""
     best = ladder["best"]
     if not any(a["adopted"] for a in ladder["revisited"]) or not isinstance(best.get("samples_per_sec"), Mapping):
         return None
@@ -127,12 +127,12 @@ def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
     lines = []
     for answer in ladder["revisited"]:
         first, ratio = answer["first"], answer["ratio"]
-        said = []
+        texts = []
         if first and answer["kind"] == "asked again":
-            said.append(f"{fmt.ratio(first['median'])} when it was climbed")
+            texts.append(f"{fmt.ratio(first['median'])} when it was climbed")
         if ratio:
-            said.append(f"{fmt.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
+            texts.append(f"{fmt.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
         outcome = "adopted" if answer["adopted"] else "not adopted" if ratio else answer["reason"] or "not asked"
-        told = "; ".join(part for part in (", ".join(said), fmt.clean(outcome, 200)) if part)
-        lines.append(f"{fmt.clean(answer['rung'], 40)}, {fmt.clean(answer['kind'], 20)}: {told}")
+        text = "; ".join(part for part in (", ".join(texts), fmt.clean(outcome, 200)) if part)
+        lines.append(f"{fmt.clean(answer['rung'], 40)}, {fmt.clean(answer['kind'], 20)}: {text}")
     return lines

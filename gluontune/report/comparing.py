@@ -1,4 +1,4 @@
-"""Runs against a baseline: what differs in recipe and machine, and whether something became worse."""
+"""Runs against a baseline: differences of recipe and machine, and regressions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Comparison:
         speed_ratio: ``{"median", "ci95"}`` of throughput ÷ the baseline's; None if one was not measured.
         accuracy_points: percentage points of final validation accuracy above the baseline's, or None.
         memory_ratio: peak resident memory ÷ the baseline's, or None.
-        recipe, machine: ``{field: [baseline's value, this run's value]}`` where they differ.
-        regressions: what became worse beyond the threshold, one sentence each.
-        remarks: what a reader should know besides, one sentence each.
+        recipe, machine: ``{field: [baseline's value, this run's value]}`` of fields that differ.
+        regressions: beyond the threshold, one sentence each.
+        remarks: further facts, one sentence each.
     """
 
     name: str
@@ -50,7 +50,7 @@ def compare(sources: Sequence[Source], threshold_pct: float = 5.0) -> list[Compa
 
     A run has regressed if it failed; if its throughput is more than ``threshold_pct`` percent below the
     baseline's and the 95 % interval of the ratio lies wholly below 1; or if its accuracy at equal epochs is
-    more than two points lower. The interval is the one for two independent runs: the half-widths of both
+    more than two points lower. The interval is that of two independent runs: the half-widths of both
     intervals on the logarithmic scale, added in quadrature.
 
     Args:
@@ -75,7 +75,7 @@ def compare(sources: Sequence[Source], threshold_pct: float = 5.0) -> list[Compa
 
 
 def comparison_table(found: Sequence[Comparison]) -> Any:
-    """The comparisons as a terminal table; differences and findings stand below each name.
+    """The comparisons as a terminal table, with differences and regressions below each name.
 
     Args:
         found: of :func:`compare`.
@@ -179,7 +179,7 @@ def _judge_accuracy(found: Comparison, base: dict[str, Any], row: dict[str, Any]
 
 
 def _ratio(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Ratio of two medians, with the interval for independent runs; None where an interval is missing."""
+    """Ratio of two medians, with the interval for independent runs; None if an interval is missing."""
     median = mine["median"] / theirs["median"]
     if not mine["ci95"] or not theirs["ci95"] or min(*mine["ci95"], *theirs["ci95"]) <= 0:
         return {"median": median, "ci95": None}

@@ -1,4 +1,4 @@
-"""Which of gluontune's documents a file holds, and the view that shows it; the views of searches and benchmarks.
+"""The kinds of gluontune's documents with their views; the views of searches and benchmarks.
 
 A new kind of document is one entry of :data:`KINDS`; ``gluontune report`` then reads it.
 """
@@ -18,7 +18,7 @@ from gluontune.report.study_figures import set_bars
 from gluontune.report.svg import SERIES, draw, label
 from gluontune.report.tta import tta_view
 
-_WORDS = {"images_per_sec", "samples_per_sec"}
+_UNITS = {"images_per_sec", "samples_per_sec"}
 _HIDDEN = {"name", "part", "peer", "status", "reason", "note", "info", "sizes", "recipe"}
 
 
@@ -27,10 +27,10 @@ class Kind:
     """A kind of document.
 
     Args:
-        command: what writes it. mark: whether a document is one.
-        view: from the document and a key to what :func:`gluontune.report.study.study` gives.
-        schema: the version that is read, or None where its documents carry none.
-        folder: whether a folder that holds NAME.json is told by it: the runs that it is made of lie below.
+        command: that writes it. mark: whether a document is of this kind.
+        view: makes a :func:`gluontune.report.study.study` of the document and a key.
+        schema: the supported version; None if its documents have none.
+        folder: whether NAME.json represents its folder, whose other files are its runs.
     """
 
     command: str
@@ -41,7 +41,7 @@ class Kind:
 
 
 def tune_table(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``gluontune tune`` tried."""
+    """The options that ``gluontune tune`` tried."""
     rows = []
     for tried in document["tried"]:
         speed, gain, bounds = tried["samples_per_sec"], tried["speedup_vs_start"], tried["speedup_ci95"]
@@ -71,7 +71,7 @@ def tune_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
             ("best", f"{fmt.rate(best['samples_per_sec']['median'])} samples/s", best["name"]),
             ("searched for", fmt.duration(document["seconds"]), ""),
         ]
-    caption = "Above: kept. Below: tried and left. Each was measured on top of what was kept before it."
+    caption = "Above: kept. Below: not kept. Each was measured on top of the changes kept before it."
     base = document["base_recipe"]
     return study(
         key=key,
@@ -99,7 +99,7 @@ def esgd_table(document: Mapping[str, Any]) -> dict[str, Any]:
         which = "offspring" if best["offspring"] else drawn
         rows.append(row(one["generation"], which, fitness, loss, reached, elite))
     head = ["Generation", "Its best", "Fitness", "Loss", "Accuracy", "Offspring in the elite"]
-    chooses = "Fitness is the loss that chooses; loss and accuracy are over images that chose nothing."
+    chooses = "Fitness is the loss of the selection; loss and accuracy are over images that take no part in it."
     return table("The generations", head, rows, chooses)
 
 
@@ -112,7 +112,7 @@ def esgd_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     if last is not None:
         reached = fmt.accuracy(last["accuracy"])
         headline = f"{reached} after {len(document['generations'])} generations of {given['plan']['population']}"
-        tiles = [("accuracy of the best", reached, "on images that chose nothing")]
+        tiles = [("accuracy of the best", reached, "on images that take no part in the selection")]
         if cost:
             tiles.append(("trained on", f"{cost['trained_images']:,}", "images"))
             tiles.append(("scored", f"{cost['scored_images']:,}", "images"))
@@ -153,8 +153,8 @@ def _fitness(document: Mapping[str, Any]) -> str | None:
         axes.set_ylabel("fitness (loss)")
         axes.grid()
 
-    said = f"Fitness of the best by generation: {', '.join(f'{value:.3g}' for _, value in best)}."
-    return draw("fitness", (4.8, 3.4), plot, said)
+    text = f"Fitness of the best by generation: {', '.join(f'{value:.3g}' for _, value in best)}."
+    return draw("fitness", (4.8, 3.4), plot, text)
 
 
 def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark") -> dict[str, Any]:
@@ -164,16 +164,16 @@ def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark
     figures: list[dict[str, Any]] = []
     for title, rows in groups.items():
         tables.append(_table(title, rows))
-        unit = next((k for k in rows[0] if k in _WORDS), None) if rows else None
+        unit = next((k for k in rows[0] if k in _UNITS), None) if rows else None
         if unit is not None:
             bars = set_bars(f"bars{len(figures)}", [_bar(r, unit) for r in rows], unit.replace("_", " "))
-            caption = "Lines: 95 % intervals over interleaved rounds. What failed is written."
+            caption = "Lines: 95 % intervals over interleaved rounds. Failures are named."
             figures.append(figure(title or fmt.clean(unit.replace("_", " "), 60), bars, caption))
-    said = fmt.fact_pairs(document.get("conditions") or {})
+    facts = fmt.fact_pairs(document.get("conditions") or {})
     return study(
         key=key,
         headline=_headline(document, name),
-        over=" · ".join(f"{name} {value}" for name, value in said),
+        over=" · ".join(f"{name} {value}" for name, value in facts),
         remarks=_remarks(document),
         figures=figures,
         tables=tables,
@@ -201,9 +201,9 @@ def _part(r: Mapping[str, Any]) -> str:
 def _headline(document: Mapping[str, Any], name: str) -> str:
     ours = document.get("ours")
     ratios = ours.get("ratio_to", {}) if isinstance(ours, Mapping) else {}
-    said = [f"{fmt.ratio(ratio['median'])} {peer}" for peer, ratio in ratios.items()]
-    if said and isinstance(ours, Mapping):
-        return f"{ours['name']}: {', '.join(said)}"
+    texts = [f"{fmt.ratio(ratio['median'])} {peer}" for peer, ratio in ratios.items()]
+    if texts and isinstance(ours, Mapping):
+        return f"{ours['name']}: {', '.join(texts)}"
     best = document.get("best")
     if isinstance(best, Mapping) and best.get("ratio_to_hybridized"):
         return f"{best['name']}: {fmt.ratio(best['ratio_to_hybridized']['median'])} hybridized float32"
@@ -235,14 +235,14 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         status = r.get("status", "ok")
         why = r.get("reason") or ""
         cells = [_cell(r.get(k)) or "—" for k in columns]
-        told = why if status == "ok" or why.startswith(status) else f"{status}: {why}".rstrip(": ")
-        shown.append(row(r["name"], *cells, why=told))
+        text = why if status == "ok" or why.startswith(status) else f"{status}: {why}".rstrip(": ")
+        shown.append(row(r["name"], *cells, why=text))
     head = ["", *(k.replace("_", " ") for k in columns)]
     return table(title or "The rows", head, shown, "In brackets: 95 % intervals.")
 
 
 def _cell(value: Any) -> str:
-    """A figure as words; nothing for what does not fit a cell.
+    """A figure as text; "" for a value that does not fit a cell.
 
     >>> _cell({"median": 1234.5, "ci95": [1200.0, 1300.0], "n": 9}), _cell(0.5), _cell([1, 2])
     ('1,234 (1,200–1,300)', '0.5', '')
@@ -262,7 +262,7 @@ def _cell(value: Any) -> str:
 
 
 def named(name: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether a document says that it is of this kind."""
+    """A function: whether a document's ``kind`` is ``name``."""
     return lambda document: document.get("kind") == name
 
 
@@ -289,10 +289,10 @@ def kind_of(document: Mapping[str, Any]) -> str | None:
 
 
 def view(document: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """What the page shows of a document.
+    """The study of a document, for the page.
 
     Raises:
-        GluontuneError: another schema version, or something is missing: it is damaged or was never finished.
+        GluontuneError: another schema version, or a missing value: it is damaged or was never finished.
     """
     name = kind_of(document)
     if name is None:

@@ -12,7 +12,7 @@ from gluontune.report.study_figures import interaction_dots, set_bars
 
 
 def factors_sentence(document: Mapping[str, Any]) -> str:
-    """What was found, in a line: what all factors give, which hurts, and what does not compose."""
+    """The result in a line: the gain of all factors, harmful factors, and gains that do not multiply."""
     if "methods" in document:
         return _methods_sentence(document)
     by_name = {tuple(s["set"]): s for s in document["sets"]}
@@ -45,8 +45,8 @@ def _methods_sentence(document: Mapping[str, Any]) -> str:
     if better:
         parts.append(f"more accurate in the same epochs: {', '.join(better)}")
     if together["ratio"]:
-        said = fmt.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
-        parts.append(f"{' + '.join(together['methods'])} together: {said}")
+        gain = fmt.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
+        parts.append(f"{' + '.join(together['methods'])} together: {gain}")
     lost = [r["name"] for r in rows if r["verdict"] in ("did not converge", "failed")]
     if lost:
         parts.append(f"not there: {', '.join(lost)}")
@@ -65,7 +65,7 @@ def _points(found: Mapping[str, Any] | None) -> str:
 
 
 def factors_tables(document: Mapping[str, Any]) -> list[Any]:
-    """The sets, and what pairs give against what they promise, for a terminal.
+    """The sets, and the gains of pairs against the product of their factors' gains, for a terminal.
 
     Args:
         document: a ``factors.json``.
@@ -92,7 +92,7 @@ def _tables(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         head = ["Factor", "Brings on top of the rest", "Verdict"]
         tables.append(table(f"Leave one out: {title}", head, rows, brings))
     composed = (
-        "Promised: the product of the gains that each factor brings alone. Below 1 in the fourth column they "
+        "Promised: the product of the gains of each factor alone. Below 1 in the fourth column they "
         "get in each other's way; above 1 one makes room for the other."
     )
     for title, found in document["interactions"].items():
@@ -118,7 +118,7 @@ def _methods_table(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
     caption = (
         "The base's time to the accuracy ÷ the time with the method, by seed: above 1 it is there sooner. Times are "
-        "known by the epoch; who is more accurate at the end of the same epochs needs fewer of them."
+        "known by the epoch; a method that is more accurate after the same epochs needs fewer of them."
     )
     return [table("The methods", ["Method", "Base ÷ method", "Accuracy at the end", "Verdict"], rows, caption)]
 
@@ -168,7 +168,7 @@ def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
         bars = "Each method alone; below, the best together. DNC: did not converge."
     for title, unit, values in _measures(document):
         figures.append(figure(f"Factor by factor: {title}", set_bars(f"bars-{len(figures)}", values, unit), bars))
-    apart = "Left of the line: together they give less than the product of what each gives alone."
+    apart = "Left of the line: their joint gain is less than the product of their gains alone."
     for title, found in document["interactions"].items():
         svg = interaction_dots(f"pairs-{len(figures)}", found)
         figures.append(figure(f"Do they compose? {title}", svg, apart))
@@ -191,7 +191,7 @@ def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _measures(document: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, Any]]]]:
-    """What the bars show: times to each target where there are some, and throughput."""
+    """The values of the bars: times to each target, if there are targets, and throughput."""
     shown = _shown(document["sets"])
     found: list[tuple[str, str, list[dict[str, Any]]]] = []
     for place, target in enumerate(document["given"]["targets"]):
@@ -214,7 +214,7 @@ def _measures(document: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str
 
 
 def _shown(sets: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Cumulative sets from the base on, named by what each adds, then all but one; of methods all of them."""
+    """Cumulative sets from the base on, named by their last factor, then all but one; of methods, all sets."""
     if any("method" in s["parts"] for s in sets):
         return [(s["name"], "leave one out" if "together" in s["parts"] else "cumulative", s) for s in sets]
     cumulative = sorted((s for s in sets if {"base", "cumulative"} & set(s["parts"])), key=lambda s: len(s["set"]))

@@ -10,9 +10,9 @@ from gluontune.report.svg import INK, ON_SERIES, SERIES, draw, label
 
 Row = dict[str, Any]
 
-WIDTH = 4.8  # inches: 346 px, about what a phone has; a desktop shows it half as large again
-_ON_PANEL = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.8}  # text that lines pass behind
-_POINTS = 240  # of a utilization series: more cannot be seen at its size
+WIDTH = 4.8  # inches: 346 px, about a phone's width; a desktop shows it half as large again
+_ON_PANEL = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.8}  # of text in front of lines
+_POINTS = 240  # of a utilization series: more are not visible at its size
 _MARKERS = "os^Dv*PX"
 # Colours of the phases by place in fmt.PHASES; neighbours differ in lightness, not in hue alone.
 PHASE_SERIES = {"data": 5, "copy": 1, "forward": 4, "backward": 2, "update": 3, "metrics": 6, "rest": 7}
@@ -22,7 +22,7 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
     """Horizontal bars of throughput with their 95 % intervals; None if nothing was measured."""
     if not any(row["samples_per_sec"] for row in rows):
         return None
-    said = [_throughput_words(row, unit) for row in rows]
+    texts = [_throughput_text(row, unit) for row in rows]
     top = max(_upper(row) for row in rows)
     baseline = next((r["samples_per_sec"] for r in rows if r["name"] == "naive" and r["samples_per_sec"]), None)
 
@@ -58,16 +58,16 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
         axes.xaxis.set_major_formatter(_thousands())
         axes.grid(axis="x")
 
-    return draw(name, _bar_size(rows), plot, f"Throughput of each run. {'; '.join(said)}.")
+    return draw(name, _bar_size(rows), plot, f"Throughput of each run. {'; '.join(texts)}.")
 
 
 def gains(name: str, rows: Sequence[Row]) -> str | None:
-    """What each rung brought against the best before it, with its 95 % interval: beyond 1 or not."""
+    """The gain of each rung over the best before it, with its 95 % interval."""
     shown = [row for row in rows if row["ratio_to_previous"]]
     if not shown:
         return None
     found = [(row["ratio_to_previous"]["median"], row["ratio_to_previous"]["ci95"]) for row in shown]
-    said = [f"{_short(row['name'])} {fmt.ratio_with_interval(*gain)}" for row, gain in zip(shown, found)]
+    texts = [f"{_short(row['name'])} {fmt.ratio_with_interval(*gain)}" for row, gain in zip(shown, found)]
     ends = [end for median, bounds in found for end in (bounds or [median])]
 
     def plot(figure: Any) -> None:
@@ -89,7 +89,7 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
         axes.set_xlabel("speed against the best rung before (1 = no change)")
         axes.grid(axis="x")
 
-    return draw(name, _bar_size(shown), plot, f"Speed against the best rung before. {'; '.join(said)}.")
+    return draw(name, _bar_size(shown), plot, f"Speed against the best rung before. {'; '.join(texts)}.")
 
 
 def phases(name: str, rows: Sequence[Row]) -> str | None:
@@ -97,10 +97,10 @@ def phases(name: str, rows: Sequence[Row]) -> str | None:
     shown = [row for row in rows if sum(row["phases_pct"].values()) > 0]
     if not shown:
         return None
-    said = []
+    texts = []
     for row in shown:
         parts = ", ".join(f"{fmt.clean(k, 40)} {v:.0f} %" for k, v in row["phases_pct"].items() if v >= 0.5)
-        said.append(f"{_short(row['name'])}: {parts}")
+        texts.append(f"{_short(row['name'])}: {parts}")
 
     def plot(figure: Any) -> None:
         axes = _bar_axes(figure, shown)
@@ -121,7 +121,7 @@ def phases(name: str, rows: Sequence[Row]) -> str | None:
         axes.set_xlabel("share of the training step in percent")
         axes.grid(axis="x")
 
-    return draw(name, _bar_size(shown), plot, f"Phases of the training step. {'; '.join(said)}.")
+    return draw(name, _bar_size(shown), plot, f"Phases of the training step. {'; '.join(texts)}.")
 
 
 def accuracy(name: str, rows: Sequence[Row]) -> str | None:
@@ -130,7 +130,7 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
     curves = [(place, row, curve) for place, row, curve in curves if curve]
     if not curves:
         return None
-    said = [
+    texts = [
         f"{_short(row['name'])} reached {fmt.accuracy(curve[-1][1])} after {fmt.duration(curve[-1][0])}"
         for _, row, curve in curves
     ]
@@ -163,23 +163,23 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
         )
 
     size = (WIDTH, (270 + 16 * lines) / 72)
-    return draw(name, size, plot, f"Validation accuracy against training time. {'; '.join(said)}.")
+    return draw(name, size, plot, f"Validation accuracy against training time. {'; '.join(texts)}.")
 
 
 def utilization(name: str, row: Row, wide: bool = False) -> str | None:
-    """Utilization over time: CPU and each GPU; the one that computes is filled. ``wide``: not one of many."""
+    """Utilization over time of CPU and GPUs; the computing device is filled. ``wide``: for a single figure."""
     series = _series(row["utilization"])
     if not series:
         return None
     device = str(row["utilization"].get("device", "")).lower()
     mine = [title for title, *_ in series if len(series) == 1 or title.lower().startswith(device or "gpu")]
-    said = [f"{title} on average {_mean(ys):.0f} %" for title, _, _, ys in series]
+    texts = [f"{title} on average {_mean(ys):.0f} %" for title, _, _, ys in series]
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.135, 0.24, 0.84, 0.7) if wide else (0.14, 0.28, 0.83, 0.65))
         for title, colour, xs, ys in series:
             axes.plot(xs, ys, color=SERIES[colour], linewidth=1.3)
-            if mine == [title]:  # several fillings over each other are mud
+            if mine == [title]:  # overlapping fillings are illegible
                 axes.fill_between(xs, 0, ys, color=SERIES[colour], alpha=0.25, linewidth=0)
         axes.set_ylim(0, 103)
         axes.set_yticks([0, 50, 100])
@@ -193,7 +193,7 @@ def utilization(name: str, row: Row, wide: bool = False) -> str | None:
         name,
         (WIDTH, 2.2) if wide else (3.2, 1.65),
         plot,
-        f"Utilization of {fmt.clean(row['name'], 44)}: {', '.join(said)}.",
+        f"Utilization of {fmt.clean(row['name'], 44)}: {', '.join(texts)}.",
     )
 
 
@@ -222,7 +222,7 @@ def _bar_size(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def _bar_axes(figure: Any, rows: Sequence[Row]) -> Any:
-    """Axes for bars whose names stand above them: long names then cost no width on a phone."""
+    """Axes for bars with the names above them, so that long names cost no width on a phone."""
     height = figure.get_size_inches()[1] * 72
     axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - 48 / height))
     axes.set_ylim(len(rows) - 0.68, -0.72)
@@ -239,7 +239,7 @@ def _upper(row: Row) -> float:
     return max([speed["median"], *(speed["ci95"] or ()), *guess])
 
 
-def _throughput_words(row: Row, unit: str) -> str:
+def _throughput_text(row: Row, unit: str) -> str:
     speed = row["samples_per_sec"]
     if speed is None:
         return f"{_short(row['name'])}: {row['status']}"
@@ -278,7 +278,7 @@ def _series(found: dict[str, Any]) -> list[tuple[str, int, list[float], list[flo
 
 
 def _thinned(points: list[tuple[float, float | None]]) -> tuple[list[float], list[float]]:
-    """At most ``_POINTS`` means of neighbours; a reading that is missing (N/A) leaves a gap."""
+    """At most ``_POINTS`` means of neighbours; a missing reading (N/A) leaves a gap."""
     step = max(1, -(-len(points) // _POINTS))
     xs, ys = [], []
     for start in range(0, len(points), step):

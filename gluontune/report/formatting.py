@@ -1,4 +1,4 @@
-"""Figures and foreign text as a reader wants them: the one place where numbers become words."""
+"""Formats of numbers and of foreign text for readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from gluontune.core.texts import clean
 
-# The phases of a step in the order in which they happen, and how a sentence calls them.
+# The phases of a step, in order, with their texts for sentences.
 PHASES = {
     "data": "waiting for data",
     "copy": "copying to the device",
@@ -21,8 +21,8 @@ PHASES = {
     "rest": "work outside the measured phases",
 }
 
-# What a sentence calls the change that a rung makes; other rungs go by their name.
-RUNG_WORDS = {
+# The rungs' changes, for sentences; other rungs go by their name.
+RUNG_TEXTS = {
     "environment": "setting threads and allocator",
     "multi-worker": "worker processes",
     "records": "RecordIO",
@@ -35,7 +35,7 @@ RUNG_WORDS = {
 }
 
 
-#: What became of a rung: a sign beside each word, because colour alone is not read by everyone, and its colour.
+#: Sign and colour of each outcome; the sign, because not everyone can read colours.
 MARKS = {
     "helped": ("▲", "green"), "hurt": ("▼", "red"), "no gain": ("=", "yellow"), "not measurable": ("?", "yellow"),
     "failed": ("✗", "red"), "skipped": ("–", "dim"), "interrupted": ("…", "yellow"), "start": ("●", ""),
@@ -43,7 +43,7 @@ MARKS = {
 
 
 def outcome(row: Mapping[str, Any]) -> str:
-    """What became of a rung, in a word or two; most of them have a sign in :data:`MARKS`.
+    """The outcome of a rung in a word or two; most have a sign in :data:`MARKS`.
 
     >>> outcome({"name": "naive", "status": "ran", "verdict": "n/a"}), outcome({"status": "failed"})
     ('start', 'failed')
@@ -57,7 +57,7 @@ def outcome(row: Mapping[str, Any]) -> str:
 
 
 def number(value: Any) -> float | None:
-    """``value`` as a finite float, or None if it is no such thing.
+    """``value`` as a finite float, or None.
 
     >>> number(3), number("3"), number(float("nan")), number(True)
     (3.0, None, None, None)
@@ -68,7 +68,7 @@ def number(value: Any) -> float | None:
 
 
 def finite(document: Any) -> Any:
-    """A copy of plain values with NaN and infinity, which JSON lacks, as None."""
+    """A copy with None in place of NaN and infinity, which JSON lacks."""
     if isinstance(document, Mapping):
         return {str(key): finite(value) for key, value in document.items()}
     if isinstance(document, (list, tuple)):
@@ -90,7 +90,7 @@ def rate(value: float | None) -> str:
 
 
 def decimals(value: float) -> int:
-    """Decimals that a ratio deserves: its third digit is noise above 2."""
+    """Decimals of a ratio: above 2 its third digit is noise."""
     return 0 if value >= 99.5 else 1 if value >= 1.95 else 2
 
 
@@ -111,7 +111,7 @@ def interval(bounds: Any, digits: int) -> str:
 
 
 def prediction(row: Mapping[str, Any]) -> str:
-    """What was predicted for a rung (or a variant), and by how much it differs from what was measured.
+    """The prediction for a rung (or a variant), and its error against the measurement.
 
     >>> prediction({"predicted": {"samples_per_sec": 900.0}, "samples_per_sec": {"median": 1000.0}})
     '900 (−10 %)'
@@ -121,11 +121,11 @@ def prediction(row: Mapping[str, Any]) -> str:
     guess, measured = row.get("predicted"), row.get("samples_per_sec")
     if not guess:
         return ""
-    told = rate(guess["samples_per_sec"])
+    text = rate(guess["samples_per_sec"])
     if not measured:
-        return told
+        return text
     error = round(100 * (guess["samples_per_sec"] / measured["median"] - 1))
-    return f"{told} ({'−' if error < 0 else '+' if error else '±'}{abs(error)} %)"
+    return f"{text} ({'−' if error < 0 else '+' if error else '±'}{abs(error)} %)"
 
 
 def ratio_with_interval(value: float | None, bounds: Any) -> str:
@@ -147,10 +147,10 @@ def accuracy(value: float | None) -> str:
 
 
 def reached(row: Mapping[str, Any], named: bool = False) -> str:
-    """What a run's validation showed last: its accuracy, else its metric by name; "" where there is nothing.
+    """A run's last validation: its accuracy, else its metric by name; "" if there is none.
 
     Args:
-        named: say "accuracy", too.
+        named: with the word "accuracy".
 
     >>> reached({"val_accuracy": [0.7, 0.8]}), reached({"val_accuracy": [0.8]}, named=True)
     ('80.0 %', 'accuracy 80.0 %')

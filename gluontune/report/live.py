@@ -1,4 +1,4 @@
-"""The ladder while it climbs: a live table on a terminal, plain lines in a log."""
+"""The progress of a climb: a live table on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from gluontune.report.study import text_table
 from gluontune.report.table import ladder_table, log_line, rung_cells, verdict_text
 
 _EVENTS = ("ladder-start", "rung-start", "progress", "rung-end", "ladder-end")  # each has a method of its name
-_LINE_EVERY_S = 15.0  # in a log, progress of one and the same stage is repeated no more often
+_LINE_EVERY_S = 15.0  # in a log, between two lines of progress of the same stage
 
 
 class LiveLadder:
     """Shows the events of a climb.
 
-    On a terminal one table stands still and fills; elsewhere (a pipe, CI, papermill) each event that
-    says something new is a line. Events are plain mappings; one that it does not know is passed over. The
-    ``seconds_left`` of ``rung-start`` is that of the whole ladder, the one of ``progress`` that of its stage.
+    On a terminal it updates one table; elsewhere (a pipe, CI, papermill) each event with news is a line. Events
+    are mappings; unknown ones are ignored. ``seconds_left`` of ``rung-start`` is that of the whole ladder, of
+    ``progress`` that of its stage.
 
     Args:
-        console: where to show it; ``gluontune``'s commands give the one of stderr under ``--json``.
-        final: print the final table and the sentence when the ladder ends; a caller that prints them itself
-            leaves it False.
+        console: for the output; ``gluontune``'s commands pass that of stderr under ``--json``.
+        final: print the final table and the sentence when the ladder ends.
         clock: seconds, for elapsed and remaining time.
 
     >>> with LiveLadder(Console(width=80)) as live:
@@ -50,7 +49,7 @@ class LiveLadder:
         self._current: dict[str, Any] | None = None
         self._mode = self._dataset = ""
         self._unit = "img/s"
-        self._left: tuple[float, float] | None = None  # seconds left, and when that was said
+        self._left: tuple[float, float] | None = None  # seconds left, and the time of that event
         self._began = clock()
         self._said: tuple[Any, float] = (None, 0.0)
         self._finished = False
@@ -68,12 +67,12 @@ class LiveLadder:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
-            if not self._finished and self._rows:  # broken off: what was measured stays to be read
+            if not self._finished and self._rows:  # interrupted: the measured rungs stay on the screen
                 self._current = None
                 self.console.print(self._table())
 
     def on_event(self, event: Mapping[str, Any]) -> None:
-        """Take one event of the ladder's runner."""
+        """Show one event of the climb."""
         if event.get("event") in _EVENTS:
             getattr(self, f"_{event['event'].replace('-', '_')}")(event)
 
@@ -84,9 +83,9 @@ class LiveLadder:
         self._dataset = fmt.clean(dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60)
         self._began = self._clock()
         n = len(self._order)
-        self._line(f"gluontune ladder{self._of_what()}: {n} rung{'' if n == 1 else 's'}")
+        self._line(f"gluontune ladder{self._subject()}: {n} rung{'' if n == 1 else 's'}")
 
-    def _of_what(self) -> str:
+    def _subject(self) -> str:
         return (f" ({self._mode})" if self._mode else "") + (f" on {self._dataset}" if self._dataset else "")
 
     def _rung_start(self, event: Mapping[str, Any]) -> None:
@@ -96,8 +95,8 @@ class LiveLadder:
         self._remaining(event)
         self._said = (None, self._clock())
         place = f"[{self._order.index(name) + 1}/{len(self._order)}] "
-        told = f": {self._sentences[name]}" if self._sentences[name] else ""
-        self._line(f"{place}{fmt.clean(name, 24)}{told}{self._left_words()}")
+        text = f": {self._sentences[name]}" if self._sentences[name] else ""
+        self._line(f"{place}{fmt.clean(name, 24)}{text}{self._left_text()}")
 
     def _progress(self, event: Mapping[str, Any]) -> None:
         name = self._known(event)
@@ -106,9 +105,9 @@ class LiveLadder:
         if stage == self._said[0] and now - self._said[1] < _LINE_EVERY_S:
             return
         self._said = (stage, now)
-        self._line(f"  {self._progress_words()}")
+        self._line(f"  {self._progress_text()}")
 
-    def _progress_words(self) -> str:
+    def _progress_text(self) -> str:
         current = self._current or {}
         done = fmt.number(current.get("done")) or 0.0
         parts = [f"{fmt.clean(current.get('stage') or '', 20)} {100 * min(1.0, max(0.0, done)):.0f} %"]
@@ -121,7 +120,7 @@ class LiveLadder:
         if reached is not None:
             parts.append(f"accuracy {fmt.accuracy(reached)}")
         left = fmt.number(current.get("seconds_left"))
-        if left is not None:  # of this stage; the ladder's own stands with the rung
+        if left is not None:  # of this stage
             left -= self._clock() - current.get("at", self._clock())
             parts.append(f"{fmt.duration(left)} to go" if left >= 1 else "nearly done")
         return " · ".join(parts)
@@ -156,7 +155,7 @@ class LiveLadder:
         seconds = fmt.number(event.get("seconds_left"))
         self._left = None if seconds is None else (max(0.0, seconds), self._clock())
 
-    def _left_words(self) -> str:
+    def _left_text(self) -> str:
         return f" (about {fmt.duration(self._left[0])} left)" if self._left else ""
 
     def _line(self, text: str) -> None:
@@ -167,7 +166,7 @@ class LiveLadder:
         return Group(self._table(), Text(""), self._footer())
 
     def _table(self) -> Table:
-        title = Text(f"gluontune ladder{self._of_what()}", style="bold")
+        title = Text(f"gluontune ladder{self._subject()}", style="bold")
         table = text_table("rung", title=title, title_justify="left")
         table.columns[0].no_wrap = True
         for heading in (self._unit, "× naive", "accuracy", "busy"):
@@ -190,7 +189,7 @@ class LiveLadder:
         return table
 
     def _footer(self) -> Group:
-        """What it is doing, how far it is, and the time that passed and remains."""
+        """The current stage, its progress, and the time passed and left."""
         current = self._current
         share = min(1.0, max(0.0, fmt.number(current.get("done")) or 0.0)) if current else 0.0
         total = (len(self._rows) + share) / max(1, len(self._order))
@@ -203,8 +202,8 @@ class LiveLadder:
         bar.add_row(ProgressBar(total=1.0, completed=total, width=24), Text(times))
         lines: list[Any] = [bar]
         if current:
-            told = self._sentences.get(current["name"])
+            text = self._sentences.get(current["name"])
             name = fmt.clean(current["name"], 24)
-            lines.append(Text(f"{name}: {told}" if told else name))
-            lines.append(Text(f"  {self._progress_words()}", style="dim"))
+            lines.append(Text(f"{name}: {text}" if text else name))
+            lines.append(Text(f"  {self._progress_text()}", style="dim"))
         return Group(*lines)

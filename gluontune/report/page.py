@@ -1,4 +1,4 @@
-"""One self-contained HTML file from ladders and RunResults: no request leaves the page."""
+"""One self-contained HTML file from ladders and RunResults, without any request."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def write_ladder_html(ladder: Mapping[str, Any], path: str | os.PathLike[str]) -
     >>> page.read_text(encoding="utf-8")[:15]
     '<!doctype html>'
     """
-    beside = Path(path).parent / "ladder.json"  # where best.py and best.yaml are looked for
+    beside = Path(path).parent / "ladder.json"  # best.py and best.yaml are read from its folder
     write_html([Source(beside, "ladder", ladder=check_ladder(ladder))], path)
 
 
 def finish_ladder(ladder: dict[str, Any], folder: str | os.PathLike[str]) -> None:
-    """Give a ladder its sentence, and write ``ladder.json`` and ``ladder.html`` into ``folder``.
+    """Add a ladder's sentence, and write ``ladder.json`` and ``ladder.html`` into ``folder``.
 
-    The HTML comes last: whatever a figure may fail on, the measurements are on disk by then.
+    The HTML comes last, so that the measurements are on disk if a figure fails.
     """
     ladder["sentence"] = ladder_sentence(ladder)
     write_json(Path(folder) / "ladder.json", finite(ladder))
@@ -57,12 +57,12 @@ def write_runs_html(
     """Write the report of one or several runs side by side.
 
     Args:
-        results: the runs; failed ones are rows that say why.
+        results: the runs; failed ones are rows with the reason.
         path: the HTML file.
-        labels: how the report calls the runs; "run 1", "run 2", … if left out.
+        labels: the runs' names in the report; "run 1", "run 2", … by default.
 
     Raises:
-        ValueError: not one label for each result.
+        ValueError: the number of labels differs from that of results.
     """
     names = list(labels) if labels is not None else [f"run {n}" for n in range(1, len(results) + 1)]
     if len(names) != len(results):
@@ -90,13 +90,13 @@ def write_html(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
 
 
 def write_svg(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
-    """Write the first figure of ``sources`` as a picture of its own, for a README or a slide.
+    """Write the first figure of ``sources`` as an SVG file, for a README or a slide.
 
     Args:
         sources: of :func:`collect`. path: of the SVG file.
 
     Raises:
-        UsageError: nothing here has a figure.
+        UsageError: ``sources`` have no figure.
 
     >>> import json, pathlib, tempfile
     >>> from gluontune.report import collect
@@ -121,10 +121,10 @@ def write_svg(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
 
 
 def write_document_html(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write the page of a study, a search or a benchmark, as :mod:`gluontune.report.document_types` knows them.
+    """Write the page of a study, a search or a benchmark; see :mod:`gluontune.report.document_types`.
 
     Args:
-        document: as the command wrote it. path: of the HTML file.
+        document: of the command. path: of the HTML file.
 
     >>> import pathlib, tempfile
     >>> row = {"name": "ours", "peer": "gluontune", "images_per_sec": {"median": 400.0, "ci95": [390.0, 410.0], "n": 9},
@@ -161,5 +161,5 @@ def _title(ladders: Sequence[Mapping[str, Any]], runs: int, studies: int) -> str
     if len(ladders) == 1 and not runs and not studies:
         return clean(f"gluontune ladder: {ladders[0]['headline']}", 160)
     counts = {"ladder(s)": len(ladders), "run(s)": runs, "other document(s)": studies}
-    said = [f"{n} {name}" for name, n in counts.items() if n or (name != "other document(s)" and not studies)]
-    return f"gluontune report: {', '.join(said)}"
+    texts = [f"{n} {name}" for name, n in counts.items() if n or (name != "other document(s)" and not studies)]
+    return f"gluontune report: {', '.join(texts)}"

@@ -1,4 +1,4 @@
-"""Reading what a report shows: RunResult files, ladder.json files, and folders that hold them."""
+"""Reading of results: RunResult files, ladder.json files, other documents, and folders of them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ _KINDS: dict[Any, str] = {dict: "a mapping", list: "a list", str: "text"}
 
 @dataclass
 class Source:
-    """One thing to report.
+    """One result to report.
 
     Args:
-        path: the file.
-        label: how the report calls it.
-        ladder: the ladder, if the file is one.
-        run: the RunResult, if the file is one.
-        study, document: what the page shows of a study, a search or a benchmark, and the file's content.
+        path: the file. label: its name in the report.
+        ladder: the ladder, if the file is one. run: the RunResult, if the file is one.
+        study, document: the view of a study, a search or a benchmark, and the file's content.
     """
 
     path: Path
@@ -45,7 +43,7 @@ class Source:
 
 @dataclass
 class Collected:
-    """All that some paths hold, and the files inside folders that were left out, with the reason."""
+    """The results of some paths, and the files in folders that were left out, with the reason."""
 
     sources: list[Source] = field(default_factory=list)
     left_out: list[dict[str, str]] = field(default_factory=list)
@@ -58,7 +56,7 @@ def load(path: str | Path) -> Source:
         path: the file.
 
     Raises:
-        GluontuneError: the file is missing, cut off, of another schema version, or something else.
+        GluontuneError: the file is missing, truncated, of another schema version, or no result.
     """
     path = Path(path)
     if path.suffix == ".jsonl":
@@ -75,21 +73,21 @@ def load(path: str | Path) -> Source:
             "`gluontune train --json`, `ladder`, `tta`, `factors`, `tune`, `esgd` or `bench … --out` wrote"
         )
     run = RunResult.from_dict(document, str(path))
-    row_of(run, path.stem, str(path))  # a wrong shape is found here, where the file can be named
+    row_of(run, path.stem, str(path))  # raises for a wrong shape here, where the file is known
     return Source(path, path.stem, run=run)
 
 
 def collect(paths: Sequence[str | Path]) -> Collected:
     """Read files and folders, in the order given.
 
-    A folder stands for its ladder.json and studies or, if it has none, for every result below it. What is named
-    must be readable; a file that merely lies in a folder and cannot be used is listed as left out.
+    A folder stands for its ladder.json and studies or, if it has none, for every result below it. Named files must be
+    readable; a file in a folder that cannot be used is listed as left out.
 
     Args:
         paths: files and folders.
 
     Raises:
-        UsageError: no result in what was named. GluontuneError: a named file that cannot be read.
+        UsageError: no result in a named folder. GluontuneError: a named file that cannot be read.
     """
     found = Collected()
     for path in map(Path, paths):
@@ -113,7 +111,7 @@ def collect(paths: Sequence[str | Path]) -> Collected:
 
 
 def _results_below(folder: Path) -> Iterator[Path]:
-    """A ladder or a study speaks for its folder: the runs that it is made of lie below it."""
+    """The ladder and studies of a folder, whose other files are their runs; else all JSON files below it."""
     named = ("ladder", *(name for name, kind in documents.KINDS.items() if kind.folder))
     heads = [path for path in (folder / f"{name}.json" for name in named) if path.is_file()]
     if heads:
@@ -131,7 +129,7 @@ def _results_below(folder: Path) -> Iterator[Path]:
 
 
 def _label(sources: Sequence[Source]) -> None:
-    """Files of equal names go by the shortest tail of their paths that tells them apart."""
+    """Label files of equal names by the shortest tail of their paths that distinguishes them."""
     for depth in (1, 2, 3, 99):
         for source in sources:
             parts = source.path.with_suffix("").resolve().parts
@@ -141,10 +139,10 @@ def _label(sources: Sequence[Source]) -> None:
 
 
 def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[str, Any]:
-    """A ladder with every key that a report reads: missing ones are filled with "nothing".
+    """A ladder with every key that a report reads; missing ones get empty values.
 
     Args:
-        document: a ``ladder.json``. source: what an error calls it.
+        document: a ``ladder.json``. source: its name in errors.
 
     Raises:
         GluontuneError: another schema version, or a value of the wrong shape (names the key).
@@ -178,7 +176,7 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
 
 
 def _taken(value: Any, where: str) -> dict[str, Any]:
-    """A rung that the proof took back, and why."""
+    """A rung that the proof took back, with the reason."""
     return {"rung": _rung(value, where), "reason": str(value.get("reason") or "")}
 
 
@@ -191,10 +189,10 @@ def _rung(value: Any, where: str) -> str:
 def _answer(value: Any, where: str) -> dict[str, Any]:
     """A rung that was asked again at the end of a climb."""
     rung = _rung(value, where)
-    told = {key: _text(value, key) for key in ("reason", "interaction")}
+    texts = {key: _text(value, key) for key in ("reason", "interaction")}
     ratios = {key: _measure(_shaped(value.get(key), dict, f"{where}.{key}") or None) for key in ("first", "ratio")}
-    words = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
-    return {"rung": rung, **words, **told, **ratios, "adopted": value.get("adopted") is True}
+    kinds = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
+    return {"rung": rung, **kinds, **texts, **ratios, "adopted": value.get("adopted") is True}
 
 
 def check_row(row: Any, where: str = "row") -> dict[str, Any]:
@@ -222,7 +220,7 @@ def check_row(row: Any, where: str = "row") -> dict[str, Any]:
 
 
 def row_of(run: RunResult, name: str, where: str = "result") -> dict[str, Any]:
-    """A RunResult as a row: what failed is a row, too."""
+    """A RunResult, failed or not, as a row."""
     values = run.to_dict()
     status = {"ok": "ran", "interrupted": "interrupted"}.get(run.status, "failed")
     row = {**values, "name": name, "status": status, "kept": status == "ran"}
@@ -230,16 +228,16 @@ def row_of(run: RunResult, name: str, where: str = "result") -> dict[str, Any]:
 
 
 def reason_of(row: Mapping[str, Any]) -> str:
-    """Why a checked row was not kept, with the error that it ended with where the reason does not tell.
+    """The reason why a checked row was not kept, with the error if the reason does not contain it.
 
     >>> reason_of({"reason": "the job broke off", "error": {"type": "ValueError", "message": "no"}})
     'the job broke off (ValueError: no)'
     """
-    told, error = clean(row["reason"] or "", 600), row["error"] or {}
+    text, error = clean(row["reason"] or "", 600), row["error"] or {}
     fault = clean(": ".join(str(error[key]) for key in ("type", "message") if error.get(key)), 600)
-    if not fault or clean(error.get("message") or fault, 600) in told:
-        return told
-    return f"{told} ({fault})" if told else fault
+    if not fault or clean(error.get("message") or fault, 600) in text:
+        return text
+    return f"{text} ({fault})" if text else fault
 
 
 def _variant(variant: Any, where: str) -> dict[str, Any]:
@@ -252,7 +250,7 @@ def _variant(variant: Any, where: str) -> dict[str, Any]:
 
 
 def _check_measured(checked: dict[str, Any], where: str) -> None:
-    """What a rung and a variant of it have in common: rates, a prediction, what became of it."""
+    """Check the common fields of a rung and a variant: rates, prediction, status, reason."""
     for key in ("samples_per_sec", "ratio_to_previous"):
         checked[key] = _measure(_shaped(checked.get(key), dict, f"{where}.{key}"))
     checked["predicted"] = _guess(checked.get("predicted"), f"{where}.predicted")
@@ -271,7 +269,7 @@ def _shaped(value: Any, kind: Any, where: str) -> Any:
 
 
 def _guess(value: Any, where: str) -> dict[str, Any] | None:
-    """A prediction: its rate and what it rests on; None where there is no rate."""
+    """A prediction: its rate and basis; None if it has no rate."""
     found = _shaped(value, dict, where) or {}
     rate = number(found.get("samples_per_sec"))
     return {"samples_per_sec": rate, "basis": str(found.get("basis") or "")} if rate and rate > 0 else None

@@ -1,4 +1,4 @@
-"""The sentence that matters: what a ladder proved, from its JSON alone."""
+"""The headline sentence of a ladder, from its JSON."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PARITY = 0.02  # the fall of accuracy, as a share, beyond which a faster rung is
 
 
 def ladder_sentence(ladder: Mapping[str, Any]) -> str:
-    """What the ladder proved, in one sentence.
+    """The ladder's result in one sentence.
 
-    It claims no more than the measurements do: a gain whose interval reaches 1 is called uncertain, an
-    interrupted or failed ladder says so first, and what did not help is named.
+    It claims no more than the measurements: a gain whose interval reaches 1 is called uncertain, an interruption or
+    failure comes first, and rungs that did not help are named.
 
     >>> rate = {"median": 500.0, "ci95": [490.0, 510.0], "n": 9}
     >>> naive = {"name": "naive", "status": "ran", "kept": True, "samples_per_sec": rate,
@@ -51,7 +51,7 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     naive = next((row for row in measured if row["name"] == "naive"), None)
     best = _best(ladder, measured)
     speed = _headline(ladder, measured, naive, best)
-    proof = proof_words(ladder)
+    proof = proof_clause(ladder)
     parts = [proof, f"throughput: {speed}"] if proof else [speed]
     if not ladder["complete"]:
         parts.append(f"interrupted: {_count(len(measured), 'rung')} measured so far")
@@ -65,10 +65,10 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     )
 
 
-def proof_words(ladder: Mapping[str, Any]) -> str | None:
-    """The headline of a proven ladder; None where naive and best were not trained to one accuracy.
+def proof_clause(ladder: Mapping[str, Any]) -> str | None:
+    """The headline of a proven ladder; None if naive and best were not trained to one accuracy.
 
-    >>> proof_words({"proof": {"reached": True, "same_accuracy": True, "target": 0.78, "pairs": [{}],
+    >>> proof_clause({"proof": {"reached": True, "same_accuracy": True, "target": 0.78, "pairs": [{}],
     ...     "seconds": {"naive": 42.0, "best": 9.7}, "ratio": {"median": 4.33, "ci95": [4.1, 4.6]}}})
     '9.7 s instead of 42 s to 78.0 % accuracy: 4.3× (95 %: 4.1–4.6), one training of each'
     """
@@ -128,7 +128,7 @@ def _headline(
 
 
 def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
-    """Said only where it matters, and only at equal epochs, where it can be compared."""
+    """The clause about lost accuracy; none if the loss is small or the epochs differ."""
     before, after = naive["val_accuracy"], best["val_accuracy"]
     if not before or len(before) != len(after) or before[-1] is None or after[-1] is None:
         return []
@@ -140,12 +140,12 @@ def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
 
 def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
     intro = "what limits it" if best is naive else "what held you back"
-    said = _inside(str(ladder["verdict"].get("sentence") or ""))
+    text = _inside(str(ladder["verdict"].get("sentence") or ""))
     climbed = {row["name"] for row in ladder["rungs"] if row["status"] == "ran"}
-    if said and ladder["verdict"].get("next_rung") in climbed:  # advice that the climb has followed is none
-        said = said.partition(": ")[0].partition("; try ")[0]
-    if said:
-        return [f"{intro}: {said}"]
+    if text and ladder["verdict"].get("next_rung") in climbed:  # the climb has followed this advice
+        text = text.partition(": ")[0].partition("; try ")[0]
+    if text:
+        return [f"{intro}: {text}"]
     phases = {name: share for name, share in naive["phases_pct"].items() if name != "rest"}
     if not phases:
         return []
@@ -157,23 +157,23 @@ def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, An
 def _taken_back(ladder: dict[str, Any]) -> list[str]:
     """A clause for each rung that was kept until the proof."""
     return [
-        f"{fmt.RUNG_WORDS.get(taken['rung'], fmt.clean(taken['rung'], 60))} was "
+        f"{fmt.RUNG_TEXTS.get(taken['rung'], fmt.clean(taken['rung'], 60))} was "
         f"{fmt.clean(taken['reason'], 240).rstrip('.')}"
         for taken in ladder["taken_back"]
     ]
 
 
 def _undecided(ladder: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rungs of which nothing better is said: not those taken back, nor those that helped when asked again."""
-    said = {taken["rung"] for taken in ladder["taken_back"]}
-    said |= {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "asked again"}
-    return [row for row in ladder["rungs"] if row["name"] not in said]
+    """The rungs without another clause: neither taken back, nor helpful when asked again."""
+    named = {taken["rung"] for taken in ladder["taken_back"]}
+    named |= {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "asked again"}
+    return [row for row in ladder["rungs"] if row["name"] not in named]
 
 
 def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
     useless, unknown, parts = [], [], []
     for row in rows:
-        what = fmt.RUNG_WORDS.get(row["name"], fmt.clean(row["name"], 60))
+        what = fmt.RUNG_TEXTS.get(row["name"], fmt.clean(row["name"], 60))
         if row["name"] == "naive":
             continue
         if row["status"] == "failed":
@@ -195,7 +195,7 @@ def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
 
 
 def _alone_useless(row: dict[str, Any]) -> bool:
-    """Whether the plain hybridized variants brought nothing, although one with a rewrite was chosen."""
+    """Whether hybridizing without rewrites had no gain, although a variant with a rewrite was chosen."""
     chosen = [v for v in row["variants"] if v["chosen"]]
     plain = [v for v in row["variants"] if not v["changes"].get("rewrites") and v["ratio_to_previous"]]
     if not plain or not any(v["changes"].get("rewrites") for v in chosen):
@@ -204,23 +204,23 @@ def _alone_useless(row: dict[str, Any]) -> bool:
 
 
 def _here(ladder: dict[str, Any]) -> str:
-    """Where it was measured: on CPU or GPU where the ladder tells it, otherwise a word that claims neither."""
-    said = {str(row["utilization"].get("device")) for row in ladder["rungs"]}
-    said |= {str(row["recipe"].get("devices")) for row in ladder["rungs"]}
-    if "gpu" in said:
+    """The device of the measurement: this GPU or CPU if the ladder records it, else this machine."""
+    devices = {str(row["utilization"].get("device")) for row in ladder["rungs"]}
+    devices |= {str(row["recipe"].get("devices")) for row in ladder["rungs"]}
+    if "gpu" in devices:
         return "on this GPU"
-    return "on this CPU" if "cpu" in said or ladder["machine"].get("gpus") == [] else "on this machine"
+    return "on this CPU" if "cpu" in devices or ladder["machine"].get("gpus") == [] else "on this machine"
 
 
 def _inside(sentence: str) -> str:
-    """A sentence as a clause: without its full stop and capital, unless that begins a name (GPU, MXNet)."""
+    """A sentence as a clause: without its full stop and capital, except that of a name (GPU, MXNet)."""
     text = fmt.clean(sentence, 240).rstrip(". ")
     return text[0].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
 def _why(row: dict[str, Any]) -> str:
-    told = fmt.clean(reason_of(row), 140).rstrip(".")
-    return f": {told}" if told else ""
+    text = fmt.clean(reason_of(row), 140).rstrip(".")
+    return f": {text}" if text else ""
 
 
 def _count(n: int, noun: str) -> str:

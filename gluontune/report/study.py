@@ -1,7 +1,4 @@
-"""A study: a headline, tiles, figures and tables, whatever command it comes from; as a page, and as text.
-
-A page is one self-contained HTML file; no request leaves it.
-"""
+"""Studies: a headline, tiles, figures and tables of any command; as a self-contained HTML page, and as text."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from gluontune.report import formatting as fmt
 INTERRUPTED = "This was interrupted: it shows what was measured until then."
 _IDS = re.compile(r'(\bid="|\bhref="#|url\(#)')
 _HERE = Path(__file__).parent / "templates"
-_SERIES_POINTS = 120  # of each series in the data that the page carries; the JSON file has them all
+_SERIES_POINTS = 120  # of each series in the page's data; the JSON file has them all
 
 
 def row(*cells: Any, why: str | None = None) -> dict[str, Any]:
@@ -45,7 +42,7 @@ def figure(title: str, svg: str | None, caption: str) -> dict[str, Any]:
 
 
 def over(document: Mapping[str, Any], *facts: str) -> str:
-    """The line above a study's headline: data set, ``facts``, and when it was made."""
+    """The line above a study's headline: data set, ``facts``, date."""
     made = document["created"][:16].replace("T", " ") + " UTC"
     return " · ".join([str(document["dataset"]["name"]), *facts, made])
 
@@ -63,13 +60,13 @@ def study(
     recipes: Mapping[str, Mapping[str, Any]] | None = None,
     machine: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a page and a terminal show of a study.
+    """A study for a page and a terminal.
 
     Args:
-        key: begins its ids; :func:`keyed` gives another.
-        headline: what was found, in a line. over: data set, date and the like.
-        tiles: ``(name, value, remark)``. figures: of :func:`figure`; those without a drawing go.
-        tables: of :func:`table`; those without rows go.
+        key: prefix of its ids; :func:`keyed` changes it.
+        headline: the result in a line. over: data set, date and the like.
+        tiles: ``(name, value, remark)``. figures: of :func:`figure`; those without a drawing are dropped.
+        tables: of :func:`table`; those without rows are dropped.
         recipes: title to recipe, for copying.
     """
     return {
@@ -83,7 +80,7 @@ def study(
 
 
 def keyed(view: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The same study with ids of its own, for a page with several.
+    """The study with unique ids, for a page of several.
 
     >>> view = study(key="a", headline="", over="", figures=[{"svg": '<g id="x"/><use href="#x"/>'}])
     >>> keyed(view, "b")["figures"][0]["svg"]
@@ -97,7 +94,7 @@ def text_table(headings: str, rows: Iterable[Iterable[Any]] = (), **options: Any
     """A table for a terminal.
 
     Args:
-        headings: with ``|`` between them; one that begins with ``>`` stands on the right, as figures do.
+        headings: separated by ``|``; ``>`` before one aligns its column to the right.
         rows: texts, plain or rich. options: of rich's table.
     """
     from rich.table import Table
@@ -135,9 +132,9 @@ def finish(
     sentence: Callable[[Mapping[str, Any]], str],
     view: Callable[[Mapping[str, Any], str], Mapping[str, Any]],
 ) -> None:
-    """Give a document its sentence; write ``NAME.json`` and then ``NAME.html`` where there is a folder.
+    """Add a document's sentence; write ``NAME.json`` and then ``NAME.html`` if there is a folder.
 
-    The page comes last: whatever a figure may fail on, the measurements are on disk by then.
+    The page comes last, so that the measurements are on disk if a figure fails.
     """
     document["sentence"] = sentence(document)
     if folder is not None:
@@ -149,7 +146,7 @@ def page(title: str, data: Any, **shown: Any) -> str:
     """The HTML of one page.
 
     Args:
-        data: embedded as JSON. shown: ``ladders``, ``runs``, ``studies``: views, ready for the template.
+        data: embedded as JSON. shown: ``ladders``, ``runs``, ``studies``: views for the template.
     """
     import gluontune
 
@@ -163,7 +160,7 @@ def page(title: str, data: Any, **shown: Any) -> str:
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> None:
-    """Write HTML beside and rename it into place."""
+    """Write HTML, atomically."""
     with atomic_write(path, "wb") as stream:
         stream.write(text.encode("utf-8", errors="replace"))  # lone surrogates cannot be written
 
@@ -189,7 +186,7 @@ def write_study(path: str | os.PathLike[str], view: Mapping[str, Any], document:
 
 
 def light(document: Any) -> Any:
-    """The data without the bulk of the time series: every so-manieth reading."""
+    """The data with thinned time series."""
     if isinstance(document, Mapping):
         return {key: light(value) for key, value in document.items()}
     if isinstance(document, list):
@@ -200,6 +197,6 @@ def light(document: Any) -> Any:
 
 
 def _json_for_html(document: Any) -> str:
-    """JSON that no text in it can break out of a ``<script>`` element with."""
+    """JSON without characters that could end a ``<script>`` element."""
     text = json.dumps(document, allow_nan=False)  # ASCII: U+2028 and its kind are escaped, too
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,4 +1,4 @@
-"""Figures of studies: bars by set, how pairs compose, curves with a band, repeats, and cost against time."""
+"""Figures of studies: bars by set, interactions of pairs, curves with a band, repeats, cost against time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GRID = 120  # places in time at which the band is read
 
 
 def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str | None:
-    """Horizontal bars in two groups, cumulative and leave-one-out; what did not converge is written, not drawn.
+    """Horizontal bars in two groups, cumulative and leave-one-out; a text for sets that did not converge.
 
     Args:
         values: ``{"name", "part", "value": {"median", "ci95"} or None, "lost"}``.
@@ -29,7 +29,7 @@ def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str |
     if not any(entry["value"] for entry in values):
         return None
     top = max(max(_bounds(e["value"])) for e in values if e["value"])
-    said = [f"{e['name']}: {_text(e)}" for e in values]
+    texts = [f"{e['name']}: {_text(e)}" for e in values]
 
     def plot(figure: Any) -> None:
         height = figure.get_size_inches()[1] * 72
@@ -58,7 +58,7 @@ def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str |
         axes.set_xlabel(unit)
         axes.grid(axis="x")
 
-    return draw(name, (_WIDTH, (_ROW * len(values) + 80) / 72), plot, f"{unit}: {'; '.join(said)}.")
+    return draw(name, (_WIDTH, (_ROW * len(values) + 80) / 72), plot, f"{unit}: {'; '.join(texts)}.")
 
 
 def _bounds(value: Mapping[str, Any]) -> tuple[float, float]:
@@ -72,12 +72,12 @@ def _text(entry: Mapping[str, Any]) -> str:
 
 
 def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Measured ÷ promised for each pair of factors, with its interval: 1 means that they compose."""
+    """Measured ÷ promised gain of each pair of factors, with its interval: 1 if the gains multiply."""
     shown = [r for r in rows if r["ratio"]]
     if not shown:
         return None
     titles = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all of them" for r in shown]
-    said = [f"{t} {fmt.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}" for t, r in zip(titles, shown)]
+    texts = [f"{t} {fmt.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}" for t, r in zip(titles, shown)]
 
     def plot(figure: Any) -> None:
         height = figure.get_size_inches()[1] * 72
@@ -99,7 +99,7 @@ def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None
         axes.set_xlabel("measured ÷ promised (1: the gains multiply)")
         axes.grid(axis="x")
 
-    return draw(name, (_WIDTH, (34 * len(shown) + 60) / 72), plot, f"Interactions. {'; '.join(said)}.")
+    return draw(name, (_WIDTH, (34 * len(shown) + 60) / 72), plot, f"Interactions. {'; '.join(texts)}.")
 
 
 def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> str | None:
@@ -113,11 +113,11 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
     shown = {title: rows for title, rows in shown.items() if rows}
     if not shown:
         return None
-    said = []
+    texts = []
     for title, rows in shown.items():
         ends = sorted(r["val_accuracy"][-1] for r in rows)
         reached = f"{fmt.accuracy(ends[0])} to {fmt.accuracy(ends[-1])}"
-        said.append(f"{fmt.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
+        texts.append(f"{fmt.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.145, 0.14, 0.83, 0.83))
@@ -147,14 +147,14 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
         axes.grid()
         axes.legend(handles=handles, loc="lower right")
 
-    return draw(name, (_WIDTH, 3.9), plot, f"Validation accuracy against training time. {'; '.join(said)}.")
+    return draw(name, (_WIDTH, 3.9), plot, f"Validation accuracy against training time. {'; '.join(texts)}.")
 
 
 def band(rows: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any, Any]:
     """Lowest, median and highest accuracy of several runs over their common time, in percent.
 
-    Between two validations a run is taken to go straight; nothing is said before the last run's first
-    validation, nor after the first run's end.
+    Runs are interpolated linearly between validations; the band begins at the last run's first validation and ends
+    at the first run's end.
     """
     begin = max(r["train_elapsed"][0] for r in rows)
     end = min(r["train_elapsed"][-1] for r in rows)
@@ -167,11 +167,11 @@ def repeats(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str
     """A dot for each repeat's time, a cross for each that failed, mean and interval of the median."""
     if not any(r["first"] for rows in groups.values() for r in rows):
         return None
-    said = []
+    texts = []
     for title, rows in groups.items():
         times = [r["first"]["train_seconds"] for r in rows if r["first"]]
         between = f"{fmt.duration(min(times))} to {fmt.duration(max(times))}" if times else "never"
-        said.append(f"{fmt.clean(title, 40)}: {between}, {len(times)} of {len(rows)} reached it")
+        texts.append(f"{fmt.clean(title, 40)}: {between}, {len(times)} of {len(rows)} reached it")
 
     def plot(figure: Any) -> None:
         height = figure.get_size_inches()[1] * 72
@@ -196,20 +196,20 @@ def repeats(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str
         axes.set_xlabel("seconds to the target (cross: ended without it)")
         axes.grid(axis="x")
 
-    return draw(name, (_WIDTH, (62 * len(groups) + 52) / 72), plot, f"Repeats. {'; '.join(said)}.")
+    return draw(name, (_WIDTH, (62 * len(groups) + 52) / 72), plot, f"Repeats. {'; '.join(texts)}.")
 
 
 def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | None:
     """Dollars (or, without prices, joules) to the target against seconds, a point for each recipe and machine.
 
     Args:
-        entries: ``{"name", "seconds", "usd", "joules"}``; those without a figure are left out.
+        entries: ``{"name", "seconds", "usd", "joules"}``; those without a figure are omitted.
     """
     unit = "usd" if any(e.get("usd") is not None for e in entries) else "joules"
     shown = [e for e in entries if e.get(unit) is not None and e.get("seconds") is not None]
     if not shown:
         return None
-    said = [f"{fmt.clean(e['name'], 40)}: {e[unit]:.3g} {unit} in {fmt.duration(e['seconds'])}" for e in shown]
+    texts = [f"{fmt.clean(e['name'], 40)}: {e[unit]:.3g} {unit} in {fmt.duration(e['seconds'])}" for e in shown]
     best = {min(shown, key=lambda e: e[key])["name"] for key in (unit, "seconds")}
 
     def plot(figure: Any) -> None:
@@ -228,7 +228,7 @@ def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | 
         axes.set_ylabel("US dollars" if unit == "usd" else "joules")
         axes.grid()
 
-    return draw(name, (_WIDTH, 3.6), plot, f"Cost against time to the target. {'; '.join(said)}.")
+    return draw(name, (_WIDTH, 3.6), plot, f"Cost against time to the target. {'; '.join(texts)}.")
 
 
 def _pct(r: Mapping[str, Any]) -> list[float]:

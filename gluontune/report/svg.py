@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Role: marker colour. Black and white are avoided: matplotlib leaves out what equals SVG's defaults.
+# Role: marker colour. Not black or white: matplotlib omits values that equal SVG's defaults.
 INK = {"fg": "#010203", "muted": "#040506", "grid": "#070809", "panel": "#0a0b0c"}
 SERIES = tuple(f"#1020{n:02x}" for n in range(8))  # --c0 … --c7: Okabe and Ito's palette, in style.css
 ON_SERIES = tuple(f"#1021{n:02x}" for n in range(8))  # --i0 … --i7: ink that reads on each of them
@@ -54,10 +54,10 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
     """Draw one figure.
 
     Args:
-        name: of the figure on its page; it keeps the ids of several figures apart.
+        name: of the figure on its page; prefix of its ids.
         size: width and height in inches; one inch is 72 CSS pixels before the page scales it.
         plot: draws on the ``matplotlib.figure.Figure`` that it is given.
-        alt: what the figure shows, for who cannot see it.
+        alt: a description of the figure, for who cannot see it.
 
     Returns:
         an ``<svg>`` element for HTML.
@@ -78,10 +78,10 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
 
 
 def standalone(element: str) -> str:
-    """An ``<svg>`` of :func:`draw` as a file of its own, which follows its reader's light or dark theme.
+    """An ``<svg>`` of :func:`draw` as a file, which follows its reader's light or dark theme.
 
     Args:
-        element: what :func:`draw` gave.
+        element: of :func:`draw`.
     """
     css = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
     themes = css[css.index(":root") : css.index("* {")]
@@ -94,15 +94,15 @@ def standalone(element: str) -> str:
 
 
 def label(text: str) -> str:
-    """A legend's label: matplotlib passes over those that start with an underscore."""
+    """A legend's label; matplotlib ignores those that start with an underscore."""
     return f"\u200b{text}" if text.startswith("_") else text
 
 
 def _fit_ticks(figure: Any) -> None:
-    """No label of a tick lies over its neighbour's or leaves the figure.
+    """Prevent overlaps of tick labels, and labels outside of the figure.
 
-    Matplotlib spaces ticks as if each label were three figures wide: of longer ones fewer stand side by side. A tick
-    may stand at the very end of its axis: its label then turns inwards.
+    Matplotlib spaces ticks for labels of three digits: for longer ones, the number of ticks is reduced. The label of a
+    tick at the end of its axis is aligned inwards.
     """
     from matplotlib.ticker import AutoLocator, MaxNLocator
 
@@ -130,9 +130,9 @@ def _keep_inside(figure: Any, axes: Any) -> None:
 
 
 def _themed(document: str, name: str, alt: str) -> str:
-    """Cut matplotlib's document down to an element that may stand beside others in one HTML page."""
+    """Reduce matplotlib's document to an element for an HTML page with other figures."""
     root = ET.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", document))
-    # 'xlink:href' and the SVG namespace are implied in HTML; foreign namespaces only cost bytes there.
+    # HTML implies 'xlink:href' and the SVG namespace.
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag.endswith("metadata"):

@@ -14,12 +14,12 @@ from gluontune.report.read import Source, check_ladder, check_row, reason_of, ro
 from gluontune.report.sentence import ladder_sentence
 from gluontune.report.study import text_table
 
-# Columns of the terminal from which there is room for accuracy and utilization, and for intervals, too.
+# Widths of the terminal from which on accuracy and utilization, intervals, and predictions are shown.
 _MEDIUM, _WIDE, _WIDEST = 76, 100, 118
 
 
 class _Ladder:
-    """Chooses its columns by the width that the console gives it."""
+    """The ladder's table, with columns for the console's width."""
 
     def __init__(self, rows: Sequence[dict[str, Any]], unit: str, best: str | None, again: Sequence[str]):
         self.rows, self.unit, self.best, self.again = rows, unit, best, again
@@ -114,7 +114,7 @@ def _headings(unit: str, wide: bool) -> list[str]:
 
 
 def verdict_text(row: Mapping[str, Any]) -> Text:
-    """What became of the rung, as a sign and fmt."""
+    """The outcome of a rung, with its sign."""
     word = fmt.outcome(row)
     if row["status"] == "ran" and word in ("start", "measured"):
         return Text(word)
@@ -125,16 +125,16 @@ def verdict_text(row: Mapping[str, Any]) -> Text:
 
 
 def _remarks(rows: Sequence[dict[str, Any]]) -> RenderResult:
-    """The reasons, below the table: they are sentences, and a column would break them to pieces."""
-    told = [
+    """The reasons and notes, as sentences below the table."""
+    texts = [
         (row["name"], sentence)
         for row in rows
         for sentence in [reason_of(row), *map(fmt.clean, row["notes"])]
         if sentence
     ]
-    if told:
+    if texts:
         yield Text("")
-    for name, reason in told:
+    for name, reason in texts:
         yield Text.assemble((f"{fmt.clean(name, 24)}: ", "bold"), reason)
 
 
@@ -165,7 +165,7 @@ def log_line(row: Mapping[str, Any], unit: str) -> str:
 
 
 def print_sources(console: Console, sources: Sequence[Source]) -> None:
-    """Print what was read: each ladder with its sentence, then the runs in one table.
+    """Print each ladder with its sentence, then the runs in one table, then the headlines of studies.
 
     Args:
         console: a ``rich`` console. sources: of :func:`collect`.
@@ -202,12 +202,10 @@ def summary(source: Source) -> dict[str, Any]:
     if source.ladder is not None:
         best = source.ladder["best"]
         return {
-            "path": str(source.path),
-            "kind": "ladder",
-            "complete": source.ladder["complete"],
+            "path": str(source.path), "kind": "ladder", "complete": source.ladder["complete"],
             "sentence": ladder_sentence(source.ladder),
             "best": {key: best.get(key) for key in ("name", "samples_per_sec", "speedup_vs_naive")},
-        }
+        }  # fmt: skip
     if source.study is not None:
         return {"path": str(source.path), "kind": source.study["key"], "sentence": source.study["headline"]}
     row = row_of(source.run, source.label, str(source.path)) if source.run is not None else {}

@@ -15,7 +15,7 @@ TITLES = {"this": "this recipe", "against": "the other recipe"}
 
 
 def titles(document: Mapping[str, Any]) -> dict[str, str]:
-    """How the recipes of a document are called: one that gluontune did not train goes by who did.
+    """The recipes' names in a report: one that gluontune did not train has its trainer's name.
 
     >>> titles({"given": {"trainers": {"against": "PyTorch compile"}}})["against"]
     'PyTorch compile'
@@ -30,7 +30,7 @@ def load_tta(path: str | Path) -> dict[str, Any]:
         path: the file or its folder.
 
     Raises:
-        GluontuneError: missing, not one, or of another schema version.
+        GluontuneError: missing, no ``tta.json``, or of another schema version.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -53,7 +53,7 @@ def load_tta(path: str | Path) -> dict[str, Any]:
 
 
 def check_comparable(other: Mapping[str, Any], where: str | Path, dataset: str, target: float) -> None:
-    """Refuse to show another result beside this one where the two did not ask the same.
+    """Refuse another result that differs in data set or target.
 
     Args:
         other: the other ``tta.json``. where: its file. dataset, target: of this one.
@@ -77,7 +77,7 @@ def check_comparable(other: Mapping[str, Any], where: str | Path, dataset: str, 
 
 
 def tta_sentence(document: Mapping[str, Any]) -> str:
-    """What was found, in a line."""
+    """The result in a line."""
     target, found = fmt.accuracy(document["given"]["target"]), document["summary"]["this"]
     times = found["train_seconds"]
     if not times["repeats"]:
@@ -131,7 +131,7 @@ def tta_table(document: Mapping[str, Any]) -> Any:
 
 
 def _repeat_cells(r: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:
-    """A repeat in the order of the tables' columns; ``named``: how the recipes are called."""
+    """A repeat in the order of the tables' columns; ``named``: names of the recipes."""
     first, held = r["first"], r["sustained"]
     return [
         named[r["recipe"]],
@@ -189,11 +189,11 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"{titles(document)[name]}: {'; '.join(parts)}")
     ratio = document["ratio"]
     if ratio and ratio["train_seconds"]:
-        said = [
+        texts = [
             f"{fmt.ratio_with_interval(ratio[key]['median'], ratio[key]['ci95'])} {what}"
             for key, what in (("train_seconds", "in training time"), ("wall_seconds", "all included"))
         ]
-        lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {'; '.join(said)}")
+        lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {'; '.join(texts)}")
     if ratio and ratio["pairs_without_a_time"]:
         lines.append(f"{ratio['pairs_without_a_time']} of {ratio['pairs']} pairs have no ratio: a run of them failed")
     if document["parity"] and document["parity"]["verdict"] != "too few repeats":
@@ -216,7 +216,7 @@ def _cost_entries(document: Mapping[str, Any], label: str = "") -> list[dict[str
 def finish_tta(
     document: dict[str, Any], folder: str | Path | None, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
 ) -> None:
-    """Give the document its sentence; write ``tta.json`` and ``tta.html`` where there is a folder.
+    """Add the document's sentence; write ``tta.json`` and ``tta.html`` if there is a folder.
 
     Args:
         beside: ``(label, document)`` of other results to show on the cost plot.
@@ -284,7 +284,7 @@ def _repeats_table(document: Mapping[str, Any]) -> dict[str, Any]:
         rows.append(row(*_repeat_cells(r, titles(document)), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"]))
     head = ["Recipe", "Seed", "Status", "Epochs", "Training s", "Sustained s", "All s", "Final accuracy"]
     caption = (
-        "Training is what counts. Sustained: from there to the end of the run no validation fell below the target. "
-        "All: with start, warm-up and validation, which also stand apart on the right."
+        "Training seconds count. Sustained: from there to the end of the run no validation fell below the target. "
+        "All: with start, warm-up and validation, whose own columns are on the right."
     )
     return table("The repeats", [*head, "Start s", "Warm-up s", "Validation s"], rows, caption)

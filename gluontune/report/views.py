@@ -1,4 +1,4 @@
-"""What the page's template shows, as plain values: every figure becomes words here, not in the template."""
+"""The values of the page's template: numbers are formatted here, not in the template."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Row = dict[str, Any]
 
 
 def ladder_view(ladder: Mapping[str, Any], label: str, key: str, folder: Path | None = None) -> dict[str, Any]:
-    """One ladder (checked by ``check_ladder``), ready for the template; ``key`` keeps ids apart.
+    """One ladder (of ``check_ladder``) for the template; ``key`` is the prefix of ids.
 
     Args:
-        folder: where the climb left ``best.py`` and ``best.yaml``.
+        folder: of ``best.py`` and ``best.yaml``.
     """
     rows = ladder["rungs"]
     unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
@@ -43,7 +43,7 @@ def ladder_view(ladder: Mapping[str, Any], label: str, key: str, folder: Path | 
 
 
 def _with_limits(shown: dict[str, Any], row: Row, machine: Mapping[str, Any]) -> dict[str, Any]:
-    """A rung's view with what the reader should know beside it: variants that failed, and what MXNet cannot do here."""
+    """A rung's view with notes on failed variants and on limits of MXNet on this CPU."""
     for variant in row["variants"]:
         if variant["status"] == "failed":
             why = fmt.clean(variant["reason"] or "no reason was given", 200)
@@ -53,11 +53,11 @@ def _with_limits(shown: dict[str, Any], row: Row, machine: Mapping[str, Any]) ->
     if not isinstance(flags, (list, str)):
         flags = []
     if row["name"] == "mixed-precision" and row["status"] == "ran" and "amx_bf16" in flags:
-        shown["why"].append(_AMX_SAYS)
+        shown["why"].append(_AMX_NOTE)
     return shown
 
 
-_AMX_SAYS = (
+_AMX_NOTE = (
     "This CPU has AMX, and MXNet 1.9.1 cannot use all of it: the oneDNN inside it is of 2021 and has no fast AMX path "
     "for narrow layers. On ResNet-20 and two such cores MXNet's bfloat16 reached 204 to 881 img/s where PyTorch "
     "reached 1,258."
@@ -208,35 +208,35 @@ def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
         (
             "Throughput",
             figures.throughput(f"{key}-throughput", rows, unit),
-            _BARS_SAY
-            + (_KEPT_SAY if ladder else "")
-            + (_PREDICTED_SAY if any(row["predicted"] for row in rows) else ""),
+            _BARS_CAPTION
+            + (_KEPT_CAPTION if ladder else "")
+            + (_PREDICTED_CAPTION if any(row["predicted"] for row in rows) else ""),
             [],
         ),
-        ("What each rung brought", figures.gains(f"{key}-gains", rows), _GAINS_SAY, []),
-        ("Where a step's time goes", figures.phases(f"{key}-phases", rows), _PHASES_SAY, legend),
+        ("What each rung brought", figures.gains(f"{key}-gains", rows), _GAINS_CAPTION, []),
+        ("Where a step's time goes", figures.phases(f"{key}-phases", rows), _PHASES_CAPTION, legend),
         (
             "Accuracy against time",
             figures.accuracy(f"{key}-accuracy", rows),
-            _CURVES_SAY + (" Dashed: not kept." if ladder else ""),
+            _CURVES_CAPTION + (" Dashed: not kept." if ladder else ""),
             [],
         ),
     ]
     return [{"title": t, "svg": svg, "caption": c, "legend": g} for t, svg, c, g in drawn if svg]
 
 
-_BARS_SAY = "Training throughput, loading included. Whiskers: 95 % interval."
-_KEPT_SAY = (
+_BARS_CAPTION = "Training throughput, loading included. Whiskers: 95 % interval."
+_KEPT_CAPTION = (
     " Blue: kept; grey: not kept. Dashed: naive. In brackets: the speed against naive measured in the same "
-    "minutes, which counts where the machine's own speed drifts."
+    "minutes, which is valid even if the machine's speed drifts."
 )
-_PREDICTED_SAY = " Hollow diamonds: predicted before it was measured."
-_GAINS_SAY = (
+_PREDICTED_CAPTION = " Hollow diamonds: predicted before it was measured."
+_GAINS_CAPTION = (
     "Measured in turn with the best rung before it. A whisker that crosses the dashed line shows no certain "
     "gain. Dots: kept; diamonds: not kept."
 )
-_PHASES_SAY = "Percent of one training step. A phase that shrinks gives its time to the others."
-_CURVES_SAY = "The clock counts training alone."
+_PHASES_CAPTION = "Percent of one training step. A phase that shrinks gives its time to the others."
+_CURVES_CAPTION = "The clock counts training alone."
 
 
 def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -246,9 +246,9 @@ def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
         if svg is None:
             continue
         steady = row["steadiness"]
-        said = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
-        said += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
-        values = [(title, fmt.number(steady.get(name)), form) for title, name, form in said]
+        forms = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
+        forms += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
+        values = [(title, fmt.number(steady.get(name)), form) for title, name, form in forms]
         caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
         if _score(steady):
             caption.insert(1, f"steadiness {_score(steady)}")

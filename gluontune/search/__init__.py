@@ -1,1 +1,1 @@
-"""What compares recipes: the ladder's climb, factors, time to accuracy, tuning, methods."""
+"""Comparison of recipes: the ladder's climb, factors, time to accuracy, tuning, methods."""

@@ -1,4 +1,4 @@
-"""Did a recipe lose accuracy, or is it noise? And what did it cost a job whose metric is a loss or an error?"""
+"""Loss of accuracy against noise, and loss of quality of a job whose metric is no accuracy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from gluontune.core.events import RungRow
 
 _USUAL = 0.015  # standard deviation of the accuracy of a short training over its seeds
-_KNOWN = 4  # degrees of freedom from which on the runs tell their own spread
-COLLAPSED = 0.10  # points that the whole interval lies below: no second run is needed to see that
+_KNOWN = 4  # degrees of freedom from which on the spread is estimated from the runs
+COLLAPSED = 0.10  # loss that needs no second run if the whole interval exceeds it
 
 
 @dataclass(frozen=True)
 class Loss:
-    """How much validation accuracy was lost: shares of 1, above 0 is a loss.
+    """The loss of validation accuracy: shares of 1, above 0 is a loss.
 
     Args:
         points: reference less candidate. low, high: its 95 % interval.
-        reference, accuracy: the means that were compared. runs: of the candidate.
+        reference, accuracy: the compared means. runs: of the candidate.
     """
 
     points: float
@@ -33,16 +33,16 @@ class Loss:
 
     def certain(self, allowed: float) -> bool:
         """Whether more than ``allowed`` was lost, and the interval excludes that nothing was."""
-        return not (self.points <= allowed or self.low <= 0)  # NaN is lost for certain
+        return not (self.points <= allowed or self.low <= 0)  # NaN counts as lost
 
     @property
     def collapsed(self) -> bool:
         return not self.low <= COLLAPSED
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """
-        >>> Loss(0.11, 0.05, 0.17, 0.70, 0.59, 1).words
+        >>> Loss(0.11, 0.05, 0.17, 0.70, 0.59, 1).sentence
         'validation accuracy 59.0 %, 11.0 points (95 %: 5.0 to 17.0) below the 70.0 % of the kept rungs'
         """
         bounds = f"(95 %: {100 * self.low:.1f} to {100 * self.high:.1f})"
@@ -53,13 +53,12 @@ class Loss:
 
 
 def loss_of(kept: Sequence[float], mine: Sequence[float], num_val: int | None) -> Loss:
-    """What a recipe's runs lost against those of the kept recipes.
+    """The loss of a recipe's runs against those of the kept recipes.
 
     Two kinds of noise count: the validation images are a sample (binomial), and two trainings of one recipe differ.
-    Where there are repeats, the spread between runs is known, and the larger of the two is taken (Student's interval,
-    pooled variance, never below the binomial one). Three runs or four do not tell their own spread: as long as they
-    agree, two trainings of one recipe are taken to differ by a point and a half. One run on each side has the binomial
-    interval alone.
+    Repeats give the spread between runs, and the larger of the two counts (Student's interval, pooled variance, never
+    below the binomial one). Three or four runs do not estimate their spread: as long as they agree, a standard
+    deviation of a point and a half is assumed. One run on each side has the binomial interval alone.
 
     Args:
         kept: final accuracies (0 … 1) of the reference. mine: of the candidate. num_val: validation images, if known.
@@ -91,7 +90,7 @@ def loss_of(kept: Sequence[float], mine: Sequence[float], num_val: int | None) -
 
 
 def newcombe(first: float, second: float, num: int) -> tuple[float, float]:
-    """95 % interval of the difference of two shares, each seen on ``num`` images: ``first`` less ``second``.
+    """95 % interval of the difference of two shares, each of ``num`` images: ``first`` less ``second``.
 
     Source: Newcombe, *Interval estimation for the difference between independent proportions*, Statistics in Medicine
     17 (1998), method 10: the squares of the distances to Wilson's bounds are added.
@@ -112,12 +111,12 @@ def _wilson(share: float, num: int, z: float = 1.959964) -> tuple[float, float]:
     return middle - reach, middle + reach
 
 
-_REMARK = 0.05  # of the kept rungs' value: a worse one is remarked upon
-_METRIC_COLLAPSED = 0.25  # so much worse cannot be one unlucky seed's
+_REMARK = 0.05  # of the kept rungs' value: a larger loss gets a note
+_METRIC_COLLAPSED = 0.25  # a larger loss is not explained by an unlucky seed
 
 
 def quality_of(row: Mapping[str, Any]) -> float | None:
-    """The last value of a row's metric; None: there is none, or it is an accuracy, which has a gate of its own.
+    """The last value of a row's metric; None if there is none, or if it is an accuracy, which has its own gate.
 
     >>> quality_of({"val_metric": {"name": "rmse", "mode": "min", "values": [2.0, 1.5]}})
     1.5
@@ -129,10 +128,10 @@ def quality_of(row: Mapping[str, Any]) -> float | None:
 
 
 def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Take a gain back where the job's metric has collapsed; whether that is so. A smaller loss is a note.
+    """Withdraw a gain if the job's metric collapsed. Returns whether it did. A smaller loss gets a note.
 
     Args:
-        row: of a rung that has been trained. rows: those before it.
+        row: of a trained rung. rows: those before it.
 
     >>> row = {"kept": True, "notes": [], "val_metric": {"name": "rmse", "mode": "min", "values": [2.0]},
     ...        "ratio_to_previous": {"median": 1.5}}
@@ -149,11 +148,11 @@ def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
     worse = float("inf") if value is None else sign * (value - reference) / max(abs(reference), 1e-12)
     shown = "not finite" if value is None else f"{value:.4g}"
     way = "smaller" if metric["mode"] == "min" else "larger"
-    words = f"{metric['name']} {shown}, and {reference:.4g} before it ({way} is better), at equal epochs"
+    text = f"{metric['name']} {shown}, and {reference:.4g} before it ({way} is better), at equal epochs"
     if not worse <= _METRIC_COLLAPSED and row["kept"]:
         speed = row["ratio_to_previous"] or {"median": 1.0}
-        row.update({"kept": False, "verdict": "hurt", "reason": f"{words} (throughput {speed['median']:.2f}×)"})
+        row.update({"kept": False, "verdict": "hurt", "reason": f"{text} (throughput {speed['median']:.2f}×)"})
         return True
     if not worse <= _REMARK:
-        row["notes"].append(f"{words}: one seed cannot tell whether that is noise")
+        row["notes"].append(f"{text}: one seed cannot tell whether that is noise")
     return False

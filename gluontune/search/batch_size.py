@@ -1,8 +1,8 @@
-"""Large batches, chosen by the seconds to the accuracy that the kept recipe reaches.
+"""Large batches, judged by the seconds to the accuracy of the kept recipes.
 
-Images a second say little here: a larger batch is a little faster and learns less from each image, and an optimizer
-that makes more of each step may be slower and still arrive first. So each candidate is trained, with a schedule fitted
-to its length, and counts by the time it took to reach the accuracy of the recipes kept so far.
+Throughput does not decide here: a larger batch is a little faster and learns less from each image, and an optimizer
+that learns more per step may be slower and still arrive first. So each candidate is trained, with a schedule fitted
+to its length, and judged by its time to the accuracy of the recipes kept so far.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gluontune.search.sequential import LOOKS, ratio_at_look
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
-SHORTER = 0.7  # of the length: what arrived is tried with so much less, until it does not arrive any more
-_WORTH = 1.05  # times less to the accuracy, as the slices promise: what cannot win that is not trained
-_SETTLE = 0.3  # of the free time, for making the winner's gain certain
+SHORTER = 0.7  # of the length, for the next attempt after one that reached the accuracy
+_WORTH = 1.05  # least gain in time, by the slices, for which a candidate is trained
+_SETTLE = 0.3  # of the free time, for more slices of the winner
 _SHORTENED = 2  # times at the most
 _PART = 0.6  # of the free time, for one training
 
 
 class Batches:
-    """The trainings of the large-batch rung; ``best`` is to beat, measured in the same contest as ``field``."""
+    """The trainings of the large-batch rung; ``best``, the recipe to beat, was measured in ``field``'s contest."""
 
     def __init__(
         self, row: RungRow, best: Contender, naive: Contender, field: Sequence[Contender], trainings: Trainings,
@@ -44,12 +44,12 @@ class Batches:
         self.added: list[Contender] = []  # started here, for a shorter length
 
     def promise(self, contender: Contender) -> Interval:
-        """Time of the best recipe ÷ time of this one, for their whole lengths, from the slices of both."""
+        """Time of the best recipe's training ÷ time of this one's, from the slices of both."""
         ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field), self.rounds.scatter)
         return stats.scaled(ratio, self.best.recipe.epochs / contender.recipe.epochs)
 
     def search(self) -> Contender | None:
-        """Train candidates until one arrives clearly earlier; return it, or None. The row says what was seen."""
+        """Train candidates until one reaches the accuracy; return it, or None. The row gets the results."""
         if self.target is None:
             return None
         ran = [c for c in self.field if c.failure is None and c.rates and c.cut is None]
@@ -72,7 +72,7 @@ class Batches:
         self.rounds.progress(self.row["name"], "training", 0.0, text)
 
     def _try(self, contender: Contender) -> bool:
-        """Train one; whether it arrived."""
+        """Train one. Returns whether it reached the accuracy."""
         self._tell(f"training {contender.label} for {contender.recipe.epochs:g} epochs")
         try:
             result = self.trainings.train(self.row, contender, part=_PART)
@@ -95,7 +95,7 @@ class Batches:
         return arrived
 
     def _shorten(self, winner: Contender) -> None:
-        """The same with a shorter schedule, as long as it arrives and there is time."""
+        """Train the winner with shorter schedules, as long as it reaches the accuracy and there is time."""
         base, samples = winner, self.trainings.results.document.get("samples_per_epoch") or 0
         for _ in range(_SHORTENED):
             epochs = round(base.recipe.epochs * SHORTER, 3)
@@ -110,7 +110,7 @@ class Batches:
             base = shorter
 
     def _settle(self, winner: Contender) -> None:
-        """More slices of the winner and the best, in turn, until it is certain that the winner arrives earlier."""
+        """Measure more slices of the winner and the best, in turn, until the winner's gain is certain."""
         self._tell(f"measuring {winner.label} beside the recipe before it")
         budget, best = self.trainings.budget, self.best
         until = budget.spent_s + _SETTLE * max(0.0, budget.free_s)
@@ -123,11 +123,11 @@ class Batches:
             if best.failure is not None or winner.failure is not None:
                 return
 
-    def _note(self, contender: Contender, told: str | None) -> None:
+    def _note(self, contender: Contender, text: str | None) -> None:
         for entry, candidate in zip(self.row["variants"], self.field):
             if candidate is contender:
-                entry["reason"] = told or entry["reason"]
-                if told is None:
+                entry["reason"] = text or entry["reason"]
+                if text is None:
                     last = self.found[-1]
                     entry["accuracy"], entry["epochs"] = last["accuracy"], last["epochs"]
                     entry["seconds_to_accuracy"] = last["seconds"] if last["arrived"] else None
@@ -154,16 +154,16 @@ class Batches:
         found.update(seconds=arrived["seconds"], ratio=ratio)
         row["verdict"] = verdict_of(ratio)
         row["kept"] = row["verdict"] == "helped"
-        said = f"{ratio['median']:.2f}× less time {stats.around(ratio)} to {goal} accuracy"
-        row["reason"] = None if row["kept"] else f"{said} than the recipe before it: not certain"
+        text = f"{ratio['median']:.2f}× less time {stats.around(ratio)} to {goal} accuracy"
+        row["reason"] = None if row["kept"] else f"{text} than the recipe before it: not certain"
         if row["kept"]:
-            row["notes"].append(f"{said}: {self.winner.label}, {100 * arrived['accuracy']:.1f} %")
+            row["notes"].append(f"{text}: {self.winner.label}, {100 * arrived['accuracy']:.1f} %")
 
     def found_of(self, contender: Contender) -> dict[str, Any]:
         return next(f for f in reversed(self.found) if f["label"] == contender.label)
 
     def enter(self) -> None:
-        """Make the winner the row's choice; a length that was tried here becomes a variant of its own."""
+        """Make the winner the row's choice; a shorter length becomes a variant of its own."""
         winner = self.winner
         if winner is None:
             return

@@ -1,4 +1,4 @@
-"""What a climb leaves in the user's hand: ``best.yaml``, and ``best.py``, a plain script with the kept changes."""
+"""The files of a climb's best recipe: ``best.yaml``, and ``best.py``, a script with the kept changes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gluontune.recipe import Recipe
 from gluontune.search.revisit import AGAIN
 
 _WIDTH = 1 << 20  # of a line of YAML
-#: Of the climb, not of the job: a quick climb's one epoch of the sample must not become somebody's recipe.
-_OF_THE_CLIMB = ("train_samples", "val_samples", "seconds", "target_accuracy")
+#: Fields of the climb, not of the job: they do not belong into somebody's recipe.
+_CLIMB_FIELDS = ("train_samples", "val_samples", "seconds", "target_accuracy")
 
 
-def hand_over(document: Mapping[str, Any], folder: Path, step: str = "usual") -> dict[str, str | None] | None:
-    """Write ``best.yaml``, and ``best.py`` where a script of one process can be written.
+def write_best(document: Mapping[str, Any], folder: Path, step: str = "usual") -> dict[str, str | None] | None:
+    """Write ``best.yaml``, and ``best.py`` if a script can train the recipe.
 
-    What an earlier climb has left there, and this one does not write, becomes ``best.previous.yaml`` and
-    ``best.previous.py``: nobody should take it for what was found now.
+    Files of an earlier climb that this one does not replace become ``best.previous.yaml`` and ``best.previous.py``, so
+    that nobody takes them for this climb's.
 
     Args:
-        step: the kind of the job's training step, as ``Site`` has it.
+        step: the kind of the job's training step, see ``Site``.
 
     Returns:
-        ``{"yaml", "script", "reason"}``: names, and why there is no script; None where nothing is better than naive.
+        ``{"yaml", "script", "reason"}``: names, and the reason for no script; None if naive is the best.
     """
     if document["best"] is None or document["best"]["name"] == "naive":
         set_aside(folder / "best.yaml")
@@ -70,57 +70,57 @@ def _no_script(best: Recipe, step: str) -> str | None:
 
 
 def changed_fields(document: Mapping[str, Any]) -> dict[str, str]:
-    """Each field that the climb changed, with what its rung brought here: one line, which stands in comments."""
-    said: dict[str, str] = {}
+    """Each field that the climb changed, with its rung's gain: one line, for comments."""
+    gains: dict[str, str] = {}
     for row in document["rungs"]:
         if not row["kept"] or row["name"] == "naive":
             continue
         by_time = (row.get("seconds_to_accuracy") or {}).get("ratio")
         ratio = by_time or row["ratio_to_previous"]
         what = "less time to the accuracy" if by_time else "the speed"
-        told = f"{row['name']}: {ratio['median']:.2f}x {what} here" if ratio else row["name"]
-        said.update(dict.fromkeys(row["changes"], clean(told)))
+        text = f"{row['name']}: {ratio['median']:.2f}x {what} here" if ratio else row["name"]
+        gains.update(dict.fromkeys(row["changes"], clean(text)))
     for answer in document.get("revisited") or ():
         if answer["adopted"] and answer["kind"] == AGAIN:
-            told = f"{answer['rung']}: {answer['ratio']['median']:.2f}x the speed here, on top of the rest"
-            said.update(dict.fromkeys(answer["changes"], clean(told)))
+            text = f"{answer['rung']}: {answer['ratio']['median']:.2f}x the speed here, on top of the rest"
+            gains.update(dict.fromkeys(answer["changes"], clean(text)))
         elif answer["adopted"]:
             for field in answer["changes"]:
-                said.pop(field, None)
-    return said
+                gains.pop(field, None)
+    return gains
 
 
 def best_yaml(document: Mapping[str, Any]) -> str:
-    """The recipe that won, with what each change brought; fields of the climb itself are left out, and that is said."""
+    """The best recipe as YAML with the gain of each change; fields of the climb itself are left out."""
     best, base = Recipe.from_dict(document["best"]["recipe"]), Recipe.from_dict(document["base_recipe"])
     naive = next(
         (Recipe.from_dict(r["recipe"]) for r in document["rungs"] if r["name"] == "naive" and r["recipe"]), base
     )
-    said, usual = changed_fields(document), Recipe()
+    gains, usual = changed_fields(document), Recipe()
     lines = [
-        "# What gluontune ladder found fastest on this machine. Train with it: gluontune train --recipe best.yaml",
+        "# The fastest recipe of gluontune ladder on this machine. Train with it: gluontune train --recipe best.yaml",
         f"# The climb trained {naive.epochs:g} epoch(s) of {clean(document['dataset']['name'])}; its length is left"
         " out: give yours by --epochs.",
     ]
     for name, value in best.to_dict().items():
-        if name in _OF_THE_CLIMB or (name == "dataset" and value == "sample" and best.job is None):
+        if name in _CLIMB_FIELDS or (name == "dataset" and value == "sample" and best.job is None):
             continue
         if name == "epochs":
             if value != naive.epochs:
                 share = value / naive.epochs
-                lines.append(f"# Its epochs were {share:.2f} of the naive script's: {said.get(name, 'large-batch')}")
+                lines.append(f"# Its epochs were {share:.2f} of the naive script's: {gains.get(name, 'large-batch')}")
                 lines.append(f"epochs: {round(share * base.epochs, 3):g}")
             continue
-        if name in said or value != usual.to_dict()[name]:
-            plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).replace("\n...", "").strip()
-            if "\n" in plain:  # a text of several lines: escaped, it is one
-                plain = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH, default_style='"').strip()
-            lines.append(f"{name}: {plain}  # {said[name]}" if name in said else f"{name}: {plain}")
+        if name in gains or value != usual.to_dict()[name]:
+            scalar = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).replace("\n...", "").strip()
+            if "\n" in scalar:  # escaped, a text of several lines is one line
+                scalar = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH, default_style='"').strip()
+            lines.append(f"{name}: {scalar}  # {gains[name]}" if name in gains else f"{name}: {scalar}")
     return "\n".join(lines) + "\n"
 
 
 def best_script(document: Mapping[str, Any]) -> str:
-    """A Gluon training script of the best recipe: pieces of gluontune, none of its training loop."""
+    """A Gluon training script of the best recipe, with its own loop around gluontune's parts."""
     best = Recipe.from_dict(document["best"]["recipe"]).resolved()
     accumulated = best.accumulate > 1
     return _filled(
@@ -133,18 +133,18 @@ def best_script(document: Mapping[str, Any]) -> str:
 
 
 def job_script(document: Mapping[str, Any]) -> str:
-    """The same for a job file: its net, data, loss and metric, and ``gt.tuned`` with ``best.yaml`` around them."""
-    best, said = Recipe.from_dict(document["best"]["recipe"]).resolved(), changed_fields(document)
-    changes = "".join(f"#   {clean(field)}: {told}\n" for field, told in said.items()) or "#   none\n"
-    return _filled("best_job.py", best, said, changes=changes, job=str(Path(str(best.job)).resolve()))
+    """The script of a job file: its net, data, loss and metric, and ``gt.tuned`` with ``best.yaml``."""
+    best, gains = Recipe.from_dict(document["best"]["recipe"]).resolved(), changed_fields(document)
+    changes = "".join(f"#   {clean(field)}: {gain}\n" for field, gain in gains.items()) or "#   none\n"
+    return _filled("best_job.py", best, gains, changes=changes, job=str(Path(str(best.job)).resolve()))
 
 
-def _filled(name: str, best: Recipe, said: Mapping[str, str], **values: Any) -> str:
+def _filled(name: str, best: Recipe, gains: Mapping[str, str], **values: Any) -> str:
     import jinja2
 
     def why(*names: str) -> str:
-        told = dict.fromkeys(said[name] for name in names if name in said)
-        return f"  # {'; '.join(told)}" if told else ""
+        texts = dict.fromkeys(gains[name] for name in names if name in gains)
+        return f"  # {'; '.join(texts)}" if texts else ""
 
     env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=best.num_devices))
     environment = jinja2.Environment(

@@ -1,4 +1,4 @@
-"""Time: how long a ladder may take, and what a climb may still spend, and on what."""
+"""The time budget of a climb and its distribution over rungs, trainings and the proof."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from gluontune.core.errors import UsageError
 
-PROOF = 0.22  # of the budget at most, kept back for the proof at the end
+PROOF = 0.22  # of the budget at most, reserved for the proof at the end
 NAIVE = 0.11  # of the budget, for one training of the naive script
-PATIENCE = 0.05  # of the budget, for waiting until others leave the machine alone
-#: What a rung is worth in time beside the others. Large batches are trained, each candidate for itself.
+PATIENCE = 0.05  # of the budget, for waiting until background load ends
+#: Relative time of a rung; 1.0 by default. Each candidate of large-batch is trained.
 WEIGHTS = {
     "multi-worker": 1.3, "records": 1.2, "hybridized": 1.8, "mixed-precision": 2.5, "large-batch": 4.0,
     "multi-device": 3.0, "modern-engine": 2.0, "methods": 4.0,
 }  # fmt: skip
-#: Of a rung's share, what may go to slices; the rest is for its training, where its accuracy is in question.
+#: Part of a rung's share for slices; the rest is for its training, if its accuracy is in question.
 _LOOK_BACK = {"mixed-precision": 0.5, "large-batch": 0.3, "multi-device": 0.4, "modern-engine": 0.5, "methods": 0.3}
 _STARTING = 0.5  # of a rung's share, for starting its variants
-FEWEST_UPDATES = 40  # a training of fewer shows nothing about accuracy
+FEWEST_UPDATES = 40  # a shorter training shows nothing about accuracy
 #: A schedule is made no shorter than this: with 41 updates Muon ended between 52 and 76 %, with 51 at 75 to 78 %.
 SHORTEST_UPDATES = 50
 
@@ -30,7 +30,7 @@ class Pace:
     """How long a ladder may take.
 
     Args:
-        rounds: slices of each contender, where something else than a climb measures by this pace.
+        rounds: slices of each contender, in studies other than a climb.
         slice_s: seconds of a slice. epochs: of a training. budget_s: seconds of the whole climb.
         name: ``quick``, ``full`` or another.
     """
@@ -42,21 +42,21 @@ class Pace:
     budget_s: float = 300.0
 
 
-FEW_VALIDATE = 2000  # images that a short climb validates on
+FEW_VALIDATE = 2000  # validation images of a short climb
 QUICK = Pace("quick", rounds=9, slice_s=0.3, epochs=1, budget_s=300.0)
 FULL = Pace("full", rounds=12, slice_s=1.0, epochs=2, budget_s=3600.0)
 
 
 class BudgetSpent(Exception):
-    """The time that something was given is over."""
+    """The time of a task is over."""
 
 
 class Budget:
-    """The remaining seconds of a climb, dealt out to its rungs.
+    """The remaining seconds of a climb, and the share of each rung.
 
     Args:
-        total_s: what was promised, seconds.
-        clock: seconds that only grow.
+        total_s: of the whole climb, seconds.
+        clock: a monotonic clock, seconds.
 
     >>> now = [0.0]
     >>> budget = Budget(100.0, clock=lambda: now[0])
@@ -82,38 +82,38 @@ class Budget:
 
     @property
     def free_s(self) -> float:
-        """What is left without what is kept back for the proof."""
+        """The time left, less the time reserved for the proof."""
         return self.left_s - self.reserved_s
 
     def release_proof(self) -> None:
-        """The proof begins (or nothing is to be proven): nothing is kept back any more."""
+        """Stop reserving time: the proof begins, or there is nothing to prove."""
         self.reserved_s = 0.0
 
     def share_s(self, rung: str, still: Sequence[str]) -> float:
-        """Seconds of one rung, among those that still come (itself included)."""
+        """Seconds of one rung, among the remaining ones (itself included)."""
         names = [*still, *([] if rung in still else [rung])]
-        whole = sum(WEIGHTS.get(name, 1.0) for name in names) + 1.0  # one part for asking again at the end
+        whole = sum(WEIGHTS.get(name, 1.0) for name in names) + 1.0  # one part for the revisit at the end
         return max(0.0, self.free_s) * WEIGHTS.get(rung, 1.0) / whole
 
     def slices_s(self, rung: str, still: Sequence[str], starting_s: float = 0.0) -> float:
-        """The part of a rung's share that measuring its variants may take, once they started, after ``starting_s``."""
+        """The part of a rung's share for measuring its variants after their start, which takes ``starting_s``."""
         return max(0.0, self.share_s(rung, still) - starting_s) * _LOOK_BACK.get(rung, 1.0)
 
     def variants(self, rung: str, still: Sequence[str], starts_s: float) -> int:
-        """How many variants of a rung there is time to start, at ``starts_s`` seconds each; two at the least."""
+        """The number of variants that there is time to start, at ``starts_s`` seconds each; at least two."""
         part = min(_STARTING, _LOOK_BACK.get(rung, 1.0))
         return max(2, int(part * self.share_s(rung, still) / starts_s))
 
     def reserve(self, seconds: float) -> None:
-        """What the proof will take is known better by now."""
+        """Update the time reserved for the proof."""
         self.reserved_s = min(PROOF * self.total_s, seconds)
 
     def affords(self, seconds: float, part: float = 1.0) -> bool:
-        """Whether ``part`` of the free time is enough for something that takes ``seconds``."""
+        """Whether ``seconds`` fit into ``part`` of the free time."""
         return seconds <= part * self.free_s
 
     def wait(self, disturbed: Callable[[], bool], sleep: Callable[[float], None] | None = None) -> bool:
-        """Wait while the machine is disturbed, as long as patience lasts (over the whole climb); whether it is calm."""
+        """Wait while the machine is disturbed, at most ``PATIENCE`` of the climb. Returns whether it is calm."""
         while disturbed():
             if self._patience_s <= 0 or self.free_s <= 0:
                 return False
@@ -137,10 +137,10 @@ class Budget:
 def fit_epochs(
     epochs: float, *, batches_per_epoch: int, step_s: float, validation_s: float, budget_s: float
 ) -> float | None:
-    """Epochs of a training that takes no longer than its part of the budget; None where too few steps are left.
+    """Epochs of a training that fit into its part of the budget; None if they are too few steps.
 
     Args:
-        epochs: what was asked for. step_s: seconds of one step. validation_s: seconds of one validation.
+        epochs: requested. step_s: seconds of one step. validation_s: seconds of one validation.
         budget_s: the whole budget of the climb.
 
     >>> fit_epochs(1.0, batches_per_epoch=156, step_s=0.15, validation_s=3.0, budget_s=300)

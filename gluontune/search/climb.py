@@ -16,7 +16,7 @@ from gluontune.search.batch_size import Batches
 from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.judge import choose, compare, judge, judge_accuracy, next_best
 from gluontune.search.measure import Contender
-from gluontune.search.parts_alone import compare_counts, look_into, note, predict
+from gluontune.search.parts_alone import compare_counts, note, predict, step_shares
 from gluontune.search.proof import finish
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.revisit import revisit
@@ -27,8 +27,8 @@ from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
 _FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
-_LEAST_S = 6.0  # a rung is not begun with less
-_SLOWER, _BETWEEN_S = 1.1, 4.0  # times and seconds that the proof may take more than the slices promise
+_LEAST_S = 6.0  # free seconds that a rung needs to begin
+_SLOWER, _BETWEEN_S = 1.1, 4.0  # factor and seconds by which the proof may exceed the slices' prediction
 
 
 def climb(
@@ -43,26 +43,26 @@ def climb(
     time_limit: float = 600.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """Climb the ladder with one job, within a time, and return what ``ladder.json`` holds.
+    """Climb the ladder with one job, within a time, and return the document of ``ladder.json``.
 
-    Time goes where it decides something: a clear contest ends after four slices of each variant, one that is not after
-    up to 36 (:mod:`gluontune.search.sequential` holds the error); trainings are made where they can change a verdict
-    (:mod:`gluontune.search.trainings`). What the time does not suffice for is said, never guessed.
+    Time is spent where it decides something: a clear contest ends after four slices of each variant, an unclear one
+    after up to 36 (:mod:`gluontune.search.sequential` controls the error); trainings are made where they can change a
+    verdict (:mod:`gluontune.search.trainings`). The document names everything that there was no time for.
 
     Args:
-        recipe: the naive script; every rung changes it further. Its ``epochs`` count, as far as the budget allows.
+        recipe: the naive script, which the rungs change. Its ``epochs`` are shortened if the budget requires it.
         out: folder for ``ladder.json`` and the rungs' RunResults; written after each rung.
         pace: ``QUICK`` or ``FULL``.
         budget_s: seconds that the climb may take; None takes the pace's.
-        rungs: names of the rungs to climb; by default all, but for those of another pace. ``naive`` is always climbed.
-        resume: go on with what ``out`` holds from an interrupted climb of the same recipe; the budget begins anew.
+        rungs: names of the rungs to climb; by default all of this pace. ``naive`` is always climbed.
+        resume: go on with an interrupted climb of the same recipe in ``out``; the budget begins anew.
         on_event: called with the events that the live table shows.
         time_limit: seconds after which a silent training process counts as hung.
         clock: seconds that only grow, for tests.
 
     Raises:
-        GluontuneError: the data set cannot be opened, the folder cannot be written, there is nothing
-            to resume. A rung that fails is a row, never an exception.
+        GluontuneError: the data set cannot be opened, the folder cannot be written, nothing to resume. A failed rung
+            is a row, never an exception.
 
     >>> import gluontune as gt
     >>> naive = gt.Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
@@ -90,7 +90,7 @@ def climb(
 
 
 class _Climber:
-    """One climb: the contenders that live from rung to rung, and the results that are kept."""
+    """One climb: the contenders that stay alive from rung to rung, and the results."""
 
     def __init__(
         self, recipe: Recipe, results: ResultsStore, pace: Pace, budget: Budget, names: list[str], tell: OnLadderEvent,
@@ -143,7 +143,7 @@ class _Climber:
             self.tell({"event": "rung-end", "row": row})
         if self.best is not None and self.naive.failure is None:
             if self.best is self.naive:
-                self.budget.release_proof()  # what is there to prove must be found first
+                self.budget.release_proof()  # nothing to prove yet
             self.best = revisit(self.best, self.naive, self.site, self.trainings, self.rounds)
         self.best = finish(self.naive, self.best, self.site, self.trainings, self.rounds)
         document["complete"] = True
@@ -154,7 +154,7 @@ class _Climber:
             assert row["recipe"] is not None, "what was kept has a recipe"
             label = "naive" if row["name"] == "naive" else "best"
             self.best = Contender(Recipe.from_dict(row["recipe"]), label, self.time_limit)
-            if label == "naive":  # at the length that fitted into the budget then
+            if label == "naive":  # at the length that fitted into that budget
                 self.naive = self.best
         self.tell({"event": "rung-end", "row": row})
 
@@ -194,7 +194,7 @@ class _Climber:
             self._reserve()
 
     def _affordable(self, row: RungRow, variants: list[Variant]) -> list[Variant]:
-        """Those of a rung's variants that there is time to start; the row names the others."""
+        """The variants that there is time to start; the row names the others."""
         most = self.budget.variants(row["name"], self.still, self.rounds.starts_s)
         kept = sorted(variants, key=lambda variant: variant.rank)[:most]
         left = [variant.label for variant in variants if variant not in kept]
@@ -203,14 +203,14 @@ class _Climber:
         return [variant for variant in variants if variant in kept]
 
     def _possible(self, names: list[str]) -> list[str]:
-        """The rungs that still need time: those that this machine or job rules out need none."""
+        """The rungs that still need time: those that this machine or job can run."""
         if self.best is None:
             return names
         base = self.best.recipe
         return [name for name in names if RUNGS[name].requires(base, self.site) is None]
 
     def _reserve(self) -> None:
-        """What the proof needs: one training of each, and some seconds between them."""
+        """Reserve time for the proof: one training of each, and some seconds between them."""
         assert self.best is not None
         needs = self.trainings.seconds_of(self.naive) + self.trainings.seconds_of(self.best)
         self.budget.reserve(_SLOWER * needs + _BETWEEN_S)
@@ -240,10 +240,10 @@ class _Climber:
         return winner or fastest
 
     def _count_devices(self, row: RungRow) -> None:
-        """Which number of devices is best, and where the steps of the others go."""
+        """Enter the best number of devices, and the parts of the others' steps."""
         assert self.best is not None
         self.rounds.progress(row["name"], "measuring", 1.0, "exchange and loader alone")
-        shares = {c.label: look_into(c) for c in self.field if c.failure is None}
+        shares = {c.label: step_shares(c) for c in self.field if c.failure is None}
         found = compare_counts(self.best, self.field, shares, bool(self.site.gpus))
         if found is not None:
             row["devices"] = found
@@ -253,7 +253,7 @@ class _Climber:
         self._measure(row, [self.naive])
         if self.naive.failure is not None:
             raise self.naive.failure
-        self.trainings.look_at(self.naive)
+        self.trainings.probe(self.naive)
         self.naive = self.trainings.fit_length(row, self.naive)
         self.recipe = self.naive.recipe
         compare(row, [self.naive], RUNGS["naive"].variants(self.recipe, self.site), self.naive, None)
@@ -279,7 +279,7 @@ class _Climber:
 
     @property
     def site(self) -> Site:
-        """The machine and the job, as the naive process found them; guessed where it never started."""
+        """The machine and the job, as the naive process reported them; guessed if it never started."""
         if self._site is None:
             self.naive.launch()  # a resumed climb has no naive process yet
             self.naive.warm_up(self.pace.slice_s)

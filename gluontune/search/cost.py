@@ -1,4 +1,4 @@
-"""Prices and energy: dollars and joules to an accuracy. No price is built in: prices grow stale."""
+"""Prices and energy: dollars and joules to an accuracy. No price is built in, because prices change."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EXAMPLE = "prices: [{machine: my-server, usd_per_hour: 0.34, date: 2026-01-31, s
 def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
     """One machine's price, ``{"machine", "usd_per_hour", "date", "source"}``, from a table in YAML.
 
-    A price without date (``yyyy-mm-dd``) and source (where it was read) cannot be judged: both are asked for.
+    Each price needs its date (``yyyy-mm-dd``) and its source, so that a reader can judge it.
 
     Args:
-        path: the table. machine: which entry; may be left out where there is one alone.
+        path: the table. machine: of the entry; may be omitted for a table of one.
 
     Raises:
         GluontuneError: the file cannot be read.
@@ -80,7 +80,7 @@ def _checked(entry: Any, where: str) -> dict[str, Any]:
 
 
 def usd(price: Mapping[str, Any] | None, seconds: float | None) -> float | None:
-    """What a machine of this price costs for so many seconds; None if one of them is not known.
+    """The cost of a machine for so many seconds; None if the price or the time is unknown.
 
     >>> usd({"usd_per_hour": 0.36}, 100.0)
     0.01
@@ -106,9 +106,9 @@ def gpu_joules(utilization: Mapping[str, Any], until_s: float) -> float | None:
 
 
 class PackageEnergy:
-    """Energy of the CPU packages by Linux's powercap counters (RAPL), for the whole machine.
+    """Energy of the machine's CPU packages, by Linux's powercap counters (RAPL).
 
-    Most machines let root alone read them, and virtual machines have none: then :meth:`joules` is None.
+    :meth:`joules` is None where only root can read them, and on virtual machines, which have none.
 
     >>> PackageEnergy("/nonexistent").joules() is None
     True
@@ -130,7 +130,7 @@ class PackageEnergy:
         return found if found and len(found) == len(self._zones) else None
 
     def joules(self) -> float | None:
-        """Joules since this object was made; call it at least once a minute, because the counters wrap."""
+        """Joules since the object was created; call it at least once a minute, because the counters wrap."""
         now = self._read()
         if now is None or self._last is None:
             return None

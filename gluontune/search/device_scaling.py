@@ -1,4 +1,4 @@
-"""Measuring what the scaling model needs, and what it then expects of more devices."""
+"""Measures the scaling model's inputs and predicts the throughput of more devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = 1
 DEVICES = (8, 64, 512)
 BANDWIDTHS = (1.25, 12.5, 50.0)  # GB/s: 10, 100 and 400 Gbit/s
 
-_WINDOWS = 12  # of steps, whose times stand for those of the devices
+_WINDOWS = 12  # of steps; their times stand for those of the devices
 _WINDOW_S = 0.25
 _NOTE = (
     "This is a model, not a measurement: step, input and exchange times measured here, carried over to machines "
@@ -38,22 +38,22 @@ def scale(
     say: Callable[[str], None] = lambda line: None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Measure one device with ``recipe`` here, and say what the model expects of many.
+    """Measure one device with ``recipe``, and predict the throughput of many by the scaling model.
 
     Args:
-        recipe: what each device trains; its batch stays (weak scaling).
+        recipe: of each device; its batch stays (weak scaling).
         devices: numbers of devices. bandwidths: GB/s of each device's connection, one direction.
         latency_us: of a message. overhead_ms: of an exchange. servers: of the parameter server; None: one for each
-            device, as clusters run it. hidden: share of the exchange behind the backward pass.
-        shared_loader: samples a second that one common source (file server) gives to all devices; None: no limit.
-        say: called with a line about what is going on. time_limit: seconds of silence after which a run counts as hung.
+            device, as in clusters. hidden: share of the exchange that overlaps the backward pass.
+        shared_loader: samples a second of a common source (file server) of all devices; None: no limit.
+        say: called with a line of progress. time_limit: seconds of silence after which a run counts as hung.
 
     Returns:
         ``{"note", "parts", "minimum_bandwidth_gb_per_sec", "rows": [{"algorithm", "gb_per_sec", …}]}``, rows as from
         :func:`gluontune.parallel.scaling.expected`.
 
     Raises:
-        UsageError: a number that cannot be. GluontuneError (RunFailed): the recipe does not train.
+        UsageError: an impossible number. GluontuneError (RunFailed): the recipe does not train.
     """
     if min(devices, default=1) < 1:
         raise UsageError(f"devices={min(devices)}: give whole numbers of at least 1")

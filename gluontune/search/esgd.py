@@ -17,10 +17,10 @@ from gluontune.job.arrays import read_weights, write_weights
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
 from gluontune.search.study import Study
-from gluontune.search.worker_pool import Life, WorkerPool
+from gluontune.search.worker_pool import IndividualRun, WorkerPool
 
 ESGD_SCHEMA = 1
-# What random numbers are for; two purposes never share a stream.
+# Purposes of random numbers; each has its own stream.
 _SETUP, _OFFSPRING, _CHOICE = 1, 2, 3
 
 
@@ -35,14 +35,14 @@ class EsgdPlan:
         updates: of the weights in one SGD step; None: one epoch.
         evolution_steps: K_v; 0 leaves evolution out.
         offspring: lambda; None: twice the population.
-        elite: m, share of the population that is kept for its fitness.
+        elite: m, share of the population that survives by its fitness.
         parents: rho, of one offspring.
         sigma: of the mutation in the first generation, as a share of the root mean square of each parameter array;
             divided by the generation's number later.
         final_rate: rates of the last generation as a share of the first's.
-        back_off: an individual whose fitness falls in an SGD step goes back to where it was.
+        back_off: undo an SGD step in which the individual's fitness falls.
         start: ``same``: all begin with the recipe's seeded parameters, so that they can be averaged from the
-            beginning; ``own``: each with its own.
+            beginning; ``own``: each with parameters of its own seed.
 
     Source: Cui et al., *Evolutionary Stochastic Gradient Descent*, NeurIPS 2018.
     """
@@ -100,12 +100,12 @@ def esgd(
 ) -> dict[str, Any]:
     """Train a population by ESGD and return its best individual.
 
-    In each generation every individual draws an optimizer and its hyper-parameters, is trained, and goes back where
-    a step made its fitness worse; then offspring are made (the mean of some parents, with Gaussian noise), and the
-    best of parents and offspring are kept, with some others by chance. Fitness is the loss over the validation
-    images at even places; what is reported is the loss and accuracy over those at odd places, which choose nothing.
+    In each generation every individual draws an optimizer and its hyper-parameters and is trained; steps that worsen
+    its fitness are undone. Then offspring are made (the mean of some parents, with Gaussian noise); the best of parents
+    and offspring survive, with some others by chance. Fitness is the loss over the validation images at even places;
+    the reported loss and accuracy are those over the odd places, which take no part in the selection.
 
-    Equal seeds, plans and threads for each worker give equal results, whatever the number of workers.
+    Equal seeds, plans and threads of each worker give equal results, whatever the number of workers.
 
     Args:
         recipe: data, net, batch and seed; its optimizer, rate, schedule and epochs are not used.
@@ -114,17 +114,17 @@ def esgd(
         workers: processes that train at a time; None: one for each usable core.
         out: folder for ``esgd.json``, saved after each individual, and the population's parameters; None: a
             temporary one, without a document.
-        resume: go on with what ``out`` holds.
-        on_event: called with a :class:`gluontune.core.events.Progress` as it goes.
+        resume: go on with the search in ``out``.
+        on_event: called with each :class:`gluontune.core.events.Progress`.
         time_limit: seconds of silence after which a training process counts as hung.
 
     Returns:
-        what ``esgd.json`` holds: ``given``, ``done`` (individuals, offspring, generations), ``generations``
-        (setup and scores of the best), ``best`` (with ``file`` of its parameters where there is ``out``), ``cost``.
+        the document of ``esgd.json``: ``given``, ``done`` (individuals, offspring, generations), ``generations``
+        (setup and scores of the best), ``best`` (with ``file`` of its parameters if ``out`` is given), ``cost``.
 
     Raises:
-        UsageError: numbers out of range or contradictory. GluontuneError: a training process failed (what is
-            finished is kept), or the folder cannot be used.
+        UsageError: numbers out of range or contradictory. GluontuneError: a training process failed (finished
+            pieces are kept), or the folder cannot be used.
 
     >>> import gluontune as gt
     >>> fast = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128)
@@ -134,8 +134,8 @@ def esgd(
     """
     plan = plan or EsgdPlan()
     recipe = recipe.override(schedule="constant", warmup_epochs=0.0, lr_scaling="none")
-    plain = dataclasses.asdict
-    given = {"recipe": recipe.to_dict(), "plan": plain(plan), "pool": [plain(entry) for entry in pool]}
+    pool_dicts = [dataclasses.asdict(entry) for entry in pool]
+    given = {"recipe": recipe.to_dict(), "plan": dataclasses.asdict(plan), "pool": pool_dicts}
     store = Study("esgd", ESGD_SCHEMA, given, out, resume)
     folder = Path(tempfile.mkdtemp(prefix="gluontune-esgd-")) if out is None else Path(out)
     document = store.document
@@ -151,7 +151,7 @@ def esgd(
 
 
 def cost(done: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Images trained on and images scored; a training image costs about three times a scored one.
+    """Numbers of trained and of scored images; a trained image costs about three times a scored one.
 
     >>> cost([{"trained_images": 10, "scored_images": 5}, {"survivors": []}])
     {'trained_images': 10, 'scored_images': 5, 'image_passes': 35}
@@ -191,8 +191,8 @@ class _Search:
             population = ended["population"]
             best = min(population, key=lambda one: evolution.ranked_value(one["score"]["fitness"]))
             born = sum(one["offspring"] for one in population[: plan.kept]) / max(plan.kept, 1)
-            told = {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
-            document["generations"].append(told)
+            entry = {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
+            document["generations"].append(entry)
             document["best"] = {**best, "file": str(self._file(best["name"])) if self.store.path else None}
             self.store.save()
             self._tell(k, 1.0, f"best fitness {best['score']['fitness']:.4g}")
@@ -200,47 +200,47 @@ class _Search:
     def _sgd(self, k: int, population: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The SGD steps of all individuals, in parallel."""
         plan = self.plan
-        lives: list[Life] = []
+        runs: list[IndividualRun] = []
         factor = evolution.annealed(k, plan.generations, plan.final_rate)
         for j, parent in enumerate(population):
             name, first = f"g{k:03d}-p{j:03d}", parent["name"] is None
             setup = evolution.draw(self.pool, self._rng(_SETUP, k, j), factor)
-            lives.append(Life(
+            runs.append(IndividualRun(
                 name, 1 + (k - 1) * plan.population + j, None if first else self._file(parent["name"]), setup,
                 steps=plan.sgd_steps, updates=self.updates, back_off=plan.back_off, score=parent["score"],
                 start=self.seed * 10_000 + j if first and plan.start == "own" else None, path=self._file(name),
             ))  # fmt: skip
-        return [self._kept(record, offspring=False) for record in self._lead(k, lives)]
+        return [self._kept(record, offspring=False) for record in self._run_all(k, runs)]
 
     def _evolve(self, k: int, v: int, population: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Offspring by recombination and mutation; the elite of all, and others by chance."""
+        """Make offspring by recombination and mutation, and select the elite of all, with others by chance."""
         plan = self.plan
-        lives: list[Life] = []
+        runs: list[IndividualRun] = []
         fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in population]
         fixed = self.done[population[0]["name"]]["fixed"] or ()
         for o in range(plan.children):
-            life = Life(f"g{k:03d}-v{v}-o{o:03d}", 0, self._file(f"g{k:03d}-v{v}-o{o:03d}"), {}, steps=0)
-            assert life.weights is not None
-            if life.name not in self.done or not life.weights.is_file():
+            run = IndividualRun(f"g{k:03d}-v{v}-o{o:03d}", 0, self._file(f"g{k:03d}-v{v}-o{o:03d}"), {}, steps=0)
+            assert run.weights is not None
+            if run.name not in self.done or not run.weights.is_file():
                 rng = self._rng(_OFFSPRING, k, v, o)
                 chosen = evolution.parents(fitness, plan.parents, rng)
                 child = evolution.recombine([read_weights(self._file(population[p]["name"])) for p in chosen])
-                write_weights(life.weights, evolution.mutate(child, plan.sigma / k, rng, fixed))
-            lives.append(dataclasses.replace(life, path=life.weights))
-        offspring = [self._kept(record, offspring=True) for record in self._lead(k, lives)]
+                write_weights(run.weights, evolution.mutate(child, plan.sigma / k, rng, fixed))
+            runs.append(dataclasses.replace(run, path=run.weights))
+        offspring = [self._kept(record, offspring=True) for record in self._run_all(k, runs)]
         everyone = [*population, *offspring]
         fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in everyone]
         places = evolution.select(fitness, plan.population, plan.kept, self._rng(_CHOICE, k, v))
         return [everyone[place] for place in places]
 
-    def _lead(self, k: int, lives: Sequence[Life]) -> list[dict[str, Any]]:
-        """Those of ``lives`` that are not done, with their files still there; what came of all, in order."""
-        left = [one for one in lives if one.name not in self.done or not (one.path is None or one.path.is_file())]
-        for count, (_, record) in enumerate(self.worker_pool.lead(left), 1):
+    def _run_all(self, k: int, runs: Sequence[IndividualRun]) -> list[dict[str, Any]]:
+        """Run those of ``runs`` that are not done with their files written; return the records of all, in order."""
+        left = [one for one in runs if one.name not in self.done or not (one.path is None or one.path.is_file())]
+        for count, (_, record) in enumerate(self.worker_pool.run(left), 1):
             self.done[record["name"]] = record
             self.store.enter(record)
-            self._tell(k, count / len(lives), record["name"])
-        return [self.done[life.name] for life in lives]
+            self._tell(k, count / len(runs), record["name"])
+        return [self.done[run.name] for run in runs]
 
     @staticmethod
     def _kept(record: Mapping[str, Any], offspring: bool) -> dict[str, Any]:
@@ -250,7 +250,7 @@ class _Search:
         return self.folder / f"{name}.npz"
 
     def _clean(self, population: Sequence[Mapping[str, Any]]) -> None:
-        """Delete the parameters of all that did not survive."""
+        """Delete the parameters of all individuals that did not survive."""
         kept = {self._file(one["name"]) for one in population}
         for path in self.folder.glob("*.npz"):
             if path not in kept:

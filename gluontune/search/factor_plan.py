@@ -1,4 +1,4 @@
-"""Factors, the sets of them to run, and what their figures say together. Pure functions."""
+"""Factors, the sets of them to run, and their interactions. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
 
 DEFAULT_FACTORS = ("environment", "records", "hybridized", "mixed-precision", "large-batch")
-# Which of a rung's variants stands for it: the one that changes nothing which another factor changes.
+# The variant that stands for a rung: one that changes no field of another factor; the first by default.
 _VARIANT = {"hybridized": -1, "multi-worker": -1}
 
 FactorSet = tuple[str, ...]
@@ -24,7 +24,7 @@ FactorSet = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Factor:
-    """Something that is switched on or off: a name, a sentence, and the recipe fields that it changes."""
+    """A set of recipe changes that is switched on or off, with a name and a sentence."""
 
     name: str
     sentence: str
@@ -35,7 +35,7 @@ class Factor:
         return {"name": self.name, "sentence": self.sentence, "changes": changes}
 
 
-# Factors that are no rungs: they change what is learned, not how fast.
+# Factors that are no rungs: they change what is learned, not the speed.
 EXTRA_FACTORS = {
     "stochastic-depth": Factor(
         "stochastic-depth", "residual branches dropped at random (up to 0.2)", {"stochastic_depth": 0.2}
@@ -47,7 +47,7 @@ def parse_factor(text: str) -> Factor:
     """A factor of the user's from ``NAME:FIELD=VALUE,FIELD=VALUE``; values are read as YAML.
 
     Raises:
-        UsageError: not of that form, a field that recipes lack, or a value that is not YAML.
+        UsageError: another form, an unknown field, or a value that is not YAML.
 
     >>> parse_factor("big:batch_size_per_device=256, rewrites=[a, b]").changes
     {'batch_size_per_device': 256, 'rewrites': ['a', 'b']}
@@ -74,7 +74,7 @@ def parse_factor(text: str) -> Factor:
 def resolve_factors(
     recipe: Recipe, site: Site, names: Sequence[str] | None, users: Sequence[Factor]
 ) -> tuple[list[Factor], dict[str, str]]:
-    """The factors to analyse, and the reasons for which others cannot run here.
+    """The factors to analyse, and the reasons against the others.
 
     Args:
         names: of rungs, or of :data:`EXTRA_FACTORS`; None takes :data:`DEFAULT_FACTORS`.
@@ -111,8 +111,8 @@ def check_factors(recipe: Recipe, factors: Sequence[Factor]) -> None:
         for field in one.keys() & two.keys():
             if one[field] != two[field]:
                 both = f"both set {field} ({first.changes[field]!r} and {second.changes[field]!r})"
-                told = f"factors {first.name!r} and {second.name!r} {both}"
-                raise UsageError(f"{told}: they cannot be switched on together; leave one out")
+                text = f"factors {first.name!r} and {second.name!r} {both}"
+                raise UsageError(f"{text}: they cannot be switched on together; leave one out")
     for factor in factors:
         if recipe_of(recipe, [factor]) == recipe:
             raise UsageError(f"factor {factor.name!r} changes nothing: the base recipe has {factor.sentence} already")
@@ -124,10 +124,9 @@ def recipe_of(recipe: Recipe, factors: Sequence[Factor]) -> Recipe:
 
 
 def plan(names: Sequence[str], pairs: bool = True) -> dict[FactorSet, list[str]]:
-    """The sets of factors to run, each with the parts that it plays, in the order of running.
+    """The sets of factors to run, each with its roles, in the order of running.
 
-    Parts: ``base``, ``alone``, ``cumulative``, ``all``, ``without NAME``, ``pair``. A set that plays several
-    parts is run once.
+    Roles: ``base``, ``alone``, ``cumulative``, ``all``, ``without NAME``, ``pair``. A set of several roles runs once.
 
     >>> for chosen, parts in plan(["a", "b", "c"]).items():
     ...     print(set_name(chosen), parts)
@@ -201,10 +200,10 @@ def quotient(mine: Ratio, theirs: Ratio) -> dict[str, Any]:
 
 
 def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str]) -> list[dict[str, Any]]:
-    """What each pair of factors gives together against what the two promise alone, and all against all.
+    """The gain of each pair of factors against the product of their gains alone, and of all factors likewise.
 
     Args:
-        ratios: gain of each set over the base, above 1 is better; None where it was not measured or failed.
+        ratios: gain of each set over the base, above 1 is better; None if it was not measured or failed.
 
     Returns:
         ``{"factors", "promised", "measured", "ratio", "verdict"}``: ``ratio`` is measured ÷ promised, where
@@ -235,7 +234,7 @@ def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str])
 
 
 def leave_one_out(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str]) -> list[dict[str, Any]]:
-    """What each factor brings on top of all the others: gain of all ÷ gain of all without it.
+    """The gain of each factor on top of all the others: gain of all ÷ gain of all without it.
 
     Returns:
         ``{"factor", "ratio", "verdict"}``; the verdict is ``helps``, ``hurts``, ``no difference``,

@@ -1,7 +1,7 @@
-"""Factor analysis: which factors bring what, alone, on top of each other, and on top of all the others.
+"""Factor analysis: the gain of each factor alone, on top of each other, and on top of all the others.
 
-Throughput is measured by interleaved slices, in blocks of contenders that each hold the base recipe; time to
-accuracy by whole trainings. A set that does not reach the target is shown as such, never left out.
+Throughput is measured by interleaved slices, in blocks of contenders with the base recipe in each; time to
+accuracy by whole trainings. Sets that do not reach the target stay in the table.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from gluontune.search import factor_plan
 from gluontune.search.budget import QUICK, Pace
 from gluontune.search.factor_plan import EXTRA_FACTORS, Factor, FactorSet, plan, quotient, recipe_of, set_name
 from gluontune.search.measure import Contender, interleave
-from gluontune.search.repeat import train_once
 from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
-from gluontune.search.study import Study, check_target, dataset_facts
+from gluontune.search.study import Study, check_target, dataset_facts, train_once
 from gluontune.search.time_to_target import accuracies, first_crossing
 
 FACTORS_SCHEMA = 1
 Row = Mapping[str, Any]
 ONE = {"median": 1.0, "ci95": [1.0, 1.0]}  # the base against itself
-BLOCK = 5  # contenders beside the base in one interleaved comparison: their processes are alive together
+BLOCK = 5  # contenders beside the base in one interleaved comparison, with processes at the same time
 
 
 def analyse(
@@ -48,19 +47,19 @@ def analyse(
     """Switch factors on and off, and measure throughput and, with targets, time to accuracy.
 
     Args:
-        recipe: the base; its ``epochs`` are the longest that a run to a target may take.
-        factors: names of rungs. own: factors of the user's, see :func:`gluontune.search.factor_plan.parse_factor`.
+        recipe: the base; its ``epochs`` are the longest run to a target.
+        factors: names of rungs. own: the user's factors, see :func:`gluontune.search.factor_plan.parse_factor`.
         targets: validation accuracies, 0 … 1; one run serves them all. None: throughput alone.
         repeats: runs of each set to the targets, by seed.
         pairs: measure each pair of factors, for the interactions.
         every_set: run factors alone and pairs to the targets, too, not only the cumulative and leave-one-out sets.
         pace: slices of the throughput measurement.
         out: folder for ``factors.json``, written after each piece; ``resume`` goes on with it.
-        on_event: called as :func:`gt.train.run` calls it.
+        on_event: see :func:`gt.train.run`.
         time_limit: seconds of silence after which a run counts as hung.
 
     Returns:
-        what ``factors.json`` holds: ``factors``, ``sets`` (each with ``throughput`` and ``tta``),
+        the document of ``factors.json``: ``factors``, ``sets`` (each with ``throughput`` and ``tta``),
         ``interactions`` and ``leave_one_out`` by throughput and by time to accuracy.
 
     Raises:
@@ -82,7 +81,7 @@ def analyse(
         raise UsageError(f"--repeats {repeats}: give at least 1")
     for name in factors or ():
         if name not in EXTRA_FACTORS:
-            RUNGS[name]  # an unknown one is refused with the nearest, before anything is started
+            RUNGS[name]  # refuses an unknown one before any process starts
     recipe = recipe.override(target_accuracy=None)
     given = {
         "recipe": recipe.to_dict(), "factors": list(factors) if factors is not None else None,
@@ -106,7 +105,7 @@ def analyse(
 
 
 class _Analysis:
-    """One analysis: the base contender that lives throughout, and the store."""
+    """One analysis: the base contender, alive throughout, and the store."""
 
     def __init__(self, recipe: Recipe, store: Study, pace: Pace, tell: OnProgress, time_limit: float):
         self.recipe, self.store, self.pace, self.tell = recipe, store, pace, tell
@@ -120,7 +119,7 @@ class _Analysis:
             contender.close()
 
     def choose(self, names: Sequence[str] | None, users: Sequence[Factor]) -> None:
-        """The factors: those of the store in a resumed analysis, else what the site allows."""
+        """The factors: those of the store in a resumed analysis, else those that the site allows."""
         document = self.store.document
         if "factors" in document:
             self.factors = [Factor(**values) for values in document["factors"]]
@@ -160,8 +159,8 @@ class _Analysis:
             def on_round(at: int, rounds: int, about: Piece = about) -> None:
                 self.tell({**progress("measuring", at / rounds, f"round {at}/{rounds}"), **about})
 
-            def on_disturbed(told: str, about: Piece = about) -> None:
-                document.setdefault("notes", []).append(f"{about['set']}: {told}")
+            def on_disturbed(text: str, about: Piece = about) -> None:
+                document.setdefault("notes", []).append(f"{about['set']}: {text}")
 
             interleave(
                 [self.base, *self.field], rounds=self.pace.rounds, slice_s=self.pace.slice_s, on_round=on_round,
@@ -182,7 +181,7 @@ class _Analysis:
     def to_targets(self, targets: Sequence[float], repeats: int, every_set: bool) -> None:
         if not targets:
             return
-        self.base.close()  # its memory and its threads are wanted
+        self.base.close()  # frees memory and threads
         wanted = ("base", "cumulative", "all", "without ")
         parts = plan([f.name for f in self.factors], every_set)
         sets = [s for s, roles in parts.items() if every_set or any(r.startswith(wanted) for r in roles)]
@@ -195,7 +194,7 @@ def train_to_targets(
     store: Study, train: Any, runs: Sequence[tuple[FactorSet, Recipe]], targets: Sequence[float], tell: OnProgress,
     time_limit: float,
 ) -> None:  # fmt: skip
-    """Train those of ``runs`` that the store does not have, by ``train``; each becomes a row."""
+    """Train the ``runs`` that the store lacks, by ``train``; each becomes a row."""
     done = {(tuple(row["set"]), row["seed"]) for row in store.document["done"] if row["kind"] == "tta"}
     for number, (chosen, recipe) in enumerate(runs, 1):
         if (chosen, recipe.seed) in done:
@@ -210,7 +209,7 @@ def train_to_targets(
 
 
 def throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> dict[str, Any]:
-    """What the slices of a set, beside those of the base recipe, showed: a finished piece of the document."""
+    """The document's row for the slices of a set beside those of the base recipe."""
     row: dict[str, Any] = {"kind": "throughput", "set": list(chosen), "status": "ran", "reason": None}
     row.update(samples_per_sec=None, ratio=None)
     if contender.failure is not None:
@@ -222,7 +221,7 @@ def throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> 
 
 
 def tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float]) -> dict[str, Any]:
-    """What a run to the targets showed: a finished piece of the document."""
+    """The document's row for a run to the targets."""
     places = [first_crossing(accuracies(result), target) for target in targets]
     row: dict[str, Any] = {"kind": "tta", "set": list(chosen), "seed": seed, "status": "ran", "reason": None}
     row["seconds"] = [None if place is None else result.elapsed_seconds[place] for place in places]
@@ -258,7 +257,7 @@ def conclude(document: dict[str, Any]) -> None:
 
 
 def tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict[str, Any]:
-    """Time to one target over a set's runs; ``converged`` says that all of them reached it."""
+    """Time to one target over a set's runs; ``converged``: all of them reached it."""
     seconds = [row["seconds"][place] for row in runs]
     reached = [value for value in seconds if value is not None]
     best = [row["best_accuracy"] for row in runs if row["best_accuracy"] is not None]
@@ -284,5 +283,5 @@ def _time_gains(sets: Sequence[Mapping[str, Any]], place: int) -> dict[FactorSet
 
 
 def _of_runs(interval: Mapping[str, Any]) -> dict[str, Any]:
-    """A run or two have no interval, and must not look certain."""
+    """The time of runs, without the interval if there are one or two only."""
     return {"median": interval["median"], "ci95": stats.bounds(interval)}

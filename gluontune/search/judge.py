@@ -1,4 +1,4 @@
-"""What the figures say: the fastest variant, the verdict with its interval, and the parity gate."""
+"""Verdicts from measured rates: the fastest variant, the interval's verdict, the parity gate."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender
 from gluontune.search.rung import Variant
 from gluontune.search.sequential import Scatter, ratio_at_look
 
-PARITY_POINTS = 0.02  # a rung may cost so much validation accuracy at equal epochs, and no more
-TIE = 0.03  # variants whose medians are this close are as fast as each other
+PARITY_POINTS = 0.02  # most validation accuracy that a rung may cost at equal epochs
+TIE = 0.03  # variants whose medians are this close count as equally fast
 WORTH = 1.01  # a gain below one per cent is not worth a change
-LIKELY = 1.05  # where the median is so much, and a gain not proven, measuring may take longer
-COSTS = 0.9  # a change that certainly leaves less than this hurts; a little less is no gain
-MAYBE = 1.05  # where no gain is proven, but one of so much is not ruled out either, measuring goes on
-HOPELESS = 0.4  # of the best: what is cut off while it warms up cannot become as fast as that
-BEYOND_LOAD = 0.5  # of the recipe before it: so slow that the load of others is no excuse
-#: Fields that say who uses which cores: what they bring depends on who else does.
-_OF_CORES = {"runtime", "loader", "num_workers", "engine", "num_devices"}
+LIKELY = 1.05  # a gain that is not proven may be measured for longer from this median on
+COSTS = 0.9  # a change hurts if its whole interval lies below this; slightly slower is "no gain"
+MAYBE = 1.05  # measuring goes on as long as a gain of this much is not ruled out
+CUT_OFF_BOUND = 0.4  # of the best: upper bound of a variant that was cut off while warming up
+LOAD_BOUND = 0.5  # of the recipe before it: background load does not explain a rate below this
+#: Fields that decide how the cores are used: their gain depends on the background load.
+_CORE_FIELDS = {"runtime", "loader", "num_workers", "engine", "num_devices"}
 
 
 def verdict_of(ratio: Interval) -> str:
@@ -48,11 +48,10 @@ def compare(
     row: RungRow, field: Sequence[Contender], variants: Sequence[Variant], naive: Contender, best: Contender | None,
     scatter: Scatter | None = None,
 ) -> Contender | None:  # fmt: skip
-    """Fill a row with the throughput of its variants; return the one to go on with, or None if none ran.
+    """Fill a row with the throughput of its variants; return the contender to go on with, or None if none ran.
 
-    That is the first one which ties with the fastest, of those that help for certain if any do: variants are listed
-    from the smallest change to the largest, and a larger batch, or more workers, that bring nothing are not worth
-    their price.
+    It is the first that ties with the fastest, among those certain to help if there are any: variants are listed from
+    the smallest change to the largest, and a larger batch or more workers without a gain are not worth their price.
 
     Args:
         field: the variants' contenders, measured in turn with ``naive`` and ``best``. scatter: as the contest used it.
@@ -81,10 +80,10 @@ def compare(
 
 
 def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> Interval:
-    """The ratio to the best; what was cut off while it warmed up stayed twice below a quarter of it."""
+    """The ratio to the best; a variant cut off while warming up was twice below a quarter of it."""
     if contender.cut and len(contender.rates) == 1:
         median = contender.rates[0] / stats.interval(best.rates)["median"]
-        return {"median": median, "ci95": [0.0, max(median, HOPELESS)], "n": 1}
+        return {"median": median, "ci95": [0.0, max(median, CUT_OFF_BOUND)], "n": 1}
     return ratio_at_look(contender.rates, best.rates, many, scatter)
 
 
@@ -106,9 +105,9 @@ def choose(row: RungRow, chosen: Contender, field: Sequence[Contender], naive: C
 
 
 def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
-    """After a variant that was fast but lost accuracy: the smallest change that helped too, or None.
+    """The smallest other change that helped, after a fast variant lost accuracy; or None.
 
-    Those that were tried keep their places among the variants, with what they lost as the reason.
+    Tried variants stay in the row, with the lost accuracy as the reason.
     """
     if row["kept"] or row["ratio_to_previous"] is None or not helps(row["ratio_to_previous"]):
         return None
@@ -127,12 +126,12 @@ def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
 def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
     """Fill a row with verdict, ``kept`` and the reason, from its throughput.
 
-    Beside other programs threads lose more than they get, and what would help alone seems to hurt: such a verdict is
-    not given then. Neither is one where the time was too short to tell.
+    A loss measured under background load gives no verdict: threads lose more than the load's share of the cores, and a
+    helpful change seems to hurt. A contest that was too short for an answer gives none either.
 
     Args:
         row: as :func:`compare` left it; ``row["contest_decided"]`` says whether the contest ended with an answer.
-        background_pct: of the cores, what other programs took. has_best: whether there was a recipe to compare with.
+        background_pct: background load, of the cores. has_best: whether there was a recipe to compare with.
     """
     row["status"] = "ran"
     if not has_best or row["ratio_to_previous"] is None:
@@ -146,28 +145,27 @@ def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
     low, high = ratio["ci95"]
     bounds = f" {stats.around(ratio)}" if low > 0 else ""
     measured = row["reason"] = f"{ratio['median']:.2f}× the recipe before it{bounds}"
-    shares_cores = bool(_OF_CORES & set(row.get("changes") or ()))  # spinning threads are 0.3 times as fast there
-    if background_pct >= DISTURBED_PCT and (high >= BEYOND_LOAD or shares_cores):
-        row["notes"] = [note for note in row["notes"] if not note.startswith(BACKGROUND)]  # said by the reason
+    shares_cores = bool(_CORE_FIELDS & set(row.get("changes") or ()))  # spinning threads are 0.3 times as fast there
+    if background_pct >= DISTURBED_PCT and (high >= LOAD_BOUND or shares_cores):
+        row["notes"] = [note for note in row["notes"] if not note.startswith(BACKGROUND)]  # the reason repeats it
         _not_measurable(row, f"{BACKGROUND} {background_pct:.0f} % of the cores; it measured {measured}")
     elif row["verdict"] == "no gain" and not row.get("contest_decided", True):
         _not_measurable(row, f"{ratio['n']} slices do not tell, and there was no time for more; {measured}")
 
 
 def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
-    """Take a gain back where accuracy was lost for certain; whether that is so.
+    """Withdraw a gain if accuracy was certainly lost. Returns whether it was.
 
-    One run that lost a little may be an unlucky one: it is not called hurt before a second has lost, too, unless the
-    accuracy has collapsed.
+    "hurt" needs a second run that loses accuracy, too, unless the accuracy collapsed: one run may be unlucky.
     """
     if loss is None or not row["kept"] or not loss.certain(PARITY_POINTS):
         return False
     ratio = row["ratio_to_previous"]
     assert ratio is not None, "what was kept was measured"
-    why = f"{loss.words} at equal epochs (throughput {ratio['median']:.2f}×)"
+    why = f"{loss.sentence} at equal epochs (throughput {ratio['median']:.2f}×)"
     row.update({"kept": False, "verdict": "hurt", "reason": why})
     if loss.runs < 2 and not loss.collapsed:
-        _not_measurable(row, f"{loss.words} in one run, and there was no time for a second")
+        _not_measurable(row, f"{loss.sentence} in one run, and there was no time for a second")
     return True
 
 

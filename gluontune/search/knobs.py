@@ -1,10 +1,10 @@
-"""What the search turns: each knob offers options on top of the best recipe so far.
+"""The knobs of the search: each offers options on top of the best recipe so far.
 
-To add a knob, add one entry here. Options stand in order from the smallest change to the largest,
-because of options that measure alike the first is taken.
+To add a knob, add one entry here, its options in order from the smallest change to the largest: among
+options that tie, the first is chosen.
 
 The memory layout (NHWC or NCHW) is no knob: MXNet 1.9 convolves NCHW only on a CPU, and on a GPU the
-layout is fixed in the net's own layers.
+net's layers fix the layout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _threads(recipe: Recipe, site: Site) -> list[Variant]:
     return list(found.values())
 
 
-@_knob("allocator", "how the process keeps and gives back memory")
+@_knob("allocator", "the library that allocates and frees memory")
 def _allocator(recipe: Recipe, site: Site) -> list[Variant]:
     found = []
     threads = runtime.launch_settings(allocator="none").env
@@ -91,7 +91,7 @@ def _amx(recipe: Recipe, site: Site) -> list[Variant]:
     return [Variant("AMX", {"env": runtime.AMX_ENV}), Variant("AMX, narrow in float32", narrow)]
 
 
-@_knob("loader", "who decodes and augments, and with how many workers")
+@_knob("loader", "the loader that decodes and augments, and its workers")
 def _loader(recipe: Recipe, site: Site) -> list[Variant]:
     found: list[Variant] = []
     for rung in (RUNGS["multi-worker"], RUNGS["records"]):
@@ -101,7 +101,7 @@ def _loader(recipe: Recipe, site: Site) -> list[Variant]:
 
 
 def batch_size_knob(sizes: Sequence[int]) -> Rung:
-    """The knob that is turned only when asked: another batch size trains another model."""
+    """The knob that is turned only on request: another batch size trains another model."""
     remark = "another batch size converges differently: compare the accuracy, not the throughput alone"
 
     def options(recipe: Recipe, site: Site) -> list[Variant]:
@@ -111,7 +111,7 @@ def batch_size_knob(sizes: Sequence[int]) -> Rung:
 
 
 def options_of(knob: Rung, recipe: Recipe, site: Site) -> list[Variant]:
-    """The knob's options that really change ``recipe``, each once; those that cannot be tried as well."""
+    """The knob's options that change ``recipe``, each once, and those that cannot be tried here."""
     seen, found = [_effect(recipe)], []
     for option in knob.variants(recipe, site):
         effect = None if option.missing else _effect(option.on(recipe))
@@ -122,7 +122,7 @@ def options_of(knob: Rung, recipe: Recipe, site: Site) -> list[Variant]:
 
 
 def _effect(recipe: Recipe) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields without ``runtime`` and ``env``, and the environment that those two make."""
+    """The fields without ``runtime`` and ``env``, and the environment that results from these two."""
     fields = recipe.to_dict()
     kind, env = fields.pop("runtime"), fields.pop("env")
     child = runtime.child_env(kind, env, processes=_processes(recipe))
@@ -130,7 +130,7 @@ def _effect(recipe: Recipe) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def in_short(recipe: Recipe) -> Recipe:
-    """The same environment as ``runtime: tuned`` where that says it with fewer variables.
+    """The same recipe with ``runtime: tuned`` in place of the variables that it sets, if that is equivalent.
 
     >>> settings = runtime.launch_settings().env
     >>> short = in_short(Recipe(env=settings))

@@ -16,7 +16,7 @@ from gluontune.training.loop import drive
 
 
 class Turns(Protocol):
-    """What can be measured in turn: anything that is started once, warmed up, and then gives its slices."""
+    """Anything that can be started, warmed up and then measured slice by slice."""
 
     rates: list[float]
 
@@ -33,22 +33,22 @@ class Turns(Protocol):
 T = TypeVar("T", bound=Turns)
 A = TypeVar("A")
 _LONG_STEP_S = 0.3
-DISTURBED_PCT = 10.0  # of the usable cores, taken by others: two training threads on two cores then lose a half
-BACKGROUND = "other programs took"  # how a sentence about them begins
+DISTURBED_PCT = 10.0  # background load, of the usable cores: it halves the speed of two training threads on two cores
+BACKGROUND = "other programs took"  # the begin of each note about background load
 
 
 class Contender:
-    """A recipe in processes of its own, kept and paused between its turns.
+    """A recipe in its own processes, which are paused between its turns.
 
     Args:
         recipe: what it trains.
-        label: how the report calls it.
+        label: its name in the report.
         time_limit: seconds after which a silent process counts as hung.
 
     Attributes:
         rates: images a second of each of its slices in the current comparison.
-        failure: why it could not be measured, or None.
-        cut: why it was given no more slices, or None; it was measured until then.
+        failure: the reason why it could not be measured, or None.
+        cut: the reason why it got no more slices, or None; it was measured until then.
     """
 
     def __init__(self, recipe: Recipe, label: str, time_limit: float = 600.0):
@@ -60,17 +60,17 @@ class Contender:
         self._steps, self._step_s, self._warm = 1, 0.0, False
 
     def launch(self) -> None:
-        """Start the processes, unless they are there, without waiting for them."""
+        """Start the processes, unless they run, without waiting for them."""
         if self.group is None and self.failure is None:
             self._warm = False
             with self.guarded():
                 self.group = Group(self.recipe, time_limit=self.time_limit, wait=False)
 
     def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
-        """Two steps for compilation and caches, then find how many fill a slice.
+        """Two steps for compilation and caches, then the number of steps that fill a slice.
 
-        What stays below ``too_slow`` samples a second, twice, is not warmed up any further. Returns the rate of the
-        last steps; 0 where there is nothing to warm up.
+        Twice below ``too_slow`` samples a second ends the warm-up. Returns the rate of the last steps; 0 if there is
+        nothing to warm up.
         """
         group = self.group
         if group is None or self._warm:
@@ -82,7 +82,7 @@ class Contender:
             if too_slow and seen["samples"] / seen["seconds"] < too_slow:
                 seen = group.steps(1)
             elif seen["seconds"] < slice_s:
-                for _ in range(2):  # the first estimate still holds some warming up
+                for _ in range(2):  # the first estimate contains some of the warm-up
                     self._steps = max(1, round(slice_s / max(seen["seconds"], 1e-6) * seen["count"]))
                     seen = group.steps(self._steps)
             self._step_s = seen["seconds"] / seen["count"]
@@ -94,7 +94,7 @@ class Contender:
     def train(self, result: RunResult, on_event: OnProgress | None = None) -> None:
         """The recipe's whole training from its seeded start, into ``result``; paused again afterwards.
 
-        Ranks behind a parameter server begin in fresh processes, because it cannot forget.
+        Ranks behind a parameter server begin in fresh processes, because the server cannot be reset.
         """
         group = self.group
         if group is None:
@@ -109,7 +109,7 @@ class Contender:
         group.pause()
 
     def of_length(self, epochs: float, label: str) -> Contender:
-        """The same recipe with a training of another length, in the same processes: this one has none any more."""
+        """The same recipe with a training of another length; it takes over the processes."""
         other = Contender(self.recipe.override(epochs=epochs), label, self.time_limit)
         other.rates, other.failure, other.cut = self.rates, self.failure, self.cut
         self.hand_to(other)
@@ -122,7 +122,7 @@ class Contender:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Turn a failure of the processes into a finding about this contender."""
+        """Record a failure of the processes as this contender's."""
         try:
             yield
         except RunFailed as failure:
@@ -130,7 +130,7 @@ class Contender:
             self.close()
 
     def ask(self, work: Callable[[Group], A]) -> A | None:
-        """What ``work`` finds out about its processes, awake for so long; None where there are none, or they fail."""
+        """The result of ``work`` on its processes, which are resumed for it; None if there are none, or they fail."""
         if self.group is None:
             return None
         with self.guarded():
@@ -147,7 +147,7 @@ class Contender:
             return
         with self.guarded():
             group.resume()
-            if self._step_s < _LONG_STEP_S:  # waking up is then a part of it that counts
+            if self._step_s < _LONG_STEP_S:  # waking up would be a large part of the slice
                 group.steps(1)
             seen = group.steps(self._steps)
             group.pause()
@@ -164,20 +164,20 @@ def interleave(
     on_disturbed: Callable[[str], None] | None = None, warm_up: Callable[[list[T]], None] | None = None,
     playing: Callable[[list[T]], list[T]] = lambda field: field,
 ) -> list[T]:  # fmt: skip
-    """Measure contenders in turn, ``rounds`` times over; the order turns with each round.
+    """Measure contenders in turn, ``rounds`` times; the order rotates with each round.
 
-    A disturbance of the machine so falls on all alike, and ratios within a round mean something where
-    absolute times do not. Failed contenders carry their ``failure``; the others go on.
+    A disturbance of the machine then affects all alike: ratios within a round are valid where absolute times are
+    not. Failed contenders carry their ``failure``; the others go on.
 
     Args:
         rounds: slices of each contender. slice_s: about how long a slice takes, in seconds.
         on_round: called with ``(round, rounds)``; True ends the contest.
-        on_disturbed: called at the end with a sentence if other programs took a tenth of the cores or more: threads
-            that wait for each other then lose much more than that.
-        warm_up: warms all up, once they have started, otherwise than each by itself. playing: who has the next round.
+        on_disturbed: called at the end with a sentence if the background load was a tenth of the cores or more:
+            threads that wait for each other lose much more than that.
+        warm_up: warms all up after their start, in place of each by itself. playing: the contenders of the next round.
 
     Returns:
-        those that were measured in every round.
+        the contenders that were measured in every round.
     """
     field = list(contenders)
     for contender in field:

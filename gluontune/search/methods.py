@@ -1,4 +1,4 @@
-"""Which methods of ``gt.methods`` pay for one job: each alone, by time to accuracy, and the best of them together.
+"""Comparison of the methods of ``gt.methods`` on one job: each alone, by time to accuracy, and the best together.
 
 Source of the question: Coleman et al., *DAWNBench*, 2017, whose Figure 3 switches optimizations on and off.
 """
@@ -15,8 +15,7 @@ from gluontune.core.events import OnProgress
 from gluontune.methods.cards import METHODS, with_methods
 from gluontune.recipe import Recipe
 from gluontune.search.factors import FACTORS_SCHEMA, Row, train_to_targets, tta_of
-from gluontune.search.repeat import train_once
-from gluontune.search.study import Study, check_target, dataset_facts
+from gluontune.search.study import Study, check_target, dataset_facts, train_once
 
 _AGAIN, _TOGETHER = "base, beside the best together", "together"
 
@@ -33,28 +32,28 @@ def compare_methods(
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Train the base and the base with each method, in turn, and then the best together: who is at an accuracy first?
+    """Train the base and the base with each method, in turn, then the best together, and compare times to an accuracy.
 
     In each repeat the base and all methods are trained once from the same seed, for all epochs of the recipe, in an
-    order that is turned on from repeat to repeat. A method pays where the base's time to the target ÷ its time lies
-    above 1 for certain. Times are known by the epoch, so the accuracies at the end are compared, too: where a method is
-    more accurate in the same epochs, fewer will do.
+    order that rotates. A method pays if the base's time to the target ÷ its time is certainly above 1. Times are known
+    by the epoch, so the final accuracies are compared, too: a method that is more accurate in the same epochs needs
+    fewer of them.
 
     Args:
         recipe: the base; its ``epochs`` are those of each run, and its schedule's length.
         target: validation accuracy, 0 … 1; never one with test-time flips.
         names: of ``gt.methods.METHODS``; None: all that can change this recipe's time.
-        repeats: seeds. best: so many of the methods with the largest gains are trained together, against the base; of
+        repeats: seeds. best: number of methods, those with the largest gains, to train together against the base; of
             methods that are equally fast, the most accurate.
         out: folder for ``factors.json``; ``resume`` goes on with it.
-        on_event: called as :func:`gt.ladder.factors` calls it. time_limit: seconds of silence.
+        on_event: see :func:`gt.ladder.factors`. time_limit: seconds of silence.
 
     Returns:
-        what ``factors.json`` holds, with ``methods``: a row each (``name``; ``ratio`` of times; ``points``, the
-        difference of the accuracies at the end, 0 … 1; ``verdict``), and ``together``.
+        the document of ``factors.json``, with ``methods``: a row each (``name``; ``ratio`` of times; ``points``, the
+        difference of the final accuracies, 0 … 1; ``verdict``), and ``together``.
 
     Raises:
-        UsageError: a target outside 0 … 1, repeats below 1, a name that is no method's, or nothing to compare.
+        UsageError: a target outside 0 … 1, repeats below 1, an unknown method, or nothing to compare.
         GluontuneError: the data set cannot be opened. A method that fails is a row.
 
     >>> import gluontune as gt
@@ -91,7 +90,7 @@ def compare_methods(
 
 
 def _choose(recipe: Recipe, names: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
-    """The methods to compare, and why others are not."""
+    """The methods to compare, and the reasons against the others."""
     chosen, skipped = [], {}
     for card in METHODS:
         if names is not None and card.name not in names:
@@ -116,7 +115,7 @@ def _choose(recipe: Recipe, names: Sequence[str] | None) -> tuple[list[str], dic
 
 
 def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> dict[str, Any]:
-    """Base's time ÷ that of a set, and its accuracy at the end less the base's, by seed; and what they say."""
+    """Base's time ÷ that of a set, its final accuracy less the base's, by seed, and the verdict."""
     pairs = _pairs(done, base, name)
     gain: dict[str, Any] = {"ratio": None, "points": None, "verdict": "not known"}
     if not pairs:
@@ -133,9 +132,9 @@ def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> 
     (low, high), (less, more) = ratio["ci95"], gain["points"]["ci95"]
     by_time = {"pays": low > 1, "costs": high < 1}
     by_points = {"more accurate": less > 0, "less accurate": more < 0}
-    # Where all are there after equally many epochs, the times say what a step costs, and no more.
-    said = {**by_points, **by_time} if _equally_long(pairs) else {**by_time, **by_points}
-    return {**gain, "ratio": ratio, "verdict": next((word for word, so in said.items() if so), "not certain")}
+    # If all need equally many epochs, the times compare the cost of a step only.
+    verdicts = {**by_points, **by_time} if _equally_long(pairs) else {**by_time, **by_points}
+    return {**gain, "ratio": ratio, "verdict": next((word for word, so in verdicts.items() if so), "not certain")}
 
 
 def _pairs(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> list[tuple[Row, Row]]:
@@ -149,7 +148,7 @@ def _equally_long(pairs: Sequence[tuple[Row, Row]]) -> bool:
 
 
 def _winners(recipe: Recipe, done: Sequence[Row], chosen: Sequence[str], best: int) -> list[str]:
-    """The methods with the largest gains that can stand together, up to ``best``."""
+    """The methods with the largest gains that do not contradict each other, up to ``best``."""
     rising = []
     for name in chosen:
         gain = _gain(done, (), (name,))
@@ -183,6 +182,6 @@ def _conclude(document: dict[str, Any], chosen: Sequence[str], target: float) ->
     for found in order:
         runs = [row for row in done if tuple(row["set"]) == found]
         part = "base" if not found else "together" if found[0] in (_AGAIN, _TOGETHER) else "method"
-        said = " + ".join(document["together"]["methods"] if found == (_TOGETHER,) else found) or "base"
-        row = {"set": list(found), "name": said, "parts": [part], "throughput": None}
+        text = " + ".join(document["together"]["methods"] if found == (_TOGETHER,) else found) or "base"
+        row = {"set": list(found), "name": text, "parts": [part], "throughput": None}
         document["sets"] += [{**row, "tta": [tta_of(runs, 0, target)]}] if runs else []

@@ -1,7 +1,7 @@
-"""Loader, net and exchange, each measured alone: what a rung may bring, and where the steps of several devices go.
+"""Loader, net and exchange, each measured alone: predictions for rungs, and the step's parts on several devices.
 
 More devices are not always better (deck 000): the exchange of gradients costs time in each step, the loader may be the
-limit, and on a CPU the processes share the cores that one of them could use alone.
+limit, and on a CPU the processes share the cores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROBE_S = 0.6  # of each part
 def predict(
     rung: str, best: Contender | None, field: Sequence[Contender], site: Site, slice_s: float
 ) -> list[Guess | None]:
-    """A prediction for each variant of a rung, or None where nothing can be said beforehand.
+    """A prediction for each variant of a rung; None for a variant that cannot be predicted.
 
     Args:
         best: the best recipe so far, whose loader and net are measured alone.
@@ -61,13 +61,13 @@ def _loading(contender: Contender) -> float | None:
 
 
 def _net(contender: Contender, sizes: Sequence[int]) -> dict[int, float] | None:
-    """Milliseconds of a step of a contender's net alone, by the number of samples in it."""
+    """Milliseconds of a step of a contender's net alone, by its number of samples."""
     found = contender.ask(lambda group: group.training_alone(list(sizes), _PROBE_S))
     return {int(size): float(step["step_time_ms"]) for size, step in found.items()} if found else None
 
 
 def _together(device: float, loader: float, workers: int, site: Site, of_workers: int, words: str) -> Guess:
-    """The prediction for ``workers`` workers, given a loader's rate that ``of_workers`` reached."""
+    """The prediction for ``workers`` workers from the loader's rate with ``of_workers``."""
     found = monitor.expected_throughput(
         device_samples_per_sec=device, worker_samples_per_sec=loader / max(1, min(of_workers, site.cores)),
         num_workers=workers, cores=site.cores, shares_cores=not site.gpus,
@@ -113,7 +113,7 @@ def _large_batch(best: Contender, field: Sequence[Contender], site: Site) -> lis
     workers, words = best.recipe.num_workers, f"; fitted to steps of {' and '.join(str(s) for s in steps)}"
     return [
         _together(1e3 * _step_size(c) / step_ms(_step_size(c)), loader, workers, site, workers, words)
-        if c.recipe.optimizer == best.recipe.optimizer  # what another's update costs is not known yet
+        if c.recipe.optimizer == best.recipe.optimizer  # the cost of another's update is unknown
         else None
         for c in field
     ]
@@ -127,8 +127,8 @@ def _multi_device(best: Contender, field: Sequence[Contender], site: Site) -> li
     for contender in field:
         times = contender.recipe.num_devices if site.gpus else 1
         share = f"; {times} times the net" if site.gpus else "; the same cores, shared"
-        words = f"{share}, the exchange of gradients not counted"
-        guesses.append(_together(times * net, loader, workers, site, workers, words))
+        note = f"{share}, the exchange of gradients not counted"
+        guesses.append(_together(times * net, loader, workers, site, workers, note))
     return guesses
 
 
@@ -137,16 +137,16 @@ _MAKERS: dict[str, Callable[[Contender, Sequence[Contender], Site], list[Guess |
 }  # fmt: skip
 
 
-_SHARE = 0.1  # of a step's time: what takes less explains nothing
+_SHARE = 0.1  # of a step's time, below which an exchange explains nothing
 _REPEATS = 9
 _LOOK_S = 0.4
 
 
-def look_into(contender: Contender) -> dict[str, Optional[float]]:
-    """Where a step of several ranks goes: each part measured alone, as shares (0 … 1) of the step's time.
+def step_shares(contender: Contender) -> dict[str, Optional[float]]:
+    """The parts of a step of several ranks, each measured alone, as shares (0 … 1) of the step's time.
 
     Returns:
-        ``{"exchange", "input"}``; None for a part that one process with several GPUs does not show.
+        ``{"exchange", "input"}``; None for a part that cannot be measured in one process with several GPUs.
     """
     found: dict[str, Optional[float]] = {"exchange": None, "input": None}
 
@@ -167,16 +167,16 @@ def look_into(contender: Contender) -> dict[str, Optional[float]]:
 def compare_counts(
     one: Contender, field: Sequence[Contender], shares: Mapping[str, Mapping[str, Optional[float]]], gpus: bool
 ) -> Optional[dict[str, Any]]:
-    """One device beside several: which number is best, with efficiency and the reason.
+    """One device beside several: the best number, with efficiency and the reason.
 
     Args:
         one: the best recipe so far, measured in the same rounds as ``field``.
-        shares: by label, what :func:`look_into` found.
-        gpus: whether a device is a GPU. Processes on a CPU share its cores: their efficiency is the throughput over
-            that of one process with all cores, not over so many times it.
+        shares: of :func:`step_shares`, by label.
+        gpus: whether a device is a GPU. Processes on a CPU share its cores: their efficiency is the throughput divided
+            by that of one process with all cores.
 
     Returns:
-        ``{"rows", "best", "sentence"}``; None where nothing can be compared.
+        ``{"rows", "best", "sentence"}``; None if nothing can be compared.
     """
     ran = [c for c in field if c.failure is None and c.rates and one.rates]
     if one.failure is not None or not ran:
@@ -189,7 +189,7 @@ def compare_counts(
 
 
 def _row(c: Contender, one: Contender, alone: int, shares: Mapping[str, Optional[float]], gpus: bool) -> dict[str, Any]:
-    count, together = c.recipe.num_devices, min(len(c.rates), len(one.rates))  # a slow one leaves its contest early
+    count, together = c.recipe.num_devices, min(len(c.rates), len(one.rates))  # a slow variant is cut off early
     ratio = None if c is one else stats.ratio_interval(c.rates[:together], one.rates[:together])
     speedup = 1.0 if ratio is None else ratio["median"]
     return {
@@ -215,8 +215,8 @@ def _sentence(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], gpus: 
     count, speedup, efficiency = best["devices"], best.get("speedup"), best["efficiency"]
     name = f"{count} {what[count != 1]}"
     if speedup is not None and speedup["ci95"][0] <= 1:
-        said = f"{speedup['median']:.2f} times one {what[0]} {stats.around(speedup)}"
-        return f"{best['label']}: {said}, no certain difference"
+        text = f"{speedup['median']:.2f} times one {what[0]} {stats.around(speedup)}"
+        return f"{best['label']}: {text}, no certain difference"
     if count > 1:
         reached = (
             f"efficiency {100 * efficiency:.0f} %" if gpus else f"{efficiency:.2f} times one process with all cores"
@@ -231,7 +231,7 @@ def _sentence(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], gpus: 
 
 
 def _reason(row: Mapping[str, Any], gpus: bool) -> str:
-    """What the missing part goes to, where it was measured."""
+    """The cause of the missing efficiency, if it was measured."""
     found, exchange, loading = [], row["exchange_share"], row["input_share"]
     if exchange is not None and exchange >= _SHARE:
         found.append(f"the exchange of gradients takes {100 * exchange:.0f} % of a step")

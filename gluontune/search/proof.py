@@ -1,4 +1,4 @@
-"""The end of a climb: naive script and best recipe, trained in turn to one accuracy, and the files of the best one."""
+"""The proof: naive script and best recipe, trained in turn to one accuracy, and the files of the best recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.accuracy import loss_of
 from gluontune.search.batch_size import SHORTER
-from gluontune.search.best_files import hand_over
+from gluontune.search.best_files import write_best
 from gluontune.search.factor_plan import quotient
 from gluontune.search.judge import PARITY_POINTS, verdict_of
 from gluontune.search.measure import Contender
@@ -33,10 +33,10 @@ def finish(
 ) -> Contender | None:
     """Train naive and best in turn, with what is left of the budget; then write ``best.yaml`` and ``best.py``.
 
-    A rung that shortened the training, and does not arrive in the proof at any length at which it is a gain, is taken
-    back. What was measured on top of it is then asked again, and what is best by then has a proof of its own.
+    A rung that shortened the training is taken back if, in the proof, no length at which it is a gain reaches the
+    accuracy. Changes measured on top of it are then revisited, and the new best recipe gets its own proof.
 
-    Returns the recipe that the files hold, in its processes.
+    Returns the contender of the recipe in the files.
     """
     results = trainings.results
 
@@ -57,7 +57,7 @@ def finish(
         if proof and row is not None and shown is not None:
             results.take_back_rung(row, shown, proof)
             best.close()
-            best = _asked_again(naive, site, trainings, rounds)
+            best = _best_without_it(naive, site, trainings, rounds)
             continue
         if proof and row is not None and proof["missed"]:
             ratio = ratio_at(row, proof["epochs"])
@@ -67,28 +67,28 @@ def finish(
             results.take_back(_LOST.format(reached))
         break
     if results.folder is not None:
-        results.document["files"] = hand_over(results.document, results.folder, site.step)
+        results.document["files"] = write_best(results.document, results.folder, site.step)
     return best
 
 
 def _refuted(
     rows: Sequence[RungRow], proof: Mapping[str, Any] | None, longest: float
 ) -> tuple[RungRow | None, dict[str, Any] | None]:
-    """The rung whose time to the accuracy the proof is about; and what its row says by now, where it is no gain."""
-    row = shortener(rows)
+    """The rung whose time to the accuracy the proof checks, and its new verdict if it is no gain."""
+    row = length_rung(rows)
     if proof is None:
         return row, None
     if row is not None and not arrived(proof):
-        return row, what_was_shown(row, proof, longest)
+        return row, refuted_verdict(row, proof, longest)
     last = [each for each in rows if each["kept"]][-1]
     if proof["lost"] and by_time(last):
-        told = "taken back: " + _LOST.format(100 * proof["pairs"][-1]["best"]["accuracy"])
-        return last, {"verdict": "hurt", "measurable": True, "reason": told}
+        text = "taken back: " + _LOST.format(100 * proof["pairs"][-1]["best"]["accuracy"])
+        return last, {"verdict": "hurt", "measurable": True, "reason": text}
     return row, None
 
 
-def _asked_again(naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
-    """What is best after a rung was taken back: the recipe before it, with what still helps on top of it."""
+def _best_without_it(naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
+    """The best recipe after a rung was taken back: the one before it, with the changes that still help on top."""
     before = Recipe.from_dict(trainings.results.document["best"]["recipe"])
     best = naive if before == naive.recipe else Contender(before, "best", trainings.time_limit)
     trainings.budget.reserve(2 * trainings.seconds_of(naive))
@@ -98,20 +98,19 @@ def _asked_again(naive: Contender, site: Site, trainings: Trainings, rounds: Rou
 def prove(
     naive: Contender, best: Contender, trainings: Trainings, tell: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """Train both in turn, as often as the budget allows, and say how many seconds each took.
+    """Train both in turn, as often as the budget allows, and return the seconds of each.
 
-    The target is the lower of the two accuracies that the climb has seen, less two points: both recipes must reach it.
-    A best recipe that was shortened, and does not arrive, gets its length back step by step: one training had been
-    lucky. It gets no length at which the rung that shortened it would be no gain; where none arrives, one pair says
-    so, and no other is trained. With two pairs or more the interval is that of the ratio within the pairs; one pair
-    has the interval of the two speeds, measured window by window.
+    The target is the lower of the climb's two accuracies, less two points: both recipes must reach it. A shortened best
+    recipe that misses it is lengthened step by step (its first training was lucky), up to the length at which the rung
+    that shortened it would be no gain; if none reaches the target, one pair is enough. With two pairs or more the
+    interval is that of the ratio within the pairs; one pair has the interval of the two speeds, measured by windows.
 
     Returns:
         ``{"target", "pairs": [{"naive": {"seconds", "accuracy"}, "best": …}], "seconds": {"naive", "best"}, "ratio":
         {"median", "ci95", "n"} | None, "same_accuracy": bool, "lost": bool, "reached": bool, "epochs", "missed":
-        [{"epochs", "accuracy"}]}``; None where no pair could be trained. ``lost`` is said of a collapse, or of several
-        pairs: trainings differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` what did not
-        arrive before it.
+        [{"epochs", "accuracy"}]}``; None if no pair could be trained. ``lost`` needs a collapse or several pairs:
+        trainings differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` the shorter lengths
+        that did not reach the target.
     """
     rows = trainings.results.document["rungs"]
     seen = [row["accuracy_runs"][-1] for row in rows if row["kept"] and row["accuracy_runs"]]
@@ -136,7 +135,7 @@ def prove(
         if not pairs:
             best, found["best"] = _arriving(naive, best, found["best"], target, trainings, tell, missed)
         pairs.append(found)
-        if shortener(rows) is not None and first_crossing(pairs[0]["best"].val_accuracy, target) is None:
+        if length_rung(rows) is not None and first_crossing(pairs[0]["best"].val_accuracy, target) is None:
             break
     if best is not given:
         best.hand_to(given)
@@ -146,7 +145,7 @@ def prove(
 
 
 def _trained(trainings: Trainings, contender: Contender) -> RunResult | None:
-    """A training for the proof; None where it failed, or has no time or no accuracy."""
+    """A training for the proof; None if it failed, or had no time or no accuracy."""
     with contextlib.suppress(RunFailed):
         result = trainings.train(rung_row("proof", "to the same accuracy"), contender, part=1.0)
         return result if result and result.val_accuracy else None
@@ -157,11 +156,11 @@ def _arriving(
     naive: Contender, best: Contender, result: RunResult, target: float, trainings: Trainings,
     tell: Callable[[str], None], missed: list[dict[str, float]],
 ) -> tuple[Contender, RunResult]:  # fmt: skip
-    """The best recipe in the shortest length, of those tried, that reaches the target, and its training."""
-    longest, row = naive.recipe.epochs, shortener(trainings.results.document["rungs"])
+    """The best recipe at the shortest tried length that reaches the target, and its training."""
+    longest, row = naive.recipe.epochs, length_rung(trainings.results.document["rungs"])
     while first_crossing(result.val_accuracy, target) is None and best.recipe.epochs < longest:
         epochs = next_length(best.recipe.epochs, longest)
-        if not worth_a_try(row, epochs):
+        if not still_helps(row, epochs):
             break
         longer = best.of_length(epochs, best.label)
         tell(f"training best for {epochs:g} epochs: {best.recipe.epochs:g} did not reach {100 * target:.1f} %")
@@ -211,19 +210,19 @@ def _of_speed(result: RunResult, times: Mapping[str, Sequence[float]], name: str
     return {"median": seconds, "ci95": [seconds * speed["median"] / high, seconds * speed["median"] / low]}
 
 
-def shortener(rows: Sequence[RungRow]) -> RungRow | None:
-    """The kept rung that chose the length of the training, by the time to an accuracy; None where none did."""
+def length_rung(rows: Sequence[RungRow]) -> RungRow | None:
+    """The kept rung that chose the length of the training by the time to an accuracy, or None."""
     found = [row for row in rows if row["kept"] and "epochs" in row["changes"] and by_time(row)]
     return found[-1] if found else None
 
 
 def by_time(row: RungRow) -> bool:
-    """Whether a kept rung counts by the time to an accuracy."""
+    """Whether a kept rung was judged by the time to an accuracy."""
     return bool((row["seconds_to_accuracy"] or {}).get("ratio"))
 
 
 def ratio_at(row: RungRow, epochs: float) -> Interval:
-    """The rung's gain in time to the accuracy, were its training ``epochs`` long.
+    """The rung's gain in time to the accuracy for a training of ``epochs``.
 
     >>> row = {"recipe": {"epochs": 0.5},
     ...        "seconds_to_accuracy": {"ratio": {"median": 2.0, "ci95": [1.8, 2.2], "n": 9}}}
@@ -235,7 +234,7 @@ def ratio_at(row: RungRow, epochs: float) -> Interval:
 
 
 def next_length(epochs: float, longest: float) -> float:
-    """The length, in epochs, that is tried after one that did not arrive.
+    """The length, in epochs, to try after one that missed the target.
 
     >>> next_length(0.35, 1.0), next_length(0.8, 1.0)
     (0.5, 1.0)
@@ -243,35 +242,35 @@ def next_length(epochs: float, longest: float) -> float:
     return min(longest, round(epochs / SHORTER, 3))
 
 
-def worth_a_try(row: RungRow | None, epochs: float) -> bool:
-    """Whether the rung would still be a gain at that length: what cannot win is not trained."""
+def still_helps(row: RungRow | None, epochs: float) -> bool:
+    """Whether the rung would still be a gain at that length."""
     return row is None or verdict_of(ratio_at(row, epochs)) == "helped"
 
 
 def arrived(proof: Mapping[str, Any]) -> bool:
-    """Whether the best recipe came to the proof's accuracy, at one of the lengths that were tried."""
+    """Whether the best recipe reached the proof's accuracy at one of the tried lengths."""
     return proof["pairs"][0]["best"]["seconds"] is not None
 
 
-def what_was_shown(row: RungRow, proof: Mapping[str, Any], longest: float) -> dict[str, Any]:
-    """What a rung's row says after a proof in which none of its lengths arrived.
+def refuted_verdict(row: RungRow, proof: Mapping[str, Any], longest: float) -> dict[str, Any]:
+    """Verdict, measurability and reason of a rung after a proof in which none of its lengths reached the target.
 
     Args:
-        row: of the rung, as it was kept. proof: as ``prove`` gives it. longest: the naive script's epochs.
+        row: of the rung, as it was kept. proof: of :func:`prove`. longest: the naive script's epochs.
     """
     last = {"epochs": proof["epochs"], "accuracy": proof["pairs"][0]["best"]["accuracy"]}
     tried = [*proof["missed"], last]
     first = f"{tried[0]['epochs']:g} to " if len(tried) > 1 else ""
     highest = max(each["accuracy"] for each in tried)
     length, goal = f"{first}{last['epochs']:g}", f"{100 * proof['target']:.1f} %"
-    said = f"{length} epochs did not reach {goal} in the proof ({100 * highest:.1f} %)"
+    text = f"{length} epochs did not reach {goal} in the proof ({100 * highest:.1f} %)"
     following = next_length(last["epochs"], longest)
     if last["epochs"] >= longest:
-        return {"verdict": "hurt", "measurable": True, "reason": f"taken back: {said}"}
-    if worth_a_try(row, following):
-        why = f"taken back: {said}, and there was no time for a longer training"
+        return {"verdict": "hurt", "measurable": True, "reason": f"taken back: {text}"}
+    if still_helps(row, following):
+        why = f"taken back: {text}, and there was no time for a longer training"
         return {"verdict": "n/a", "measurable": False, "reason": why}
     ratio = ratio_at(row, following)
     length = f"{following:g} epoch{'s' * (following != 1)}"
     why = f"{length} would be no certain gain: {ratio['median']:.2f}× less time {stats.around(ratio)}"
-    return {"verdict": verdict_of(ratio), "measurable": True, "reason": f"taken back: {said}, and {why}"}
+    return {"verdict": verdict_of(ratio), "measurable": True, "reason": f"taken back: {text}, and {why}"}

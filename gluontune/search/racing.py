@@ -1,4 +1,4 @@
-"""Heats of the search, kept in ``tune.json``: candidates beside the start and the best so far, within a budget."""
+"""Heats of the search, saved in ``tune.json``: candidates beside the start and the best so far, within a budget."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from gluontune.search.rung import Site, Variant
 from gluontune.search.study import dataset_facts
 
 TUNE_SCHEMA = 1
-FEWEST_ALIVE, MOST_ALIVE = 3, 6  # contenders whose processes exist at the same time
+FEWEST_ALIVE, MOST_ALIVE = 3, 6  # contenders with processes at the same time
 
 
 class TuneResults(Document):
-    """What a search has measured so far, as ``tune.json``: each heat is kept, so that a killed search goes on.
+    """The measurements of a search, ``tune.json``: each heat is saved, so that a killed search can resume.
 
     Args:
-        asked: what decides the course of the search besides the recipe (knobs, batch sizes, slices).
-        folder: where it is saved, or None to keep it in memory. resume: go on with what lies there.
+        asked: options that decide the course of the search besides the recipe (knobs, batch sizes, slices).
+        folder: where it is saved, or None to keep it in memory. resume: go on with the document in it.
     """
 
     def __init__(self, recipe: Recipe, asked: dict[str, Any], folder: Path | None, resume: bool):
@@ -48,7 +48,7 @@ class TuneResults(Document):
 
     @property
     def site(self) -> Site:
-        """The machine and the job, as the start's process found them."""
+        """The machine and the job, as the start's process reported them."""
         found = self.document["site"]
         return Site(**{**found, "rewrites": tuple(found["rewrites"])})
 
@@ -61,7 +61,7 @@ class TuneResults(Document):
         return None
 
     def row(self, stage: str, label: str, **values: Any) -> dict[str, Any]:
-        """A new row of the table of what was tried."""
+        """A new row of the table of tried options."""
         empty = dict.fromkeys(("samples_per_sec", "speedup_vs_start", "speedup_ci95", "round_eliminated"))
         row: dict[str, Any] = {
             "stage": stage, "label": label, "status": "skipped", "reason": None, "remark": "", "changes": {},
@@ -71,7 +71,7 @@ class TuneResults(Document):
         return row
 
     def enter_best(self, best: Candidate, labels: Sequence[str]) -> None:
-        """Name the best recipe so far, by what was chosen for it, and write it as YAML beside."""
+        """Enter the best recipe so far, named by its choices, and write it as ``recipe.yaml``."""
         speedup, rate = stats.ratio_interval(best.rates, best.from_start), stats.interval(best.rates)
         short = in_short(best.recipe)
         if short.job is not None:
@@ -89,7 +89,7 @@ class TuneResults(Document):
             else "Nothing that was tried is faster than the recipe as it is."
         )
         if self.folder is not None:
-            head = f"# found by gluontune tune: {name or 'the start'}, {rate['median']:.0f} samples/s\n"
+            head = f"# chosen by gluontune tune: {name or 'the start'}, {rate['median']:.0f} samples/s\n"
             with atomic_write(self.folder / "recipe.yaml", "w") as stream:
                 stream.write(head + short.to_yaml())
         self.save()
@@ -97,7 +97,7 @@ class TuneResults(Document):
 
 @dataclass(eq=False)
 class Candidate:
-    """A recipe in the search, its row in the table, and what it measured in its last heat."""
+    """A recipe in the search, its row in the table, and the rates of its last heat."""
 
     recipe: Recipe
     label: str
@@ -120,7 +120,7 @@ class Candidate:
             self.contender = None
 
     def drop(self, number: int) -> None:
-        """Out, after the heat ``number``."""
+        """Eliminate it after the heat ``number``."""
         self.row["round_eliminated"] = number
         self.close()
 
@@ -130,7 +130,7 @@ class OutOfBudget(Exception):
 
 
 class Racing:
-    """Runs heats and writes them down; ``start`` and ``best`` are the references of every one."""
+    """Runs and saves heats; ``start`` and ``best`` are the references of each."""
 
     def __init__(
         self, recipe: Recipe, results: TuneResults, budget_s: float, slice_s: float, tell: OnProgress, time_limit: float
@@ -138,7 +138,7 @@ class Racing:
         self.results, self.budget_s, self.slice_s, self.tell = results, budget_s, slice_s, tell
         self.time_limit = time_limit
         self.start = self.best = Candidate(recipe, "start", results.row("start", "as it is"))
-        self.launch_s = 0.0  # what starting one contender took so far
+        self.launch_s = 0.0  # to start one contender, at most so far
         self.spent_s = 0.0
         self.alive: list[Candidate] = []
         self.most_alive = FEWEST_ALIVE
@@ -148,7 +148,7 @@ class Racing:
             candidate.close()
 
     def measure(self, stage: str, number: int, field_: list[Candidate], rounds: int) -> None:
-        """``rounds`` slices of each candidate, in groups that fit into memory together.
+        """Measure ``rounds`` slices of each candidate, in groups that fit into memory.
 
         Raises:
             OutOfBudget: the next group would end after the budget; earlier ones are measured.
@@ -161,7 +161,7 @@ class Racing:
                 candidate.close()
 
     def heat(self, stage: str, number: int, group: list[Candidate], rounds: int) -> None:
-        """Measure a group beside the references, or take what an interrupted search measured."""
+        """Measure a group beside the references, or take the measurements of an interrupted search."""
         field_ = list({id(c): c for c in (self.start, self.best, *group)}.values())
         heat = self.results.heat(stage, number, rounds, [self.changes(c.recipe) for c in field_])
         if heat is None:
@@ -197,8 +197,8 @@ class Racing:
             fastest = max(rates, key=lambda label: rates[label], default="")
             self._progress(stage, f"heat {number}, round {done}/{total}: {fastest}", rates.get(fastest))
 
-        def on_disturbed(told: str) -> None:
-            document["notes"].append(f"{stage}, heat {number}: {told}")
+        def on_disturbed(text: str) -> None:
+            document["notes"].append(f"{stage}, heat {number}: {text}")
 
         self._progress(stage, "starting " + ", ".join(c.label for c in contenders), None)
         interleave(contenders, rounds=rounds, slice_s=self.slice_s, on_round=on_round, on_disturbed=on_disturbed)
@@ -207,33 +207,27 @@ class Racing:
                 raise reference.failure  # nothing to compare with
         seconds = time.monotonic() - began
         if stage == "start":
-            self._look_around()
+            self._read_site()
         if starting:
             self.launch_s = max(self.launch_s, (seconds - racing_s) / starting)
+        entries = [
+            {
+                "label": c.label, "changes": self.changes(c.recipe), "rates": [] if c.failure else list(c.rates),
+                "failure": str(c.failure) if c.failure else None,
+            }
+            for c in contenders
+        ]  # fmt: skip
         heat = {
-            "stage": stage,
-            "round": number,
-            "rounds": rounds,
-            "seconds": seconds,
-            "launch_s": self.launch_s,
-            "most_alive": self.most_alive,
-            "entries": [
-                {
-                    "label": contender.label,
-                    "changes": self.changes(contender.recipe),
-                    "rates": [] if contender.failure else list(contender.rates),
-                    "failure": str(contender.failure) if contender.failure else None,
-                }
-                for contender in contenders
-            ],
-        }
+            "stage": stage, "round": number, "rounds": rounds, "seconds": seconds, "launch_s": self.launch_s,
+            "most_alive": self.most_alive, "entries": entries,
+        }  # fmt: skip
         document["heats"].append(heat)
         document["seconds"] += seconds
         self.results.save()
         return heat
 
-    def _look_around(self) -> None:
-        """What the start's process knows of machine and job, and how many of its kind fit into memory."""
+    def _read_site(self) -> None:
+        """Enter the site that the start's process reports, and the number of such processes that fit into memory."""
         group = self.start.contender.group if self.start.contender is not None else None
         if group is None:
             return
@@ -247,7 +241,7 @@ class Racing:
             self.most_alive = int(min(MOST_ALIVE, max(FEWEST_ALIVE, limit / 2 // needed)))
 
     def changes(self, recipe: Recipe) -> dict[str, Any]:
-        """What ``recipe`` changes in the start."""
+        """The fields of ``recipe`` that differ from the start."""
         return recipe.differences(self.start.recipe)
 
     def _progress(self, stage: str, detail: str, rate: float | None) -> None:

@@ -1,4 +1,4 @@
-"""The ladder's results: ``ladder.json`` as it grows, saved after each rung, taken up again by a resume."""
+"""The ladder's results: ``ladder.json``, saved after each rung, which a resume goes on with."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LADDER_SCHEMA = 1
 
 
 class ResultsStore(Document):
-    """What a climb has found so far: ``ladder.json``, saved after each rung.
+    """The results of a climb so far: ``ladder.json``, saved after each rung.
 
     Args:
         folder: where it is saved, or None to keep it in memory.
-        resume: go on with what an interrupted climb left there. names: rungs whose rows are taken over.
+        resume: go on with an interrupted climb. names: rungs whose rows are taken over.
     """
 
     def __init__(self, recipe: Recipe, mode: str, folder: Path | None, resume: bool, names: Sequence[str]):
@@ -41,11 +41,11 @@ class ResultsStore(Document):
             self.document["rungs"] = [r for r in self.document["rungs"] if r.get("finished") and r["name"] in names]
 
     def finished(self, name: str) -> RungRow | None:
-        """The row of a rung that was finished earlier, or None."""
+        """The row of a rung that an earlier climb finished, or None."""
         return next((r for r in self.document["rungs"] if r["name"] == name and r["finished"]), None)
 
     def enter_run(self, row: RungRow, result: RunResult) -> None:
-        """Copy what the report shows of a training run into its row, and save the run beside."""
+        """Copy the report's figures of a training run into its row, and save the run in ``runs/``."""
         for name in (
             "epoch_seconds", "elapsed_seconds", "val_accuracy", "val_metric", "train_loss", "steadiness", "phases_pct",
             "utilization", "phases", "peak_rss_mib", "peak_gpu_mib", "warmup_seconds",
@@ -72,7 +72,7 @@ class ResultsStore(Document):
             self.document["best"] = {name: row[name] for name in names}
 
     def take_back(self, why: str) -> None:
-        """The proof has lost accuracy: what was kept after the last training that kept it is not kept any more."""
+        """After a proof that lost accuracy: withdraw the rungs kept after the last training that kept it."""
         kept = [r for r in self.document["rungs"] if r["kept"]]
         while kept and not kept[-1]["accuracy_runs"]:
             kept.pop().update(kept=False, verdict="hurt", reason=why)
@@ -82,10 +82,10 @@ class ResultsStore(Document):
         self.name_best()
 
     def take_back_rung(self, row: RungRow, shown: Mapping[str, Any], proof: dict[str, Any]) -> None:
-        """The proof has shown that a rung which shortened the training is no gain; saved at once.
+        """After a proof in which a rung that shortened the training is no gain: withdraw it, and save at once.
 
-        The best recipe is the one before it. What was kept later was measured on top of it: it is not kept as it
-        stands, and its row says ``on_top_of``, so that it is asked again. ``shown`` is the row's new verdict.
+        The best recipe is the one before it. Later rungs were measured on top of it: they are withdrawn, too, and get
+        ``on_top_of``, so that they are asked again. ``shown`` is the row's new verdict.
         """
         rows = self.document["rungs"]
         for later in (r for r in rows[rows.index(row) + 1 :] if r["kept"]):
@@ -104,10 +104,10 @@ class ResultsStore(Document):
     def lengthen(
         self, row: RungRow, ratio: Interval, missed: Sequence[dict[str, float]], epochs: float, found: dict[str, float]
     ) -> None:
-        """The proof has shown that the best recipe needs a longer training than ``row``, which chose it, had found.
+        """After a proof that needed a longer training than ``row`` had chosen: enter the length that arrived.
 
-        ``ratio`` is the row's gain in time at the length that arrived, ``epochs``, with what was ``found`` there;
-        ``missed`` are the lengths that did not arrive. What was kept later has the length, too.
+        ``ratio`` is the row's gain in time at this length, ``epochs``; ``found`` its seconds and accuracy; ``missed``
+        are the lengths that missed the target. Rungs kept later get the length, too.
         """
         rows = self.document["rungs"]
         kept = [r for r in rows[rows.index(row) :] if r["kept"]]

@@ -1,8 +1,8 @@
-"""After the last rung: what was dropped is asked again on top of the best recipe, what was kept early is left out once.
+"""After the last rung: dropped changes are measured again on top of the best recipe, and early ones are left out once.
 
-One pass from rung to rung is forward selection: it sees each change on top of those before it, never of those after.
-A loader that gains nothing while the net is slow may gain much when it is fast, and noise may have dropped a rung. So
-the best recipe has one more contest, with every question at once (backward elimination and one more forward step).
+One pass from rung to rung is forward selection: each change is measured on top of the earlier ones, never of the later.
+A loader without a gain while the net is slow may gain much once it is fast, and noise may have dropped a rung. So the
+best recipe has one more contest, with all questions at once (backward elimination and one more forward step).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
 AGAIN, WITHOUT = "asked again", "left out"
-_BEYOND_HOPE = 0.6  # of the recipe before it, at best: nothing that was kept later makes up for that
+_LEAST_RATIO = 0.6  # to the recipe before it: a change whose interval lies below is not measured again
 _PART = 0.8  # of the free time, for one contest
-_LEAST_S = 8.0  # for measuring, below which no contest is begun
-_STEPS = 3  # changes that are adopted at most, each after a contest of its own
+_LEAST_S = 8.0  # of measuring that a contest needs to begin
+_STEPS = 3  # adopted changes at most, each after its own contest
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Question:
     """One change to the best recipe that is measured once more.
 
     Args:
-        rung: whose change it is. kind: ``asked again`` or ``left out``.
-        variant: what changes on top of the best recipe.
-        first: the ratio that the rung had when it was climbed, to the recipe before it.
-        on_top_of: the rung that it stood on and that the proof took back: it is asked even where the budget is spent.
+        rung: of the change. kind: ``asked again`` or ``left out``.
+        variant: the change on top of the best recipe.
+        first: the rung's ratio to the recipe before it, from the climb.
+        on_top_of: the rung under it that the proof took back: it is measured even if the budget is spent.
     """
 
     rung: str
@@ -53,11 +53,10 @@ class Question:
 
 
 def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Question]:
-    """What is worth a second question, from the rows of a climb.
+    """The changes that are worth a second measurement, from the rows of a climb.
 
-    A dropped rung is asked again where something was kept after it, or where the time did not suffice to tell what it
-    brings, with the variant it had chosen. A kept rung is left
-    out where something was kept after it that does not replace it.
+    A dropped rung is asked again, with its chosen variant, if a later rung was kept, or if its time was too short for a
+    verdict. A kept rung is left out if a later rung was kept that does not replace it.
     """
     found = []
     before: Mapping[str, Any] = {}
@@ -85,12 +84,12 @@ def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Questio
 
 
 def _by_speed(rung: str) -> bool:
-    """Not the start, and not what was chosen by the time to an accuracy, among candidates of its own."""
+    """Whether the rung is judged by throughput: neither the start, nor one judged by the time to an accuracy."""
     return rung != "naive" and not RUNGS[rung].by_time
 
 
 def _fits(recipe: Recipe, changes: Mapping[str, Any]) -> bool:
-    """Whether the rest of the recipe can do without: PyTorch does not read by Gluon's loader."""
+    """Whether the changes fit the rest of the recipe: PyTorch cannot use Gluon's loader."""
     try:
         recipe.override(**changes)
     except UsageError:
@@ -99,23 +98,23 @@ def _fits(recipe: Recipe, changes: Mapping[str, Any]) -> bool:
 
 
 def _may_win(row: RungRow) -> bool:
-    """What lost accuracy loses it again; what was far slower stays so."""
+    """Whether a dropped rung may win now: not if it lost accuracy, or was far slower."""
     if row["status"] != "ran":
         return False
     ratio = row["ratio_to_previous"]
     lost = any(entry.get("lost") for entry in row["variants"] if entry["chosen"])
     accuracy = row["verdict"] == "hurt" and ratio is not None and verdict_of(ratio) == "helped"
-    return ratio is not None and ratio["ci95"][1] >= _BEYOND_HOPE and not lost and not accuracy
+    return ratio is not None and ratio["ci95"][1] >= _LEAST_RATIO and not lost and not accuracy
 
 
 def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
-    """Ask again, adopt what helps, and say in the results what depends on what; return the recipe to go on with.
+    """Measure the questions, adopt the changes that help, record interactions; return the contender to go on with.
 
-    The results's ``revisited`` gets an entry a question: ``{"rung", "kind", "changes", "first", "ratio", "verdict",
-    "adopted", "reason", "interaction"}``.
+    ``revisited`` of the results gets an entry for each question: ``{"rung", "kind", "changes", "first", "ratio",
+    "verdict", "adopted", "reason", "interaction"}``.
     """
     results, document = trainings.results, trainings.results.document
-    results.name_best()  # a climb that was killed after this names what had been adopted
+    results.name_best()  # a resumed climb may still name a change adopted before it was killed
     asked = questions(document["rungs"], best.recipe, site)
     answers = {question.label: _Answer(question) for question in asked}
     for _ in range(_STEPS):
@@ -142,7 +141,7 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
         best = field[label]
         won = {answer.question.label for answer in helped}
         still = [q.label for q in asked if (q not in now or q.label in won) and q is not adopted.question]
-        # On top of what was adopted a rung may change other fields, or none.
+        # On top of the adopted change a rung may change other fields, or none.
         asked = [q for q in questions(document["rungs"], best.recipe, site) if q.label in still]
         for question in asked:
             answers[question.label].question = question
@@ -152,7 +151,7 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
 
 
 def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> list[Question]:
-    """As many questions as there is time for, those that may bring most before the others."""
+    """As many questions as there is time for, the most promising first."""
 
     def promise(question: Question) -> float:
         ratio = float(question.first["median"]) if question.first else 1.0
@@ -166,7 +165,7 @@ def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> li
 
 @dataclass
 class _Answer:
-    """A question with the row of its contest, which is as that of a rung."""
+    """A question with the row of its contest, in the form of a rung's."""
 
     question: Question
     row: RungRow | None = None
@@ -200,7 +199,7 @@ def _measured(
     answers: Sequence[_Answer], field: Mapping[str, Contender], best: Contender, naive: Contender, trainings: Trainings,
     rounds: Rounds,
 ) -> list[_Answer]:  # fmt: skip
-    """One contest of all; those that helped, the fastest first."""
+    """The answers that helped in one contest of all, the fastest first."""
     contest = rung_row("asked again", "what was dropped or kept early, on top of the best")
     seconds = max(_LEAST_S, _PART * trainings.budget.free_s - len(field) * rounds.starts_s)
     standing = any(answer.question.on_top_of for answer in answers)
@@ -221,7 +220,7 @@ def _measured(
 def _adopted(
     helped: Sequence[_Answer], field: Mapping[str, Contender], best: Contender, trainings: Trainings
 ) -> _Answer | None:
-    """The first that keeps its accuracy."""
+    """The first answer that keeps its accuracy, or None."""
     for answer in helped:
         row, contender = answer.measured, field[answer.question.label]
         if answer.question.on_top_of and not trainings.affords(contender):
@@ -240,7 +239,7 @@ def _adopted(
 
 
 def interaction(rung: str, kind: str, first: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
-    """A sentence where a change is worth another factor on top of all than when it was climbed; None where it is not.
+    """A sentence if a change's gain on top of all differs from its gain in the climb; else None.
 
     >>> interaction("records", "asked again", {"median": 1.0, "ci95": [0.96, 1.04]},
     ...             {"median": 1.5, "ci95": [1.4, 1.6]})
@@ -253,7 +252,7 @@ def interaction(rung: str, kind: str, first: Mapping[str, Any] | None, now: Mapp
         return None
     low, high = now["ci95"]
     median = now["median"]
-    if kind == WITHOUT:  # what the rung brings is what is lost without it
+    if kind == WITHOUT:  # the gain is the inverse of the loss without it
         low, median, high = 1 / high, 1 / median, 1 / low
     if low <= first["ci95"][1] and first["ci95"][0] <= high:
         return None

@@ -1,4 +1,4 @@
-"""What a rung of the ladder is, and what it may know of the machine and the job."""
+"""A rung of the ladder, its variants, and the site: facts of the machine and the job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gluontune.runtime import pytorch
 
 @dataclass(frozen=True)
 class Site:
-    """What a rung may know before it chooses: the machine and the job.
+    """Facts of the machine and the job from which a rung chooses its variants.
 
     Args:
         cores: usable cores (affinity and quota).
@@ -22,11 +22,11 @@ class Site:
         bf16: whether the CPU multiplies bfloat16 in hardware.
         splits: whether the data are gluontune's (a named data set) rather than the job's Gluon datasets.
         fits_memory: whether the decoded training images fit in half of the usable memory.
-        rewrites: names of the rewrites that have something to do in this net on this device.
+        rewrites: names of the rewrites that change this net on this device.
         num_train: training images in one epoch.
-        amx: whether the CPU has AMX and the kernel gives it to this process.
+        amx: whether the CPU has AMX and the kernel grants it to this process.
         step: ``usual`` (net and loss), ``step`` (the job's own) or ``updates`` (the job's own, updates included).
-        metric: what validation measures, such as ``accuracy``.
+        metric: of the validation, such as ``accuracy``.
         torch: whether PyTorch is installed.
         steady: whether a sample of the job's Gluon datasets is the same each time it is read.
     """
@@ -46,10 +46,10 @@ class Site:
 
     @classmethod
     def of(cls, ready: Mapping[str, Any], machine: Mapping[str, Any], recipe: Recipe) -> Site:
-        """From what a training process says when it is ready, and the facts of the machine.
+        """The site, from a training process's ready event and the facts of the machine.
 
         Args:
-            ready: the event; empty where the process never started, and what it would have said is guessed.
+            ready: the event; empty, with guesses in its place, if the process never started.
         """
         pixels = ready.get("image_bytes") or 0
         limit = (runtime.memory_limit_mib() or 0) * 2**20
@@ -76,9 +76,9 @@ class Variant:
     """One way to climb a rung, or one setting of a knob.
 
     Args:
-        label: how the report calls it. changes: recipe fields.
-        rank: where there is no time for all variants, those of the lowest ranks are tried.
-        remark: what else a reader must know, or "". missing: why it cannot be tried here, or "".
+        label: its name in the report. changes: recipe fields.
+        rank: the lowest ranks are tried if there is no time for all variants.
+        remark: a caveat for the reader, or "". missing: the reason why it cannot be tried here, or "".
     """
 
     label: str
@@ -88,7 +88,7 @@ class Variant:
     missing: str = ""
 
     def on(self, recipe: Recipe) -> Recipe:
-        """``recipe`` with this setting, whose ``env`` is added to the recipe's, not put in its place.
+        """``recipe`` with this setting; its ``env`` is added to the recipe's.
 
         >>> Variant("x", {"env": {"B": "2"}}).on(Recipe(env={"A": "1"})).env
         {'A': '1', 'B': '2'}
@@ -107,13 +107,13 @@ class Rung:
 
     Args:
         name: as in ``ladder.json``, or of the stage in ``tune.json``.
-        sentence: what it changes, for the learner.
+        sentence: its change in words, for the learner.
         requires: the reason why it cannot run here, or None.
-        variants: what to try on top of the best recipe so far.
-        by_time: its variants change what is learned, so they count by the time to an accuracy, not by images a second.
-        pace: climbed at this one alone, unless it is asked for by name; None: at each.
-        slot: knobs of the same slot replace each other's choice; "": it has one of its name.
-        exists: whether the machine has it at all; where not, the search has no row for it.
+        variants: the changes to try on top of the best recipe so far.
+        by_time: judged by the time to an accuracy, not by images a second, because its variants change what is learned.
+        pace: the only pace at which it is climbed, unless it is requested by name; None: at each.
+        slot: knobs of the same slot replace each other's choice; "": a slot of its name.
+        exists: whether the machine has it; if not, the search has no row for it.
     """
 
     name: str
@@ -132,7 +132,7 @@ def always(recipe: Recipe, site: Site) -> str | None:
 
 
 def adding_to(registry: Registry[Rung]) -> Callable[..., Callable[[Variants], Variants]]:
-    """A decorator, with the arguments of :class:`Rung`, which adds one of the variants that a function returns."""
+    """A decorator, with the arguments of :class:`Rung`, that registers a function of variants as a rung."""
 
     def named(name: str, sentence: str, requires: Requires = always, **how: Any) -> Callable[[Variants], Variants]:
         def add(variants: Variants) -> Variants:

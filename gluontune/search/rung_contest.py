@@ -1,4 +1,4 @@
-"""The contest of a rung: its variants beside the best recipe, measured for as long as that decides something."""
+"""The contest of a rung: its variants beside the best recipe, measured until the question is decided."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from gluontune.monitor.cpu import OtherLoad
 from gluontune.search.budget import Budget
 from gluontune.search.judge import LIKELY, MAYBE, helps
 from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender, interleave
-from gluontune.search.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
+from gluontune.search.sequential import LOOKS, Scatter, futility_bound, ratio_at_look
 
-TOO_SLOW = 0.25  # of the best recipe's rate: twice below it while warming up, and a variant is not measured any further
-_NAIVE_ROUNDS = 4  # the naive script tells the height of the ladder; the verdict is made against the best
-_SETTLED = 6  # rounds after which it does not matter any more which of the variants that help is the fastest
-FUTILE = 1.06  # where so much is unlikely, a contest in a hurry ends
-UNCLEAR = 1.2  # where so much is still well possible when the time is up, the question is not answered
-_FAR = 0.7  # of the best: what ends so far below is reported as cut off
-_LOOK_S = 0.5  # at what others do, before measuring
-_HURRY_S = 60.0  # with less, a contest ends when a gain becomes unlikely; with more, it is looked at more closely
-_LONGER = 2.0  # times the time, where a gain is likely but not proven
+TOO_SLOW = 0.25  # of the best recipe's rate: twice below it in the warm-up ends a variant's measurement
+_NAIVE_ROUNDS = 4  # the naive rate gives the ladder's height only; verdicts are made against the best
+_SETTLED = 6  # rounds after which the fastest of several helpful variants is not searched any longer
+FUTILE = 1.06  # a hurried contest ends when a gain of this much is unlikely
+UNCLEAR = 1.2  # the question is unanswered if a gain of this much is still possible when the time is up
+_FAR = 0.7  # of the best: variants below it are reported as cut off
+_LOOK_S = 0.5  # of sampling the background load before measuring
+_HURRY_S = 60.0  # with less time, a contest ends as soon as a gain becomes unlikely
+_LONGER = 2.0  # times the time, if a gain is likely but not proven
 _STARTS_S = 1.0  # at least, for starting a process and warming it up
-_SHORTER = 0.6  # of the time, where others disturb: more slices would not make it certain
+_SHORTER = 0.6  # of the time, under background load: more slices would not make it certain
 
 
 class Contest:
-    """Slices in turn, looked at after 4, 6, 9, … rounds: what is decided is measured no further.
+    """Slices in turn, examined after 4, 6, 9, … rounds; decided variants are measured no further.
 
     Args:
-        best: the recipe to beat; None where there is none (the naive rung itself). naive: measured for a few rounds.
-        races: whether the fastest is looked for. Where something else decides, such as the time to an accuracy, each
-            is measured for six rounds and none is cut off but the hopeless.
-        scatter: of the contests before.
+        best: the recipe to beat; None for the naive rung itself. naive: measured for a few rounds.
+        races: whether the fastest wins. If another figure decides, such as the time to an accuracy, each variant is
+            measured for six rounds, and only hopeless ones are cut off.
+        scatter: of the earlier contests.
         hurries: whether it ends as soon as a gain worth the time is unlikely.
-        time_up: whether the time for this is over, given whether a gain is likely but not proven; four rounds are
-            measured all the same, if they can be.
+        time_up: whether the contest's time is over, given whether a gain is likely but not proven; four rounds are
+            measured in any case.
         over: whether all time is over: measuring ends with the round.
         on_start: called when all are warm. on_round: called with the number of the round.
 
     Attributes:
-        rounds: that were measured.
-        decided: whether the question was answered, rather than the time used up.
+        rounds: number of measured rounds.
+        decided: whether the question was answered before the time was over.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Contest:
         return [c for c in self.field if c.failure is None and c.cut is None]
 
     def run(self) -> None:
-        """Start, warm up and measure all; failures and cuts stand with the contenders."""
+        """Start, warm up and measure all; the contenders carry their failures and cuts."""
         everyone = list({id(c): c for c in (self.best, self.naive, *self.field) if c is not None}.values())
         for contender in everyone:
             contender.cut = None
@@ -76,27 +76,27 @@ class Contest:
         self.decided = number in LOOKS and self._look()
         return self.decided or self.over() or (number >= LOOKS[0] and self.time_up(self._likely()))
 
-    def teach(self) -> None:
-        """Tell the scatter what this contest has shown of it; the verdict is made with what was known before."""
+    def update_scatter(self) -> None:
+        """Add this contest to the scatter; called after its verdict, which is based on the earlier contests."""
         for contender in self.field:
             if contender is self.naive:
-                self.scatter.learn_alone(contender.rates)
+                self.scatter.add_single(contender.rates)
             elif contender.failure is None and self.best is not None:
-                self.scatter.learn(contender.rates, self.best.rates)
+                self.scatter.add(contender.rates, self.best.rates)
 
     def _likely(self) -> bool:
-        """Whether a variant that is not proven to be faster seems to be."""
+        """Whether a variant seems to be faster, proven or not."""
         if self.best is None or not self.best.rates:
             return False
         ratios = [self._ratio(c, self.best) for c in self._alive]
         return any(ratio["median"] >= LIKELY for ratio in ratios)
 
     def _futile(self, gain: float) -> bool:
-        """Whether none of the variants is likely to bring so much."""
+        """Whether a gain of this much is unlikely for all variants."""
         best = self.best
         if best is None or self.rounds < LOOKS[0]:
             return False
-        return all(hardly_above(c.rates, best.rates, self.scatter) < gain for c in self._alive)
+        return all(futility_bound(c.rates, best.rates, self.scatter) < gain for c in self._alive)
 
     def _ratio(self, contender: Contender, other: Contender) -> stats.Interval:
         return ratio_at_look(contender.rates, other.rates, len(self.field), self.scatter)
@@ -106,7 +106,7 @@ class Contest:
         for contender in everyone:
             rate = contender.warm_up(self.slice_s, floor)
             if contender is self.best:
-                contender.slice()  # a warm one tells no rate
+                contender.slice()  # the warm-up of a warm contender returns no rate
                 floor = TOO_SLOW * contender.rates[-1] if contender.rates else 0.0
                 reference = contender.rates[-1] if contender.rates else 0.0
                 contender.rates = []
@@ -117,14 +117,14 @@ class Contest:
         self.on_start()
 
     def _playing(self, everyone: Sequence[Contender]) -> list[Contender]:
-        """Who has the next round: the naive script tells the height of the ladder, and needs few."""
+        """The contenders of the next round; the naive script takes part in the first few."""
         field = [c for c in everyone if c.cut is None and c.failure is None]
         if self.best is not None and self.best is not self.naive and self.rounds >= _NAIVE_ROUNDS:
             return [c for c in field if c is not self.naive]
         return field
 
     def _look(self) -> bool:
-        """Cut off what is decided; whether everything is."""
+        """Cut off decided variants. Returns whether the contest is decided."""
         best = self.best
         if best is None or not self.races:
             return self.rounds >= _SETTLED
@@ -160,7 +160,7 @@ class Rounds:
     """Runs the contests of a climb within its budget.
 
     Attributes:
-        scatter: of the contests before the last. starts_s: seconds that starting a process takes.
+        scatter: of all contests but the last. starts_s: seconds to start a process.
     """
 
     def __init__(self, budget: Budget, slice_s: float, tell: OnProgress):
@@ -173,16 +173,16 @@ class Rounds:
         self, row: RungRow, best: Contender | None, naive: Contender, field: list[Contender], seconds: float,
         races: bool = True, even_late: bool = False,
     ) -> float:  # fmt: skip
-        """Measure ``field`` beside ``best`` and ``naive`` for about ``seconds``, starting them not counted.
+        """Measure ``field`` beside ``best`` and ``naive`` for about ``seconds`` after their start.
 
-        The row gets ``contest_decided``, and a note where other programs disturbed. ``even_late`` measures for so long
-        even where the budget is spent.
+        The row gets ``contest_decided``, and a note about background load. ``even_late`` measures even if the budget
+        is spent.
 
         Returns:
-            percent of the cores that other programs took meanwhile.
+            the background load meanwhile, percent of the cores.
         """
         if self._last is not None:
-            self._last.teach()
+            self._last.update_scatter()
         name, began = row["name"], self.budget.spent_s
         starting = sum(c.group is None for c in [naive, best, *field] if c is not None)
         self.progress(name, "starting", 0.0, ", ".join(c.label for c in field))
@@ -219,11 +219,11 @@ class Rounds:
         return taken
 
     def progress(self, name: str, stage: str, done: float, detail: str, rate: float | None = None) -> None:
-        """Tell the live table how far a rung is."""
+        """Send a rung's progress to the live table."""
         self.tell({**progress(stage, done, detail, samples_per_sec=rate), "name": name})
 
     def _disturbed(self, name: str) -> bool:
-        """Whether others work on this machine just now, while all that is ours is paused."""
+        """Whether there is background load while all contenders are paused."""
         background = OtherLoad()
         time.sleep(_LOOK_S)
         taken = background.read()

@@ -1,9 +1,8 @@
-"""The rungs, in order: each a name, a sentence, what it requires, and the changes to try.
+"""The rungs, in order: each a name, a sentence, its requirement, and the changes to try.
 
 To add a rung, add one entry here; the command line's choices, the report and the tests follow.
 A rung offers one or more *variants*; the ladder measures them all against the best recipe so far,
-interleaved, and goes on with the fastest. Each change is what the field recommends, so that a change
-which does not help here is seen not to.
+interleaved, and goes on with the fastest. Each change is one that the field recommends.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def _hybridized(recipe: Recipe, site: Site) -> list[Variant]:
         Variant("hybridize()", {"hybridize": "hybridized"}, rank=1),
         Variant("static", {"hybridize": "static"}, rank=2 if site.rewrites else 0),
     ]
-    # The first rewrite alone and all of them: what cures one data type's slow path can cost another's.
+    # The first rewrite alone, and all: a rewrite that cures one data type's slow path can slow down another's.
     for names in dict.fromkeys((site.rewrites[:1], site.rewrites)):
         if names:
             changes = {"hybridize": "static", "rewrites": names}
@@ -98,7 +97,7 @@ def _mixed_precision(recipe: Recipe, site: Site) -> list[Variant]:
     if any(getattr(recipe, field) != value for field, value in full.items() if field != "dtype"):
         found.append(Variant(f"{dtype}, static, rewritten", full))
     if dtype == "bfloat16" and site.amx:
-        # A process of its own, as each variant has: oneDNN reads the variable when it is loaded.
+        # Each variant has its own process: oneDNN reads the variable when it is loaded.
         env = {**recipe.env, **runtime.AMX_ENV}
         names = (*site.rewrites, "narrow-in-float32")
         found.append(Variant("bfloat16, AMX, static, rewritten", {**full, "env": env}))
@@ -111,7 +110,7 @@ _MIN_UPDATES = 30  # in one epoch: with fewer, an epoch cannot show whether a ba
 
 def _enough_images(recipe: Recipe, site: Site) -> str | None:
     if site.step == "updates":
-        return "the job's step() does its own updates, and says itself what a batch means to them"
+        return "the job's step() does its own updates, and decides itself what a batch is to them"
     if site.metric != "accuracy":
         return (
             f"a larger batch is judged by the time to an accuracy, and this job measures {site.metric}; set "
@@ -125,18 +124,17 @@ def _enough_images(recipe: Recipe, site: Site) -> str | None:
     return None
 
 
-#: Makes more of each step than SGD does. On CIFAR-10 a rate of 0.03 suits batch 128, and 0.02 to 0.05 differ little.
+#: Muon learns more per step than SGD. On CIFAR-10 a rate of 0.03 suits batch 128; 0.02 to 0.05 differ little.
 _MUON = {"optimizer": "muon", "learning_rate": 0.02, "base_batch_size": 64, "lr_scaling": "sqrt", "wd": 0.1}
 #: On ResNet-20 and the sample; LARS's paper scales by the root, LAMB's too.
 _LARS = {"optimizer": "lars", "learning_rate": 4.0, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 1e-4}
 _LAMB = {"optimizer": "lamb", "learning_rate": 0.01, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 0.05}
-#: Of the naive epochs, for an optimizer that makes more of each step: by the factor of the batch. As many updates as
-#: with the larger batch remain, and those teach more.
+#: Muon's length as a share of the naive epochs, by the factor of the batch.
 _LENGTHS = {1: 0.5, 2: 0.75, 4: 0.75}
 
 
 def _growing(recipe: Recipe, batch: int, warmup: float) -> list[Variant]:
-    """A batch that is larger, and twice as large again from half-way on, where the rest of the recipe allows it."""
+    """A larger batch that doubles half-way, if the rest of the recipe allows it."""
     changed = {"batch_size_per_device": batch, "warmup_epochs": warmup}
     try:
         grown = with_methods(recipe.override(**changed), ["batch-growth"])
@@ -147,7 +145,7 @@ def _growing(recipe: Recipe, batch: int, warmup: float) -> list[Variant]:
 
 @_rung("large-batch", "a larger batch, by the time it needs to the same accuracy", _enough_images, by_time=True)
 def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
-    """Candidates that may arrive earlier; the ladder trains them in the order of what their speed promises."""
+    """Candidates for an earlier accuracy; the ladder trains them in the order of their expected gain."""
     sizes = [recipe.batch_size_per_device * factor for factor in (2, 4, 8)]
     sizes = [batch for batch in sizes if site.num_train >= batch * recipe.num_devices * _MIN_UPDATES]
     warmup = min(1.0, 0.2 * recipe.epochs)
@@ -157,7 +155,7 @@ def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
     if recipe.optimizer == "muon":
         return found
     for name, layerwise in (("LARS", _LARS), ("LAMB", _LAMB)):
-        if sizes[1:]:  # they are for batches that plain steps cannot use
+        if sizes[1:]:  # layer-wise rates are for batches that SGD cannot use
             changes = {"batch_size_per_device": sizes[-1], "warmup_epochs": warmup, **layerwise}
             found.append(Variant(f"batch {sizes[-1]}, {name}", changes, rank=2))
     for factor, length in _LENGTHS.items():
@@ -168,7 +166,7 @@ def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
             changes = {"batch_size_per_device": n, "epochs": short, **_MUON}
             found.append(Variant(f"batch {n}, Muon, {short:g} epochs", changes))
             if factor == 2:
-                # The same updates from steps of the batch that there is: no more memory, half the updates' cost.
+                # The same updates from two steps of the present batch: the same memory, half the cost of updates.
                 changes = {**changes, "batch_size_per_device": n // 2, "accumulate": 2 * recipe.accumulate}
                 label = f"batch {n} of 2 steps, Muon, {short:g} epochs"
                 found.append(Variant(label, changes, rank=3))
@@ -194,7 +192,7 @@ def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
         # The global batch stays, so that the accuracy can be compared.
         each = max(1, recipe.batch_size_per_device // count)
         changes = {"engine": "kvstore", "num_devices": count, "batch_size_per_device": each}
-        if shared.available():  # the parameter server's sums, without the server
+        if shared.available():  # the same sums as the parameter server's, without its process
             found.append(Variant(f"{count} processes, shared memory", {**changes, "engine": "shared-memory"}))
         else:
             found.append(Variant(f"{count} processes, kvstore", changes))
@@ -240,10 +238,9 @@ def _modern_engine(recipe: Recipe, site: Site) -> list[Variant]:
     return found
 
 
-#: Of the cards in gt.methods, those that a short training has most of. Each step costs the same with them, from the
-#: first to the last, so that slices can say how fast they are.
+#: The cards in gt.methods that suit a short training. Their cost is the same in every step, so slices can measure it.
 _METHODS = ("whitening-init", "label-smoothing", "alternating-flip")
-_METHOD_LENGTH = 0.75  # of the epochs: so many fewer must do
+_METHOD_LENGTH = 0.75  # of the epochs
 
 
 def _learns_in_our_way(recipe: Recipe, site: Site) -> str | None:
@@ -262,7 +259,7 @@ def _methods(recipe: Recipe, site: Site) -> list[Variant]:
     for name in _METHODS if short <= 0.8 * recipe.epochs else ():
         try:
             changed = with_methods(recipe, [name])
-        except UsageError:  # it does not go with the rest of the recipe
+        except UsageError:  # it contradicts the rest of the recipe
             continue
         if name in recipe.methods or changed == recipe:
             continue
@@ -271,7 +268,7 @@ def _methods(recipe: Recipe, site: Site) -> list[Variant]:
     return found
 
 
-_MOST_COUNTS = 3  # numbers of processes on a CPU: each of them is a whole group to start and measure
+_MOST_COUNTS = 3  # numbers of processes on a CPU that are tried: each is a whole group to start and measure
 
 
 def _counts(most: int) -> list[int]:

@@ -1,15 +1,14 @@
-"""A contest that is looked at while it goes on: intervals that stay honest at every look.
+"""Sequential tests: intervals that stay valid when a contest is examined while it goes on.
 
-Whoever looks again and again at a 95 % interval, and stops as soon as it pleases, is wrong far more often than in 5 %
-of the cases. Here the error is *spent* over the looks: each look has its share of it (Bonferroni's, the simplest
-spending function), so that all intervals of a contest hold together with the stated confidence, whichever of them
-ends it.
+Repeated looks at a 95 % interval, with a stop as soon as it pleases, are wrong far more often than in 5 % of the
+cases. Here the error is *spent* over the looks: each look has its share of it (Bonferroni's, the simplest spending
+function), so that all intervals of a contest hold together with the stated confidence.
 
-Four slices hardly tell their own scatter, but the contests before them have told it: the variance of one look is
-*moderated*, drawn towards what this climb has seen so far.
+Four slices do not estimate their scatter well, so the variance of one look is *moderated*: drawn towards the variance
+of the climb's earlier contests.
 
 The interval of one look is that of the trimmed mean of the logarithms of ratios: a fifth of the values at either end
-is left out, so that a slice which another program disturbed does not decide.
+is left out, so that a disturbed slice does not decide.
 
 Sources: Lan, DeMets, *Discrete sequential boundaries for clinical trials*, Biometrika 70 (1983), for spending an error
 over looks; Smyth, *Linear models and empirical Bayes methods*, Statistical Applications in Genetics and Molecular
@@ -25,21 +24,21 @@ from collections.abc import Sequence
 from gluontune.core.stats import Interval
 
 ERROR = 0.05  # of a whole contest: all its looks and all its variants together
-#: Rounds after which a contest is looked at. They grow, so that a hard question costs few looks.
+#: Rounds after which a contest is examined; the steps grow, so that a hard question costs few looks.
 LOOKS = (4, 6, 9, 13, 19, 27, 36)
 _SPENT = (0.010, 0.010, 0.010, 0.008, 0.005, 0.004, 0.003)  # of the error at each look; clear questions end early
 assert math.isclose(sum(_SPENT), ERROR)
 _FUTILE = 0.1
 _TRIM = 0.2
-_NOISIER = 2.5  # times the variance of the contests before: the machine has changed, and they tell nothing
-_MOST = 8  # degrees of freedom that the contests before may weigh at most: a machine can become noisier
+_NOISIER = 2.5  # times the variance of earlier contests: the machine has changed, and they do not count
+_MOST = 8  # degrees of freedom that earlier contests count for at most: a machine can become noisier
 
 
 class Scatter:
-    """How much the ratio of two slices scatters here, from all contests so far.
+    """The scatter of the ratio of two slices on this machine, from all contests so far.
 
     >>> scatter = Scatter()
-    >>> scatter.learn([100.0, 110.0, 95.0, 104.0], [50.0, 56.0, 46.0, 53.0])
+    >>> scatter.add([100.0, 110.0, 95.0, 104.0], [50.0, 56.0, 46.0, 53.0])
     >>> scatter.freedom, round(scatter.variance ** 0.5, 3)
     (3, 0.024)
     """
@@ -56,17 +55,17 @@ class Scatter:
         """Of the logarithm of one ratio."""
         return self._squares / self._seen if self._seen else 0.0
 
-    def learn(self, mine: Sequence[float], theirs: Sequence[float]) -> None:
-        """Take two interleaved series in: rates, slice by slice."""
+    def add(self, mine: Sequence[float], theirs: Sequence[float]) -> None:
+        """Add two interleaved series: rates, slice by slice."""
         values = [math.log(a / b) for a, b in zip(mine, theirs)]
         if len(values) >= 3:
             _, variance, freedom = _trimmed(values)
             self._squares += freedom * variance
             self._seen += freedom
 
-    def learn_alone(self, rates: Sequence[float]) -> None:
-        """Take one series in: each slice is compared with the next."""
-        self.learn(rates[0::2], rates[1::2])
+    def add_single(self, rates: Sequence[float]) -> None:
+        """Add one series: each slice is compared with the next."""
+        self.add(rates[0::2], rates[1::2])
 
 
 def ratio_at_look(
@@ -76,12 +75,11 @@ def ratio_at_look(
 
     Args:
         mine, theirs: rates, slice by slice; the longer series is cut to the length of the other.
-        contenders: comparisons that are made in the same contest; the error is shared by them, too.
-        scatter: what the contests before have told.
+        contenders: comparisons in the same contest, which share the error.
+        scatter: of the earlier contests.
 
     Returns:
-        ``{"median", "ci95": [lo, hi], "n"}``. Below four slices nothing is certain: the interval is without bounds
-        in effect (0 to a million).
+        ``{"median", "ci95": [lo, hi], "n"}``. Below four slices the interval is 0 to a million, in effect unbounded.
 
     >>> found = ratio_at_look([200, 204, 198, 201], [100, 101, 99, 100])
     >>> found["median"], found["ci95"][0] > 1.9
@@ -99,15 +97,15 @@ def ratio_at_look(
     return {"median": median, "ci95": [min(median, math.exp(low)), max(median, math.exp(high))], "n": n}
 
 
-def hardly_above(mine: Sequence[float], theirs: Sequence[float], scatter: Scatter | None = None) -> float:
-    """A ratio that the true one exceeds with a probability of a tenth: what is not worth looking for any further.
+def futility_bound(mine: Sequence[float], theirs: Sequence[float], scatter: Scatter | None = None) -> float:
+    """A ratio that the true one exceeds with a probability of a tenth.
 
-    Giving up early claims nothing, so no error is spent on it (a non-binding futility bound).
+    Giving up on a gain of this size claims nothing, so it spends no error (a non-binding futility bound).
 
     Args:
         mine, theirs, scatter: as :func:`ratio_at_look` has them.
 
-    >>> hardly_above([100, 98, 101, 99], [100, 101, 99, 100]) < 1.05
+    >>> futility_bound([100, 98, 101, 99], [100, 101, 99, 100]) < 1.05
     True
     """
     logs = [math.log(a / b) for a, b in zip(mine, theirs)]
@@ -115,10 +113,10 @@ def hardly_above(mine: Sequence[float], theirs: Sequence[float], scatter: Scatte
 
 
 def trimmed_interval(values: Sequence[float], error: float, scatter: Scatter | None = None) -> tuple[float, float]:
-    """Interval of the 20 % trimmed mean, wrong in a share ``error`` of the cases.
+    """Interval of the 20 % trimmed mean, with error probability ``error``.
 
     Args:
-        scatter: draws the variance towards its own, by the weight of its degrees of freedom.
+        scatter: its variance is mixed in, weighted by degrees of freedom.
 
     >>> low, high = trimmed_interval([1.0, 1.1, 0.9, 1.0, 1.05, 9.0], 0.05)
     >>> 0.8 < low < 1.05 < high < 1.4
@@ -136,7 +134,7 @@ def trimmed_interval(values: Sequence[float], error: float, scatter: Scatter | N
 
 
 def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:
-    """Trimmed mean, the variance of one value as the mean's error shows it, and its degrees of freedom."""
+    """Trimmed mean, the variance of one value derived from the mean's error, and its degrees of freedom."""
     ordered, n = sorted(values), len(values)
     cut = int(_TRIM * n)
     kept = ordered[cut : n - cut]

@@ -13,7 +13,7 @@ from gluontune.recipe import Recipe
 
 
 def dawnbench_tsv(row: Mapping[str, Any]) -> str:
-    r"""Progress of one repeat by epoch, as DAWNBench wants it; the hours are the counted ones.
+    r"""Progress of one repeat by epoch in DAWNBench's form; the hours are counted training time.
 
     Source: stanford-futuredata/dawn-bench-entries, README.
 
@@ -27,7 +27,7 @@ def dawnbench_tsv(row: Mapping[str, Any]) -> str:
 
 
 def dawnbench_entry(document: Mapping[str, Any], name: str, author: str, author_email: str) -> dict[str, Any]:
-    """The JSON that goes with the TSV; ``misc`` holds the statistics over the repeats.
+    """The JSON entry beside the TSV; ``misc`` holds the statistics over the repeats.
 
     Args:
         document: of ``tta.json``. name: ``this`` or ``against``.
@@ -49,7 +49,7 @@ def dawnbench_entry(document: Mapping[str, Any], name: str, author: str, author_
 
 
 def hardware(machine: Mapping[str, Any]) -> str:
-    """One line on the machine, as DAWNBench's entries write it.
+    """One line about the machine, in the form of DAWNBench's entries.
 
     >>> hardware({"cpu": {"model": "EPYC", "usable_cores": 2}, "memory_mib": 16384, "gpus": []})
     '2 cores of EPYC / 16 GiB'
@@ -66,9 +66,9 @@ def hardware(machine: Mapping[str, Any]) -> str:
 def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -> list[str]:
     """One repeat as MLPerf training log lines.
 
-    The division is ``open`` and the benchmark ``resnet`` (image classification): MLPerf has none for other
-    data sets, so these lines are for tools that read the format, not a submission. The checker of
-    ``mlperf-logging`` accepts them: ``python -m mlperf_logging.compliance_checker --ruleset 4.0.0 FILE``.
+    The division is ``open`` and the benchmark ``resnet`` (image classification), whatever the data set: the lines are
+    for tools that read the format, not for a submission. The checker of ``mlperf-logging`` accepts them:
+    ``python -m mlperf_logging.compliance_checker --ruleset 4.0.0 FILE``.
 
     Source: mlcommons/logging, ``mllog`` and ``compliance_checker/training_4.0.0``.
     """
@@ -77,7 +77,7 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
     lines: list[str] = []
 
     def log(key: str, at: float, value: Any = None, kind: str = "POINT_IN_TIME", **metadata: Any) -> None:
-        metadata = {"file": "gluontune/search/repeat.py", "lineno": 0, **metadata}
+        metadata = {"file": "gluontune/search/study.py", "lineno": 0, **metadata}
         event = {
             "namespace": "", "time_ms": round(1000 * (begin + at)), "event_type": kind, "key": key, "value": value,
             "metadata": metadata,
@@ -119,8 +119,7 @@ def write_submissions(
 ) -> list[Path]:
     """Write ``dawnbench/`` and ``mlperf/`` beside ``tta.json``; return the files.
 
-    The DAWNBench JSON goes with the TSV of the same name, that of the repeat with the median time; every
-    repeat has a TSV of its own as well.
+    The DAWNBench JSON stands beside the TSV of the repeat with the median time; every repeat has its own TSV, too.
     """
     written: list[Path] = []
     for name in document["given"]["recipes"]:

@@ -1,4 +1,4 @@
-"""When a run reached its target, and what repeats of it say together. Pure functions."""
+"""The time at which a run reached its target, and statistics over repeats. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.recipe.result import RunResult
 
 POINTS = 0.02  # of final accuracy, as in the ladder's gate
-EPOCHS = 0.1  # of the epochs to target: a smaller difference is not worth a mark, however certain
+EPOCHS = 0.1  # of the epochs to target: a smaller difference is not marked
 
 
 def first_crossing(accuracies: Sequence[float], target: float) -> int | None:
@@ -27,10 +27,10 @@ def first_crossing(accuracies: Sequence[float], target: float) -> int | None:
 
 
 def sustained_crossing(accuracies: Sequence[float], target: float) -> int | None:
-    """Place of the validation from which on every one, to the run's end, is at least ``target``.
+    """Place of the validation from which on all, to the run's end, are at least ``target``.
 
-    A first crossing may be luck: an accuracy that moves by a point between epochs crosses early and falls
-    back. The sustained one cannot come before the run has ended, and so needs the whole run.
+    A first crossing may be luck: an accuracy that moves by a point between epochs crosses early and falls back. The
+    sustained crossing is known only at the end of the whole run.
 
     >>> sustained_crossing([0.5, 0.9, 0.8, 0.91, 0.92], 0.9), sustained_crossing([0.95, 0.8], 0.9)
     (3, None)
@@ -42,13 +42,13 @@ def sustained_crossing(accuracies: Sequence[float], target: float) -> int | None
 
 
 def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> dict[str, Any]:
-    """What repeats say about the time to a target.
+    """Statistics of repeats on the time to a target.
 
-    The mean, the median and the coefficient of variation are of the repeats that reached it, as
-    DAWNBench's analysis has them; because that flatters a recipe which fails at times, the share that
-    reached it stands beside them, with two figures into which the failures go: ``median_of_all``, where a
-    failure counts as longer than any time, and ``expected_seconds``, the mean time until a success if a
-    failed run is started over (all time spent ÷ the number of successes).
+    The mean, the median and the coefficient of variation are those of the repeats that reached it, as in
+    DAWNBench's analysis. Because that flatters a recipe which fails at times, the share that reached it stands
+    beside them, with two figures that count failures: ``median_of_all``, where a failure is longer than any time,
+    and ``expected_seconds``, the mean time until a success if failed runs are started again (all time spent ÷
+    the number of successes).
 
     Args:
         reached: seconds of each repeat that reached the target.
@@ -58,7 +58,7 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
         ``repeats``, ``reached``, ``failed``; ``mean``, ``mean_ci95`` (Student's, of the logarithm), ``median``,
         ``ci95`` (of the median), ``cv_pct`` (sample standard deviation ÷ mean), ``median_of_all``,
         ``expected_seconds``.
-        What cannot be said is None: all if nothing reached the target, an interval if fewer than three did.
+        None: all figures if no repeat reached the target, an interval if fewer than three did.
 
     Source: Coleman et al., *Analysis of DAWNBench*, 2019 (coefficient of variation, share of runs);
     Hansen et al., *Real-parameter black-box optimization benchmarking*, 2010 (expected running time).
@@ -121,10 +121,10 @@ def parity(
     mine: Sequence[float | None], reference: Sequence[float | None], *, accuracy: Sequence[float] = (),
     reference_accuracy: Sequence[float] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Does a recipe converge as its reference does, or suspiciously better or worse?
+    """Whether a recipe converges as its reference does, or suspiciously better or worse.
 
-    MLPerf's reference convergence points ask it of each submission: a run that needs clearly fewer epochs than the
-    reference, at the same target, has changed more than its speed.
+    As MLPerf's reference convergence points: a run that needs clearly fewer epochs than the reference, at the same
+    target, differs in more than speed.
 
     Args:
         mine, reference: epochs to the target of each repeat; None where it was not reached.
@@ -148,8 +148,8 @@ def parity(
     found: dict[str, Any] = {"verdict": "too few repeats", "suspicious": False, "epochs_ratio": None, "p": None}
     if len(reference) >= 2 and len(mine) >= 2 and _rate(mine) < _rate(reference) - 0.25:
         of = f"{len(theirs)} of {len(reference)}"
-        told = f"{len(reached)} of {len(mine)} repeats reached the target; the reference {of}"
-        return {**found, "verdict": "fails more often", "reason": told}
+        text = f"{len(reached)} of {len(mine)} repeats reached the target; the reference {of}"
+        return {**found, "verdict": "fails more often", "reason": text}
     if len(reached) < 2 or len(theirs) < 2:
         found["reason"] = "parity needs two repeats of each that reached the target"
         return found
@@ -182,5 +182,5 @@ def _welch(a: Sequence[float], b: Sequence[float]) -> float | None:
     from scipy import stats
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scipy warns of samples that do not vary; epochs often do not
+        warnings.simplefilter("ignore")  # scipy warns of samples that do not vary
         return float(stats.ttest_ind(a, b, equal_var=False).pvalue)

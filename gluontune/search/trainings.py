@@ -1,4 +1,4 @@
-"""The trainings of a climb: which can be afforded, what they showed, and whether accuracy was lost."""
+"""The trainings of a climb: their cost, their results, and whether accuracy was lost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gluontune.training.group import Group, RunFailed
 _NO_ARITHMETIC = {"runtime", "num_workers", "prefetch"}  # the same images in the same order, the same sums
 _ROUNDING = {*_NO_ARITHMETIC, "loader", "hybridize", "rewrites", "backend"}  # each is checked to compute the same
 _PART = 0.7  # of the free time that one training of a rung may take
-_SPARE_PART = 0.05  # the same for one that hardly can change the verdict
+_SPARE_PART = 0.05  # the same for one that can hardly change the verdict
 _STARTS_S = 8.0  # guessed, for a further process
 
 
 def same_arithmetic(recipe: Recipe, other: Recipe) -> bool:
-    """Whether two recipes compute the same numbers, at another speed.
+    """Whether two recipes compute the same numbers, at different speeds.
 
     >>> same_arithmetic(Recipe(), Recipe(runtime="tuned")), same_arithmetic(Recipe(), Recipe(dtype="bfloat16"))
     (True, False)
@@ -39,15 +39,15 @@ def same_but_rounding(recipe: Recipe, other: Recipe) -> bool:
 
 
 class Trainings:
-    """Trains contenders within the budget, enters the trainings in the results, and remembers."""
+    """Trains contenders within the budget and enters the trainings in the results."""
 
     def __init__(self, results: ResultsStore, budget: Budget, tell: OnProgress, time_limit: float):
         self.results, self.budget, self.tell, self.time_limit = results, budget, tell, time_limit
         self.validation: dict[str, float] = {}  # {"samples", "seconds"} of the naive script
         self.batches = 0  # in an epoch of the naive script
 
-    def look_at(self, naive: Contender) -> None:
-        """Validate once with the naive script, so that what a training takes is known before it begins."""
+    def probe(self, naive: Contender) -> None:
+        """Validate once with the naive script, to know the time of a training before it begins."""
 
         def look(group: Group) -> None:
             seen = group.validate()
@@ -57,9 +57,9 @@ class Trainings:
         naive.ask(look)
 
     def fit_length(self, row: RungRow, naive: Contender) -> Contender:
-        """The naive script, shortened with all trainings of the climb to what the budget allows; the row says so.
+        """The naive script, shortened if the budget requires it; the row gets a note.
 
-        Where not even a short one fits, no accuracy is looked at.
+        If not even a short training fits, no accuracy is measured.
         """
         document = self.results.document
         document["num_val"] = self.num_val
@@ -70,12 +70,12 @@ class Trainings:
         )  # fmt: skip
         document["samples_per_epoch"] = (self.batches * batch or None) if fitted is not None else None
         if fitted is None:
-            told = "throughput is measured, accuracy is not looked at"
-            row["notes"].append(f"the budget does not suffice for one training: {told}")
+            text = "throughput is measured, accuracy is not looked at"
+            row["notes"].append(f"the budget does not suffice for one training: {text}")
         elif fitted < asked:
             budget = f"the budget of {self.budget.total_s / 60:.3g} min"
-            told = f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into {budget}"
-            row["notes"].append(told)
+            text = f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into {budget}"
+            row["notes"].append(text)
             naive = naive.of_length(fitted, "naive")
         return naive
 
@@ -85,7 +85,7 @@ class Trainings:
         return int(found) if found else None
 
     def seconds_of(self, contender: Contender) -> float:
-        """What a training of it will take, validation included."""
+        """Expected seconds of a training, validation included."""
         rate = stats.interval(contender.rates)["median"] if contender.rates else 0.0
         samples = self.results.document.get("samples_per_epoch")
         if not rate or not samples:
@@ -97,12 +97,12 @@ class Trainings:
         return self.budget.affords(self.seconds_of(contender), _PART)
 
     def train(self, row: RungRow, contender: Contender, *, part: float = _PART) -> RunResult | None:
-        """Train in a ``part`` of the free time, or say in the row why not; None where there was no time for it."""
+        """Train in a ``part`` of the free time; None if the time is too short, with a note if it was given up."""
         needs = self.seconds_of(contender)
         if not self.budget.affords(needs, part):
             return None
         result = RunResult(recipe=contender.recipe.to_dict(), machine=self.results.document["machine"])
-        # Half as much again, for the machine may become slower; but nothing beyond what is free.
+        # Twice the expected time, because the machine may become slower, but not beyond the free time.
         check = self.budget.deadline(max(10.0, min(2.0 * needs + 10.0, self.budget.free_s)))
         name = row["name"]
 
@@ -124,12 +124,11 @@ class Trainings:
         return result
 
     def check(self, row: RungRow, contender: Contender, best: Contender | None, *, alone: bool = False) -> Loss | None:
-        """Train a rung's choice where that is worth its time, and say what accuracy was lost.
+        """Train a rung's choice if that is worth its time, and return the loss of accuracy.
 
-        A change that computes the same numbers, but for rounding at most, or one that brought nothing, is trained only
-        where time abounds; the proof at the end trains it with all others. What loses accuracy is trained once more,
-        by another seed, before it is believed. ``alone``: nothing but the proof is trained after it, so that only what
-        computes the same numbers needs no training.
+        A change without a gain, or one that computes the same numbers up to rounding, is trained only if time abounds;
+        the proof at the end trains it with all others. A loss of accuracy is checked by another seed. ``alone``: only
+        the proof is trained afterwards, so that only a change with the same numbers needs no training.
         """
         row["accuracy_runs"] = []
         alike = same_arithmetic if alone else same_but_rounding
@@ -156,11 +155,11 @@ class Trainings:
                 both = f"{100 * mine[0]:.1f} % and {100 * again:.1f} %"
                 row["notes"].append(f"trained twice, for the first accuracy was low: {both}")
         elif loss.points > PARITY_POINTS and not loss.certain(PARITY_POINTS):
-            row["notes"].append(f"{loss.words}: no more than noise, as far as can be told")
+            row["notes"].append(f"{loss.sentence}: no more than noise, as far as can be told")
         return loss
 
     def repeat(self, row: RungRow, contender: Contender) -> float | None:
-        """Final accuracy of the same recipe by another seed; None where there is no time or no accuracy."""
+        """Final accuracy of the same recipe by another seed; None if there is no time or no accuracy."""
         if not self.budget.affords(self.seconds_of(contender) + _STARTS_S, 0.6):
             return None
         recipe = contender.recipe.override(seed=contender.recipe.seed + 1)
@@ -178,15 +177,15 @@ class Trainings:
         return None
 
     def _untrained(self, row: RungRow, contender: Contender, best: Contender | None, same: bool) -> None:
-        """Without an accuracy: fine where the numbers are the same, else a gain that is not proven."""
+        """Update a row without an accuracy: the gain counts only if the numbers are the same."""
         if row["kept"]:
             row["reason"] = None
         if best is not None and same_arithmetic(contender.recipe, best.recipe):
             row["notes"].append("not trained again: it computes the same numbers as the recipe before it")
         elif same:
             if row["kept"]:
-                told = "it computes the same but for rounding; the proof trains it with all others"
-                row["notes"].append(f"not trained alone: {told}")
+                text = "it computes the same but for rounding; the proof trains it with all others"
+                row["notes"].append(f"not trained alone: {text}")
         elif row["kept"] and row["name"] != "naive" and self.results.kept_accuracies():
             seconds = self.seconds_of(contender)
             row.update({"kept": False, "verdict": "n/a", "measurable": False})

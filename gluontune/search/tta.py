@@ -1,4 +1,4 @@
-"""Time to accuracy: a recipe trained again and again, by seed, until it reaches a validation accuracy."""
+"""Time to accuracy: a recipe trained several times, by seed, until it reaches a validation accuracy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from gluontune.core.events import OnProgress, Progress, progress
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.cost import gpu_joules, usd
-from gluontune.search.repeat import Clocks, train_once
-from gluontune.search.study import Study, check_target, dataset_facts
+from gluontune.search.study import Clocks, Study, check_target, dataset_facts, train_once
 from gluontune.search.time_to_target import accuracies, first_crossing, parity, summarize, sustained_crossing
 
 TTA_SCHEMA = 1
@@ -43,16 +42,16 @@ def time_to_accuracy(
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Train a recipe ``repeats`` times, each with a seed of its own, and say how long the target took.
+    """Train a recipe ``repeats`` times, each with its own seed, and measure the time to the target.
 
     Args:
         recipe: what to train, for all of its ``epochs``.
         target: validation accuracy, 0 … 1.
         repeats: runs of each recipe. seeds: of the runs; by default ``recipe.seed``, ``recipe.seed + 1``, ….
         against: a second recipe, run in turn with the first, repeat by repeat, with the same seeds; the
-            ratio of the times is then made within each repeat.
-        trainers: who trains ``this`` or ``against`` where it is not gluontune: ``{"against": (name, function)}``
-            with a function like :func:`gluontune.search.repeat.train_once`. facts: kept in the document.
+            ratio of the times is then that within each repeat.
+        trainers: other trainers of ``this`` or ``against`` than gluontune: ``{"against": (name, function)}``
+            with a function like :func:`gluontune.search.study.train_once`. facts: added to the document.
         stop_at_target: end each run at its first crossing; the sustained one is then not known.
         price: of this machine, from :func:`gluontune.search.cost.read_price`.
         out: folder for ``tta.json``, written after each repeat, and the RunResults.
@@ -60,8 +59,8 @@ def time_to_accuracy(
         on_event: called with progress events. time_limit: seconds of silence that count as hung.
 
     Returns:
-        what ``tta.json`` holds: ``rule``, ``given``, ``done`` (one row a repeat), ``summary`` by recipe,
-        ``ratio`` and ``parity`` where there is a second recipe.
+        the document of ``tta.json``: ``rule``, ``given``, ``done`` (one row a repeat), ``summary`` by recipe,
+        ``ratio`` and ``parity`` if there is a second recipe.
 
     Raises:
         UsageError: a target outside 0 … 1, no repeats, seeds that are too few or repeat.
@@ -130,21 +129,21 @@ def _check_same_task(contenders: Mapping[str, Recipe]) -> None:
     tasks = {(r.dataset, r.val_samples if r.val_samples else None) for r in contenders.values() if not r.job}
     if len(tasks) > 1:
         first, second = (f"{name} ({r.dataset})" for name, r in contenders.items())
-        told = "validate on different data: their times to an accuracy cannot be compared"
-        raise UsageError(f"recipes {first} and {second} {told}")
+        text = "validate on different data: their times to an accuracy cannot be compared"
+        raise UsageError(f"recipes {first} and {second} {text}")
 
 
 def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: bool = True) -> dict[str, Any]:
     """The row of one repeat.
 
     Args:
-        sustained: whether the run went to its end, so that the sustained crossing is known.
+        sustained: whether the run went on to its end, as the sustained crossing requires.
 
     Returns:
         ``status``: ``reached``, ``not reached`` or ``crashed``; ``reason``; ``first`` and ``sustained``:
         ``{"epoch", "epochs", "train_seconds", "eval_seconds", "wall_seconds", "joules"}`` or None, ``epoch`` being the
-        validation's number and ``epochs`` what was trained (the last may be a part of one); the same three times of
-        the whole run as ``spent``; ``val_accuracy`` with ``train_elapsed`` and ``wall_elapsed`` by epoch;
+        validation's number and ``epochs`` the trained ones (the last may be a part of one); ``spent``: the three times
+        of the whole run; ``val_accuracy`` with ``train_elapsed`` and ``wall_elapsed`` by epoch;
         ``flipped``: the last accuracy with test-time flips, or None; ``start_seconds``, ``warmup_seconds``;
         ``samples_per_sec``; ``mlperf``: times for the log.
     """
@@ -171,26 +170,17 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
             "wall_seconds": walls[place], "joules": sum(known) if known else None,
         }  # fmt: skip
 
+    spent = {"train_seconds": sum(result.epoch_seconds), "eval_seconds": sum(evals), "wall_seconds": clocks.now()}
+    evaluations = [[begin, end] for begin, end, _ in clocks.evaluations][: len(accuracy)]
     return {
-        "status": status,
-        "reason": reason,
-        "first": crossing(first),
+        "status": status, "reason": reason, "first": crossing(first),
         "sustained": crossing(sustained_crossing(accuracy, target)) if sustained and result.ok else None,
-        "spent": {"train_seconds": sum(result.epoch_seconds), "eval_seconds": sum(evals), "wall_seconds": clocks.now()},
-        "start_seconds": clocks.start_seconds,
-        "warmup_seconds": clocks.warmup_seconds,
-        "val_accuracy": accuracy,
-        "flipped": (result.val_metric.get("flipped") or [None])[-1],
-        "train_elapsed": list(result.elapsed_seconds[: len(accuracy)]),
-        "wall_elapsed": walls,
-        "samples_per_sec": result.samples_per_sec,
-        "steps": result.steps,
-        "mlperf": {
-            "started_at": clocks.started_at,
-            "run_at": clocks.run_at,
-            "evaluations": [[begin, end] for begin, end, _ in clocks.evaluations][: len(accuracy)],
-        },
-    }
+        "spent": spent, "start_seconds": clocks.start_seconds, "warmup_seconds": clocks.warmup_seconds,
+        "val_accuracy": accuracy, "flipped": (result.val_metric.get("flipped") or [None])[-1],
+        "train_elapsed": list(result.elapsed_seconds[: len(accuracy)]), "wall_elapsed": walls,
+        "samples_per_sec": result.samples_per_sec, "steps": result.steps,
+        "mlperf": {"started_at": clocks.started_at, "run_at": clocks.run_at, "evaluations": evaluations},
+    }  # fmt: skip
 
 
 def conclude(document: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ The knobs are turned one after the other, each on top of the best recipe so far.
 against each other by successive halving (Jamieson, Talwalkar, *Non-stochastic Best Arm Identification
 and Hyperparameter Optimization*, 2016): few interleaved repeats of all, more of the better half, and so
 on. The start and the best recipe so far run in every heat, so that each figure is a ratio within one
-heat. At the end every choice is taken back once, and stays away where that costs nothing.
+heat. At the end every choice is left out once, and removed if that costs nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gluontune.search.racing import Candidate, OutOfBudget, Racing, TuneResults
 from gluontune.search.rung import Rung, Variant
 
 ROUNDS = (3, 5, 9)  # slices of each contender in the first, second and later heats of a knob
-FINAL = 3  # so many options or fewer run the last heat at once
+FINAL = 3  # options at most in a knob's last heat
 NOT_REACHED = "the search ended before it was tried"
 
 
@@ -39,19 +39,19 @@ def tune(
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Search the recipe that trains the job fastest here, and return what ``tune.json`` holds.
+    """Search the recipe that trains the job fastest here, and return the document of ``tune.json``.
 
-    Throughput alone is compared. A choice whose remark says that results change wants a look at the
-    accuracy: ``gluontune train --recipe OUT/recipe.yaml``.
+    Throughput alone is compared. Check the accuracy of a choice whose remark says that results change:
+    ``gluontune train --recipe OUT/recipe.yaml``.
 
     Args:
         recipe: the start; its epochs do not matter.
-        budget_minutes: no heat is begun that would end later; what was not tried is a row that says so.
+        budget_minutes: no heat begins that would end later; options that were not tried have rows with that reason.
         out: folder for ``tune.json`` (after each heat) and ``recipe.yaml`` (the best so far).
         knobs: names of :data:`gluontune.search.knobs.KNOBS`; all by default.
         batch_sizes: per device; tried only if given, because another batch size trains another model.
-        resume: go on with what ``out`` holds; heats that were measured are not measured again.
-        slice_s: about how long one repeat of a contender trains, in seconds.
+        resume: go on with the search in ``out``; its heats are not measured again.
+        slice_s: seconds of one repeat of a contender, about.
         on_event: called with the events that :func:`gluontune.train.run` sends too.
         time_limit: seconds after which a silent training process counts as hung.
 
@@ -62,9 +62,9 @@ def tune(
         "samples_per_sec", "speedup_vs_start", "speedup_ci95"}, "sentence", "notes", "heats", …}``.
 
     Raises:
-        UsageError: an unknown knob, a budget or batch size below what makes sense.
-        GluontuneError: the start itself does not train, or the folder cannot be written. An option that
-            fails is a row, never an exception.
+        UsageError: an unknown knob, a budget or batch size that is too small.
+        GluontuneError: the start does not train, or the folder cannot be written. A failed option is a row, never an
+            exception.
 
     >>> import gluontune as gt
     >>> start = gt.Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
@@ -95,7 +95,7 @@ def tune(
 
 
 class _Search:
-    """The course of a search: knob by knob, then each choice taken back."""
+    """The course of a search: knob by knob, then each choice left out."""
 
     def __init__(self, heats: Racing):
         self.heats, self.results = heats, heats.results
@@ -147,10 +147,10 @@ class _Search:
             raise OutOfBudget
 
     def _halve(self, stage: str, field_: list[Candidate]) -> tuple[list[Candidate], bool]:
-        """Racing with more and more repeats for fewer and fewer candidates.
+        """Successive halving: more repeats for fewer candidates.
 
         Returns:
-            the last ones (or those measured until the budget ended), and whether it went to the end.
+            the last candidates (or those measured when the budget ended), and whether it went to the end.
         """
         left, number = field_, 0
         while True:
@@ -171,7 +171,7 @@ class _Search:
                 return left, True
 
     def _winner(self, finalists: Sequence[Candidate]) -> Candidate | None:
-        """The smallest change that ties with the fastest, if it beats the best so far beyond doubt."""
+        """The smallest change that ties with the fastest, if it certainly beats the best so far; else None."""
         fastest = max((c.merit for c in finalists), default=0.0)
         for candidate in finalists:
             ratio = stats.ratio_interval(candidate.rates, candidate.beside)
@@ -193,7 +193,7 @@ class _Search:
         self.results.enter_best(self.heats.best, [choice.label for choice in self.choices.values()])
 
     def _take_back(self) -> None:
-        """Leave each choice out; what costs nothing to leave out goes, the smallest loss first."""
+        """Leave out each choice; remove those that cost nothing to leave out, the smallest loss first."""
         while len(self.choices) > 1:
             field_: dict[str, Candidate] = {}
             for slot, option in self.choices.items():

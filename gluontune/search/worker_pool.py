@@ -17,18 +17,18 @@ from gluontune.training.group import Group, RunFailed
 
 
 @dataclass(frozen=True)
-class Life:
-    """What one individual goes through.
+class IndividualRun:
+    """The training of one individual.
 
     Args:
-        name: of the individual; what it is called in errors and in the document.
-        number: unlike all others of the search; its batches and random numbers follow from it.
+        name: of the individual, for errors and the document.
+        number: unique in the search; it seeds batches and random numbers.
         weights: file to begin from; None: the recipe's start, or that of the seed ``start``.
         setup: fields of the recipe: its optimizer, hyper-parameters and schedule.
-        steps: SGD steps; 0 only scores it. updates: of the weights in each.
-        back_off: go back where a step made the fitness worse.
-        score: of ``weights``, where it is known; otherwise it is taken first.
-        path: where its weights go; None keeps none.
+        steps: SGD steps; 0 scores it only. updates: of the weights in each.
+        back_off: undo a step that made the fitness worse.
+        score: of ``weights``, if known; else it is measured first.
+        path: of the file for its weights; None saves none.
     """
 
     name: str
@@ -43,16 +43,16 @@ class Life:
     path: Path | None = None
 
 
-def live(group: Any, life: Life) -> dict[str, Any]:
-    """Lead one life in ``group`` and tell of it.
+def run_individual(group: Any, run: IndividualRun) -> dict[str, Any]:
+    """Train one individual in ``group`` and return its record.
 
     Returns:
         ``{"name", "setup", "score", "best", "curve", "backed_off", "trained_images", "scored_images", "fixed"}``:
-        ``score`` at the end, ``best`` by fitness on the way, ``curve`` the fitness after each step.
+        ``score`` at the end, ``best`` by fitness of all steps, ``curve`` the fitness after each step.
     """
     group.individual(
-        "adopt", weights=None if life.weights is None else str(life.weights), changes=life.setup, number=life.number,
-        total_updates=max(1, life.steps * life.updates), start=life.start,
+        "adopt", weights=None if run.weights is None else str(run.weights), changes=run.setup, number=run.number,
+        total_updates=max(1, run.steps * run.updates), start=run.start,
     )  # fmt: skip
     scored = trained = backed_off = 0
 
@@ -62,24 +62,24 @@ def live(group: Any, life: Life) -> dict[str, Any]:
         scored += found["samples"]
         return found
 
-    now = life.score or take_score()
+    now = run.score or take_score()
     best = now
     curve: list[float | None] = []
-    for _ in range(life.steps):
-        if life.back_off:
+    for _ in range(run.steps):
+        if run.back_off:
             group.individual("mark")
-        trained += int(group.steps(life.updates)["samples"])
+        trained += int(group.steps(run.updates)["samples"])
         after = take_score()
-        if life.back_off and _fitness(after) > _fitness(now):
+        if run.back_off and _fitness(after) > _fitness(now):
             group.individual("back_off")
             backed_off += 1
         else:
             now = after
         curve.append(now["fitness"])
         best = min(best, now, key=_fitness)
-    fixed = group.individual("write", path=str(life.path))["fixed"] if life.path is not None else None
+    fixed = group.individual("write", path=str(run.path))["fixed"] if run.path is not None else None
     return {
-        "name": life.name, "setup": life.setup, "score": now, "best": best, "curve": curve, "backed_off": backed_off,
+        "name": run.name, "setup": run.setup, "score": now, "best": best, "curve": curve, "backed_off": backed_off,
         "trained_images": trained, "scored_images": scored, "fixed": fixed,
     }  # fmt: skip
 
@@ -121,8 +121,8 @@ class WorkerPool:
     def batches_per_epoch(self) -> int:
         return self._groups[0].batches_per_epoch
 
-    def lead(self, lives: Sequence[Life]) -> Iterator[tuple[Life, dict[str, Any]]]:
-        """Lead the lives, as many at a time as there are workers; each is given as soon as it has ended.
+    def run(self, runs: Sequence[IndividualRun]) -> Iterator[tuple[IndividualRun, dict[str, Any]]]:
+        """Run the individuals, one per worker at a time; yields each with its record as soon as it has ended.
 
         Raises:
             GluontuneError: a training process died, hung or raised; it names the individual.
@@ -131,17 +131,17 @@ class WorkerPool:
         for group in self._groups:
             idle.put(group)
 
-        def serve(life: Life) -> tuple[Life, dict[str, Any]]:
+        def serve(run: IndividualRun) -> tuple[IndividualRun, dict[str, Any]]:
             group = idle.get()
             try:
-                return life, live(group, life)
+                return run, run_individual(group, run)
             except RunFailed as failure:
-                raise GluontuneError(f"{life.name}: its training process failed: {failure}") from failure
+                raise GluontuneError(f"{run.name}: its training process failed: {failure}") from failure
             finally:
                 idle.put(group)
 
         with ThreadPoolExecutor(self.workers) as pool:
-            futures = [pool.submit(serve, life) for life in lives]
+            futures = [pool.submit(serve, run) for run in runs]
             try:
                 for future in as_completed(futures):
                     yield future.result()
@@ -149,7 +149,7 @@ class WorkerPool:
                 for future in futures:
                     future.cancel()
                 for group in self._groups:
-                    group.kill()  # the threads that wait for them hear of it; closed they may be when nobody waits
+                    group.kill()  # ends the waiting threads; close only once no thread waits
                 raise
 
     def close(self) -> None:

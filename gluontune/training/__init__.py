@@ -1,1 +1,1 @@
-"""What runs a Recipe: fresh processes, the loop that drives them, checkpoints, several machines."""
+"""Execution of a Recipe: fresh processes, the training loop, checkpoints, several machines."""

@@ -1,4 +1,4 @@
-"""One recipe trained in fresh processes: started, restarted after a fault, and what it showed."""
+"""Training of one recipe in fresh processes, with restarts after faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gluontune.training.group import Group
 from gluontune.training.loop import drive
 from gluontune.training.rank_messages import FAULTS, RunFailed
 
-_HOST_BACK_S = 10.0  # a host that went away is given so long before it is asked again
+_HOST_BACK_S = 10.0  # before an unreachable host is tried again
 
 
 def run(
@@ -36,22 +36,22 @@ def run(
     callbacks: Iterable[Callback | Callable[[Moment], Any]] = (),
     site: Callable[..., Any] | None = None,
 ) -> RunResult:
-    """Train one recipe in fresh processes and return what it showed. Never raises for a failed run.
+    """Train one recipe in fresh processes and return the result. Never raises for a failed run.
 
     Args:
         recipe: what to train.
-        on_event: called with a :class:`gluontune.core.events.Progress` as it goes.
+        on_event: called with each :class:`gluontune.core.events.Progress`.
         time_limit: seconds of silence after which the run counts as hung.
-        checkpoints: where and how often to keep what was learned, and whether to go on from there. SIGTERM and
-            Ctrl-C then end the run with a checkpoint.
-        restarts: so many times, go on from the newest checkpoint after a process died or hung.
+        checkpoints: folder and interval of checkpoints, and whether to resume. SIGTERM and Ctrl-C then end the run with
+            a checkpoint.
+        restarts: number of restarts from the newest checkpoint after a process died or hung.
         on_log: called with rank and line for each line that a training process prints.
-        hosts: where the recipe's ``num_devices`` ranks run, such as ``"node1:4,node2:4"``, reached by ssh; None:
+        hosts: of the recipe's ``num_devices`` ranks, such as ``"node1:4,node2:4"``, reached by ssh; None:
             all on this machine.
         callbacks: see :mod:`gluontune.training.callbacks`: objects with methods ``run_start``, ``steps_end``,
             ``epoch_end``, ``run_end``, or functions; each gets a :class:`gt.train.Moment` in this process, and
-            ``now.stop()`` ends the run. What one raises comes out of this call.
-        site: makes the processes; as of :class:`gluontune.training.group.Group`.
+            ``now.stop()`` ends the run. Their exceptions propagate.
+        site: makes the processes; see :class:`gluontune.training.group.Group`.
 
     Raises:
         GluontuneError: the checkpoints' folder cannot be used, or has those of another model or data set.
@@ -74,7 +74,7 @@ def run(
     if isinstance(hosts, str):
         hosts = Hosts.parse(hosts)
     if hosts is not None:
-        hosts.places(recipe.num_devices)  # whether they fit
+        hosts.places(recipe.num_devices)  # raises if the ranks do not fit
     result = RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts())
     keeper = Keeper(recipe, checkpoints) if checkpoints is not None else None
     with keeper.holding() if keeper is not None else contextlib.nullcontext():
@@ -102,7 +102,7 @@ def _attempt(
     recipe: Recipe, result: RunResult, keeper: Keeper | None, on_event: OnProgress | None, options: dict[str, Any],
     calls: Callbacks,
 ) -> None:  # fmt: skip
-    """Start the processes and train, from the newest checkpoint where there is one."""
+    """Start the processes and train, from the newest checkpoint if there is one."""
     started = time.perf_counter()
     path, header, notes = keeper.find() if keeper is not None else (None, {}, [])
     result.notes += notes
@@ -121,10 +121,10 @@ def _attempt(
 
 
 def _restore(group: Group, path: str, header: dict[str, Any], result: RunResult) -> dict[str, Any]:
-    """Have the ranks go on from a checkpoint, and return where the run stands.
+    """Restore the ranks from a checkpoint, and return its progress.
 
-    Where there are more or fewer ranks than before, the epoch begins anew with the weights that are there: no rank
-    could go on in the middle of another division of the data.
+    With another number of ranks the epoch begins anew with the restored weights, because the data are divided
+    differently.
     """
     progress: dict[str, Any] = header["progress"]
     before, now = header["recipe"]["num_devices"], group.recipe.num_devices

@@ -1,6 +1,6 @@
-"""Callbacks of a run: they see named events in the caller's own process, and may end the run.
+"""Callbacks of a run: they get named events in the caller's process, and may end the run.
 
-Training goes on in processes of its own, so a callback sees figures, not the net. Four events:
+Training runs in other processes, so a callback gets figures, not the net. Four events:
 
 | event | when | new in it |
 |---|---|---|
@@ -24,17 +24,17 @@ EVENTS = ("run_start", "steps_end", "epoch_end", "run_end")
 
 @dataclass
 class Moment:
-    """What a callback sees.
+    """The state of a run at an event, for callbacks.
 
     Args:
         event: of :data:`EVENTS`. recipe: of the run.
         steps, total_steps, steps_per_epoch: taken, of the whole run, and of an epoch.
-        epoch: epochs that have been validated.
+        epoch: validated epochs.
         seconds: of training until now, without start and validation.
         samples_per_sec: of the last window of steps, over all ranks.
         loss: mean over that window. train_loss: mean over the epoch.
         val_loss, val_value: of the last validation; ``val_metric`` names the value (``accuracy``, or the job's own).
-        stopped_by: who ended the run before its end, and why; or None.
+        stopped_by: the callback that ended the run early, with its reason; or None.
     """
 
     event: str
@@ -54,12 +54,12 @@ class Moment:
     _asked: list[str] = field(default_factory=list, repr=False)
 
     def stop(self, reason: str = "") -> None:
-        """End the run after this: it is validated once more, and a checkpoint is kept where there are any."""
+        """End the run after this event, with a last validation and, if the run has any, a checkpoint."""
         self._asked.append(reason)
 
 
 class Callback:
-    """A base to inherit from: each event is a method. A plain function of a :class:`Moment` sees all events.
+    """A base class with a method for each event. A function of a :class:`Moment` gets all events.
 
     >>> class FirstLoss(Callback):
     ...     def steps_end(self, now):
@@ -87,10 +87,10 @@ class Callbacks:
         each: objects with methods named as events, or functions of a :class:`Moment`.
 
     Attributes:
-        stopped_by: the callback that has asked for the end, with its reason; or None.
+        stopped_by: the callback that stopped the run, with its reason; or None.
 
     Raises:
-        UsageError: one is neither a function nor has a method of an event's name.
+        UsageError: an object that is no function and has no method of an event's name.
 
     >>> seen = []
     >>> calls = Callbacks([lambda now: now.stop("enough")])
@@ -110,12 +110,12 @@ class Callbacks:
                 )
 
     def tell(self, now: Moment) -> None:
-        """Call each; the first that asks for the end is remembered. What a callback raises ends the run."""
+        """Call each callback and record the first stop. An exception of a callback ends the run."""
         for one in self.each:
-            hear = getattr(one, now.event, None) or (one if callable(one) else None)
-            if hear is None:
+            method = getattr(one, now.event, None) or (one if callable(one) else None)
+            if method is None:
                 continue
-            hear(now)
+            method(now)
             if now._asked and self.stopped_by is None:
                 name = getattr(one, "__name__", type(one).__name__)
                 reason = now._asked[0]

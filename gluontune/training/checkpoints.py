@@ -1,4 +1,4 @@
-"""Keeping checkpoints while a run is driven: when, what goes in, stopping on a signal, and going on."""
+"""Checkpoints of a run: interval, contents, stop on a signal, resume."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gluontune.core.reading import understood
 from gluontune.job import checkpoint
 from gluontune.recipe import Recipe
 
-# A checkpoint can be gone on from only where these are equal. The others are free: a resumed run may be
-# longer, use another loader's threads, or run elsewhere.
+# A resume requires equal values of these fields. The others are free: a resumed run may be longer, use other numbers
+# of threads, or run elsewhere.
 _SAME = (
     "dataset", "net", "backend", "augment", "train_samples", "seed", "batch_size_per_device", "accumulate",
     "num_devices", "last_batch", "loader", "optimizer", "dtype", "rewrites",
@@ -33,7 +33,7 @@ def parse_interval(text: str) -> tuple[int | None, float | None]:
     """``(steps, seconds)`` between checkpoints; one of them is None.
 
     Raises:
-        UsageError: no number with a unit of steps or of time.
+        UsageError: another form than a number with a unit of steps or time.
 
     >>> parse_interval("500steps"), parse_interval("90s"), parse_interval("5 min")
     ((500, None), (None, 90.0), (None, 300.0))
@@ -50,13 +50,13 @@ def parse_interval(text: str) -> tuple[int | None, float | None]:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where and how often a run keeps what it has learned.
+    """Folder and interval of a run's checkpoints.
 
     Args:
-        folder: of the checkpoints of this run alone.
-        every: ``"500steps"``, ``"90s"``, ``"5min"``; the end of each epoch has one too.
-        keep: so many of the newest are kept, and the one with the best validation accuracy.
-        resume: go on from the newest whole checkpoint; from the start where there is none yet.
+        folder: of this run only.
+        every: ``"500steps"``, ``"90s"``, ``"5min"``; each epoch ends with a checkpoint, too.
+        keep: number of the newest ones to keep, beside the one with the best validation accuracy.
+        resume: go on from the newest intact checkpoint, if there is one.
 
     >>> import tempfile, gluontune as gt
     >>> folder = tempfile.mkdtemp()
@@ -80,10 +80,10 @@ class Checkpoints:
 
 
 class Keeper:
-    """The checkpoints of one run, seen from the process that drives it.
+    """The checkpoints of one run, in the driving process.
 
     Attributes:
-        stopped_by: the signal that asked for a stop, or None.
+        stopped_by: the signal that requested a stop, or None.
     """
 
     def __init__(self, recipe: Recipe, plan: Checkpoints):
@@ -94,30 +94,30 @@ class Keeper:
         self._best = -math.inf
 
     def setup(self) -> dict[str, Any]:
-        """What the ranks must know."""
+        """Settings for the ranks."""
         return {"folder": str(Path(self.plan.folder).resolve()), "keep": self.plan.keep}
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[Keeper]:
-        """Hold the folder against other runs.
+        """Lock the folder against other runs.
 
         Raises:
-            UsageError: another run holds it; or it has checkpoints, and the plan does not say ``resume``.
+            UsageError: another run holds the lock; or the folder has checkpoints, and ``resume`` is not set.
         """
         with checkpoint.locked(self.plan.folder):
-            there = checkpoint.files(self.plan.folder)
-            if there and not self.plan.resume:
+            held = checkpoint.files(self.plan.folder)
+            if held and not self.plan.resume:
                 raise UsageError(
-                    f"{self.plan.folder}: holds checkpoints up to {there[0].name} of an earlier run: "
+                    f"{self.plan.folder}: holds checkpoints up to {held[0].name} of an earlier run: "
                     "add --resume to go on from there, or choose another folder"
                 )
             yield self
 
     def find(self) -> tuple[Path | None, dict[str, Any], list[str]]:
-        """The checkpoint to go on from, its header, and sentences on what was found.
+        """The checkpoint to resume from, its header, and notes.
 
         Raises:
-            GluontuneError: it is of another model or data set (both are named), or all are damaged.
+            GluontuneError: a checkpoint of another model or data set (both are named), or all are damaged.
         """
         path, header, notes = checkpoint.newest(self.plan.folder)
         if path is None:
@@ -147,22 +147,22 @@ class Keeper:
         return time.monotonic() - self._last_time >= (self.every_s or 0.0)
 
     def steps_until_due(self, step: int) -> int | None:
-        """Steps after which the next checkpoint falls due, where it goes by steps."""
+        """Steps until the next checkpoint is due; None for intervals of time."""
         return None if self.every_steps is None else max(1, self.every_steps - (step - self._last_step))
 
     def save(
         self, group: Any, step: int, progress: dict[str, Any], score: float | None = None, last: bool = False
     ) -> list[str]:
-        """Have rank 0 write a checkpoint; sentences on what went wrong.
+        """Let rank 0 write a checkpoint. Returns errors as notes.
 
         Args:
-            score: of the validation that has just been made; larger is better (an accuracy, minus a loss).
+            score: of the latest validation; larger is better (an accuracy, a negated loss).
             last: wait until it is on the disk.
         """
         best = score is not None and score > self._best
         extra = {"recipe": self.recipe.to_dict(), "progress": progress, "val_score": score}
         answer = group.checkpoint(extra, wait=last or best)
-        if answer["skipped"]:  # the one before is still being written: try again after the next window
+        if answer["skipped"]:  # the previous one is still being written: try again after the next window
             return []
         self._last_step, self._last_time = step, time.monotonic()
         self._best = self._best if score is None else max(self._best, score)
@@ -171,7 +171,7 @@ class Keeper:
         return [f"a checkpoint was not written: {answer['error']}"]
 
     def way_on(self) -> str:
-        """How to go on after the run has stopped."""
+        """A sentence on how to resume the run."""
         there = checkpoint.files(self.plan.folder)
         if not there:
             return f"{self.plan.folder} has no checkpoint yet"
@@ -179,7 +179,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """While it lasts, the first SIGINT or SIGTERM only asks for a stop; the second interrupts at once."""
+        """Handle signals: the first SIGINT or SIGTERM requests a stop; the second interrupts at once."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             if self.stopped_by is not None:
@@ -191,7 +191,7 @@ class Keeper:
 
 
 def best_score(header: Mapping[str, Any]) -> float:
-    """The best value of the metric until a checkpoint, larger being better; minus infinity: none yet."""
+    """The best value of the metric until a checkpoint, larger being better; minus infinity if there is none."""
     done = header["progress"]["result"]
     metric = done.get("val_metric") or {"mode": "max", "values": done["val_accuracy"]}
     sign = -1.0 if metric["mode"] == "min" else 1.0

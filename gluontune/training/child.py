@@ -1,7 +1,7 @@
 """The entry of a training process: ``python -m gluontune.training.child --events FD``.
 
-It reads one JSON command a line from stdin, and answers each with one JSON event a line on the pipe FD
-(stdout belongs to the user's own code). The first line is the set-up: recipe, rank and world.
+It reads one JSON command per line from stdin, and answers each with one JSON event per line on the pipe FD
+(stdout belongs to the user's code). The first line is the set-up: recipe, rank and world.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gluontune.job.user_file import in_words
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import resolve
 
-_BEAT_S = 2.0  # between signs of life while a command is carried out
+_BEAT_S = 2.0  # between heartbeats during a command
 
 
 def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) -> None:
-    """Build the session of the recipe's engine, then answer commands until ``quit`` or their end.
+    """Build the session of the recipe's engine, then execute commands until ``quit`` or their end.
 
     Args:
         setup: the first command. send: takes an event. lines: the commands; None: stdin's.
@@ -49,13 +49,9 @@ def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) 
         for text in session.warnings():
             send(event="note", text=text)
         send(
-            event="ready",
-            batches_per_epoch=session.batches_per_epoch,
-            samples_per_step=session.samples_per_step,
-            num_train=session.feed.num_train,
-            **session.site(),
-            seconds=time.perf_counter() - start,
-        )
+            event="ready", batches_per_epoch=session.batches_per_epoch, samples_per_step=session.samples_per_step,
+            num_train=session.feed.num_train, **session.site(), seconds=time.perf_counter() - start,
+        )  # fmt: skip
         commands = session.commands()
         threading.Thread(target=_beat, args=(session, busy, send), daemon=True).start()
         for line in lines:
@@ -64,20 +60,17 @@ def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) 
                 break
             busy.set()
             if command["do"] not in commands:
-                raise _elsewhere(command["do"])
+                raise _unsupported(command["do"])
             answer = commands[command["do"]](command)
             busy.clear()
             send(event="done", **(answer or {}))
     except Exception as error:
         traceback.print_exc()
         send(
-            event="error",
-            type=type(error).__name__,
-            message=_told(error, recipe.job),
-            phase=session.phase if session is not None else "starting",
-            expected=isinstance(error, GluontuneError),
+            event="error", type=type(error).__name__, message=_message(error, recipe.job),
+            phase=session.phase if session is not None else "starting", expected=isinstance(error, GluontuneError),
             traceback=traceback.format_exc(),
-        )
+        )  # fmt: skip
     finally:
         busy.clear()
         with contextlib.suppress(Exception):
@@ -85,21 +78,21 @@ def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) 
                 session.close()
 
 
-def _elsewhere(command: str) -> UsageError:
-    """A command that this engine does not have: which one does."""
+def _unsupported(command: str) -> UsageError:
+    """The error for a command that this engine lacks; it names the engine that has it."""
     name, card = next((name, card) for name, card in ENGINES.items() if command in card.commands)
     return UsageError(f"{command}: works on {card.title}'s engine only; use backend={name!r}")
 
 
 def _await_go(session: Engine, send: Any, lines: Iterator[str]) -> None:
-    """Tell what must be alike on all ranks, and go on when it is: ranks that differ may break each other's engine."""
+    """Send the properties that all ranks must share, and wait for ``go``, because differing ranks may hang."""
     send(event="opened", **session.common())
     if json.loads(next(lines, '{"do": "quit"}'))["do"] != "go":
         os._exit(0)
 
 
 def _beat(session: Engine, busy: threading.Event, send: Any) -> None:
-    """Tell that this process lives, and which step it is at: who waits for another rank still does so."""
+    """Send heartbeats with the current step, also while waiting for another rank."""
     while busy.wait():
         time.sleep(_BEAT_S)
         if busy.is_set():
@@ -107,24 +100,24 @@ def _beat(session: Engine, busy: threading.Event, send: Any) -> None:
 
 
 def _leave_signals_to_parent() -> None:
-    """A cluster's SIGTERM goes to all processes: the one that drives this one decides when to stop."""
+    """Ignore SIGTERM and SIGINT, which a cluster sends to all processes: the driving process decides when to stop."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-        # Loaders' workers are forked, and ended by SIGTERM.
+        # Loaders end their forked workers by SIGTERM.
         os.register_at_fork(after_in_child=functools.partial(signal.signal, number, signal.SIG_DFL))
 
 
-def _told(error: BaseException, job: str | None) -> str:
-    """The message without MXNet's C++ stack trace; of an error that nobody foresaw, with its kind and its place."""
+def _message(error: BaseException, job: str | None) -> str:
+    """The message without MXNet's C++ stack trace; of an unexpected error, with its type and place."""
     if isinstance(error, GluontuneError):
         return " ".join(str(error).split())[:1200]
-    said = in_words(error)
+    text = in_words(error)
     frames = list(traceback.walk_tb(error.__traceback__))
     for known in (job and str(Path(job).resolve()), str(Path(__file__).parents[1])):
         for frame, line in reversed(frames):
             if known and frame.f_code.co_filename.startswith(known):
-                return f"{said} (at {frame.f_code.co_filename}:{line})"
-    return said
+                return f"{text} (at {frame.f_code.co_filename}:{line})"
+    return text
 
 
 def main() -> None:
@@ -138,7 +131,7 @@ def main() -> None:
     serve(setup, send)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Nothing is left to save, and MXNet's threads may be stuck: end at once, and any forked worker with us.
+    # Nothing is left to save, and MXNet's threads may be stuck: end at once, with all forked workers.
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""A job under the doctor: which slow paths its step takes, whether its net compiles, what holds it back."""
+"""Diagnosis of a job: slow paths of its step, whether its net compiles, its bottleneck."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from gluontune.training.group import Group
 
 _RECIPE = "GLUONTUNE_EXAMINED_RECIPE"
 _PHASE_STEPS = 26  # one step in 25 is cut into phases
-_LONGEST_S = 30.0  # so long may the steps for the phases take
+_LONGEST_S = 30.0  # of the steps for the phases, at most
 _FASTER_INPUT = "gluontune size, --loader resident or threaded"
 _FASTER_GLUON_INPUT = (
     "--loader resident where samples are the same each time, else --num-workers 2; or name the images in data(), "
     "'folder:PATH' or 'records:PATH' (gluontune pack), which the faster loaders read, too"
 )
-_INPUT_PCT = 30  # of the step in waiting for data: then compute is not what holds it back
+_INPUT_PCT = 30  # of the step in waiting for data, from which on loading is the bottleneck
 
 
 @dataclass
 class Examination:
-    """What :func:`examine` found.
+    """The result of :func:`examine`.
 
     Args:
         sentence: the most important finding.
         findings: ``{"id", "severity": "ok|info|warning|error", "message", "evidence", "fix"}`` each.
         profile: of ``gt.compute.profile``, as plain values.
-        hybridize: of ``gt.compute.check_hybridizable``, or None where the job gives no net.
+        hybridize: of ``gt.compute.check_hybridizable``, or None if the job has no net.
         phases_pct: shares of the step's phases, or {}.
     """
 
@@ -58,18 +58,16 @@ class Examination:
 def examine(
     recipe: Recipe, *, step: str | None = None, time_limit: float = 300.0, say: Callable[[str], None] | None = None
 ) -> Examination:
-    """Profile the training step of a job and say in one sentence what is slow and what cures it.
+    """Profile the training step of a job; the result names the slowest path and its cure in one sentence.
 
     Args:
-        recipe: the job (or net and data set), with the mode and type to look at.
-        step: name of a function in ``recipe.job`` that takes nothing and returns a callable which does one
-            whole step. Then that step alone is profiled; otherwise gluontune's own step of the recipe is,
-            and the net is checked as well.
-        time_limit: seconds that one part may take.
-        say: called with a line about what is going on.
+        recipe: the job (or net and data set), with the mode and type to examine.
+        step: name of a function in ``recipe.job`` without arguments that returns a callable for one whole step, which
+            is then profiled; by default gluontune's step of the recipe is profiled, and the net is checked, too.
+        time_limit: seconds of one part. say: called with lines of progress.
 
     Raises:
-        UsageError: a step without a job file. GluontuneError: the job's own code failed; names the place.
+        UsageError: a step without a job file. GluontuneError: the job's code failed; names the place.
 
     Example::
 
@@ -79,12 +77,12 @@ def examine(
     tell = say or (lambda line: None)
     found = Examination()
     tell("profiling the step")
-    try:  # in a process of its own: a job that ends it does not end this one
+    try:  # in another process, because a job may end its process
         found_profile = _profile(recipe, step, time_limit)
     except GluontuneError as error:
         if step is not None or "is more than the" not in str(error):
             raise
-        recipe = _of_few(recipe, found)
+        recipe = _smaller_batch(recipe, found)
         found_profile = _profile(recipe, step, time_limit)
     found.profile = found_profile.to_dict()
     _add_profile(found, found_profile, recipe)
@@ -97,8 +95,8 @@ def examine(
     return found
 
 
-def _of_few(recipe: Recipe, found: Examination) -> Recipe:
-    """The recipe with a batch that the job's samples fill once; a doctor looks at few of them, too."""
+def _smaller_batch(recipe: Recipe, found: Examination) -> Recipe:
+    """The recipe with a batch that the job's few samples fill."""
     job = load_job(recipe)
     count = len(job.train if job.dataset is None else job.dataset.train)
     count = min(count, recipe.train_samples or count)
@@ -122,7 +120,7 @@ def _profile(recipe: Recipe, step: str | None, time_limit: float) -> Any:
 
 
 def make_step() -> Callable[[], Any]:
-    """gluontune's training step of the recipe in the environment; called in the profiled process."""
+    """gluontune's training step of the recipe in the environment variable; called in the profiled process."""
     session = resolve(ENGINES["mxnet"].session)(Recipe.from_dict(json.loads(os.environ[_RECIPE])))
     try:
         session.build()
@@ -152,7 +150,7 @@ def _add_profile(found: Examination, profile: Any, recipe: Recipe) -> None:
 
 
 def _phases(recipe: Recipe, time_limit: float) -> dict[str, float]:
-    """Shares of the phases of real steps; nothing where a step is too long to take enough of them."""
+    """Shares of the phases of real steps; empty if the steps are too long."""
     with Group(recipe, time_limit=time_limit) as group:
         group.steps(2)
         seen = group.steps(2)
@@ -163,7 +161,7 @@ def _phases(recipe: Recipe, time_limit: float) -> dict[str, float]:
 
 
 def _add_net(found: Examination, recipe: Recipe) -> None:
-    """What compiling does to the net, and what speaks against 16 bits."""
+    """Add findings on compiling the net and on 16 bits."""
     ctx = contexts(recipe.devices, 1, 0)[0]
     made = _net_and_inputs(recipe, ctx)
     if made is None:
@@ -194,9 +192,9 @@ def _add_net(found: Examination, recipe: Recipe) -> None:
 
 
 def _net_and_inputs(recipe: Recipe, ctx: Any) -> tuple[Any, tuple[Any, ...], bool] | None:
-    """The job's net, initialized, a batch that it takes (noise in place of images), and whether its data have a name.
+    """The job's net, initialized, a batch for it (noise in place of images), and whether its data have a name.
 
-    None: what it takes is known to its step() only.
+    None if only the job's step() knows the net's inputs.
     """
     mx = mxnet()
     job = load_job(recipe)

@@ -1,8 +1,8 @@
-"""The same run on several machines by ``torchrun``: started on each, and going on with fewer or more of them.
+"""A run on several machines by ``torchrun``, which goes on with fewer or more of them.
 
-Whoever calls :func:`run_elastic` on each machine starts torchrun there. Its agents meet at one address, start the
-ranks (:mod:`gluontune.training.elastic_rank`), and start all anew when one dies or a machine comes or goes; rank 0 then
-goes on from the newest checkpoint. Each call returns the one merged result.
+:func:`run_elastic` is called on each machine and starts torchrun. Its agents meet at one address, start the ranks
+(:mod:`gluontune.training.elastic_rank`), and restart all when one dies or a machine comes or goes; rank 0 then resumes
+from the newest checkpoint. Each call returns the same merged result.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gluontune.recipe.result import RunResult
 from gluontune.runtime.pytorch import torch
 from gluontune.training.checkpoints import Checkpoints
 
-_LAST_CALL_S = 5  # the agents that are there wait so long for more, where more are allowed
-_STOP_S = 5  # a rank that is told to end, and does not, is killed
-# torchrun that ends with the process that started it.
+_LAST_CALL_S = 5  # for which the agents wait for further machines
+_STOP_S = 5  # after which a rank that does not end is killed
+# torchrun, which ends with its parent.
 _AGENT = (
     "import sys; from gluontune.core.processes import die_with_parent; die_with_parent({parent}); "
     "from torch.distributed.run import main; main(sys.argv[1:])"
@@ -41,12 +41,12 @@ _AGENT = (
 
 @dataclass(frozen=True)
 class Elastic:
-    """How torchrun's agents meet.
+    """Options of torchrun's rendezvous.
 
     Args:
-        nodes: least and most machines. rendezvous: ``(host, port)`` where they meet; one of them, reached by all.
-        ranks: on this machine. restarts: so many times all begin anew. join_s: seconds to wait for the least.
-        insecure_network: the meeting place may be at another address than loopback: torchrun has no password.
+        nodes: least and most machines. rendezvous: ``(host, port)`` of one of them, reachable by all.
+        ranks: on this machine. restarts: at most, of all ranks. join_s: seconds to wait for the least machines.
+        insecure_network: allow a rendezvous outside of loopback, because torchrun has no password.
 
     >>> Elastic.parse("1:4", "127.0.0.1:29400", ranks=2).nodes
     (1, 4)
@@ -64,7 +64,7 @@ class Elastic:
         """Read ``--nnodes MIN:MAX`` (or a number) and ``--rendezvous HOST:PORT``.
 
         Raises:
-            UsageError: either cannot be read, or the meeting place is on a network and that is not allowed.
+            UsageError: another form, or a rendezvous on a network that is not allowed.
         """
         found = re.fullmatch(r"(\d+)(?::(\d+))?", nodes)
         least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
@@ -78,10 +78,10 @@ class Elastic:
         return made
 
     def own_address(self) -> str:
-        """The address of this machine that the others reach.
+        """The address of this machine for the others.
 
         Raises:
-            UsageError: the host is not known, or it is on a network, which ``--insecure-network`` must allow.
+            UsageError: an unknown host, or one on a network without ``--insecure-network``.
         """
         host, port = self.rendezvous
         try:
@@ -93,7 +93,7 @@ class Elastic:
         if not is_loopback(own) and not self.insecure_network:
             raise UsageError(
                 f"--rendezvous {host}:{port} is reached from {own}, and neither torchrun nor gloo has a password: on a "
-                "network that is yours alone say --insecure-network (SECURITY.md)"
+                "network that is yours alone add --insecure-network (SECURITY.md)"
             )
         return own
 
@@ -101,11 +101,11 @@ class Elastic:
 def run_elastic(
     recipe: Recipe, elastic: Elastic, checkpoints: Checkpoints | None = None, time_limit: float = 600.0
 ) -> RunResult:
-    """Take part in a run of several machines; the same call is made on each.
+    """Take part in a run of several machines, each of which makes the same call.
 
     Args:
-        recipe: what to train, ``engine="ddp"``; its ``num_devices`` follows from the machines that are there.
-        elastic: how they meet. checkpoints: in a folder that all machines share. time_limit: as of ``run``.
+        recipe: with ``engine="ddp"``; its ``num_devices`` follows from the present machines.
+        elastic: the rendezvous. checkpoints: in a folder that all machines share. time_limit: of ``run``.
 
     Returns:
         The merged result, the same on every machine. A failed run is a result, too.
@@ -122,21 +122,21 @@ def run_elastic(
     if elastic.restarts and checkpoints is None:
         raise UsageError(f"--restart {elastic.restarts} needs checkpoints to go on from: give --checkpoint DIR")
     with tempfile.TemporaryDirectory(prefix="gluontune-elastic-") as folder:
-        spec, told = Path(folder) / "run.json", Path(folder) / "result.json"
+        spec, path = Path(folder) / "run.json", Path(folder) / "result.json"
         plan = (
             None if checkpoints is None else {**asdict(checkpoints), "folder": str(Path(checkpoints.folder).resolve())}
         )
-        content = {"recipe": recipe.to_dict(), "checkpoints": plan, "time_limit": time_limit, "result": str(told)}
+        content = {"recipe": recipe.to_dict(), "checkpoints": plan, "time_limit": time_limit, "result": str(path)}
         spec.write_text(json.dumps(content), encoding="utf-8")
         code, stopped = _torchrun(_command(elastic, spec), _environment(recipe, elastic))
-        if told.exists():
-            result = RunResult.load(told)
+        if path.exists():
+            result = RunResult.load(path)
         else:
             host, port = elastic.rendezvous
             least = elastic.nodes[0]
             result = _failed(
                 recipe,
-                f"torchrun ended with code {code} and rank 0 has told no result: see what was said before, here and "
+                f"torchrun ended with code {code} and without a result of rank 0: see the messages above, here and "
                 f"on the other machines (at least {least} must meet at {host}:{port} within {elastic.join_s:.0f} s)",
             )
     if stopped is not None:
@@ -173,21 +173,18 @@ def _release() -> tuple[int, ...]:
 def _environment(recipe: Recipe, elastic: Elastic) -> dict[str, str]:
     env = runtime.child_env(recipe.runtime, recipe.env, processes=elastic.ranks)
     own = elastic.own_address()
-    ways = [name for name, address in own_addresses() if address == own]
-    if ways:
-        env = {**env, "GLOO_SOCKET_IFNAME": ways[0], "NCCL_SOCKET_IFNAME": ways[0]}
-    # Each round of the rendezvous has an address and a port of its own, which rank 0 listens at.
+    interfaces = [name for name, address in own_addresses() if address == own]
+    if interfaces:
+        env = {**env, "GLOO_SOCKET_IFNAME": interfaces[0], "NCCL_SOCKET_IFNAME": interfaces[0]}
+    # The store is not shared, because rank 0 listens at the address and port of each round.
     return {
-        "OMP_NUM_THREADS": "1",
-        **env,
-        "PYTHONUNBUFFERED": "1",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": "1", **env, "PYTHONUNBUFFERED": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }
+    }  # fmt: skip
 
 
 def _torchrun(command: list[str], env: dict[str, str]) -> tuple[int, signal.Signals | None]:
-    """Wait for the agent; a signal that asks this process to stop is passed on to it."""
+    """Run the agent, and forward signals to it."""
     seen: list[signal.Signals] = []
     process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
 
@@ -207,7 +204,7 @@ def _torchrun(command: list[str], env: dict[str, str]) -> tuple[int, signal.Sign
 
 
 def read_spec(path: str) -> dict[str, Any]:
-    """What :func:`run_elastic` has written for the ranks of this machine."""
+    """The specification of :func:`run_elastic` for the ranks of this machine."""
     try:
         content: dict[str, Any] = parse_json(read_text(path))
     except (OSError, ValueError) as error:

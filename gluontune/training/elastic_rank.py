@@ -1,7 +1,7 @@
 """One rank under torchrun: ``python -m gluontune.training.elastic_rank SPEC``, started by its agent.
 
-Rank 0 drives the run, and listens where torchrun says that the group meets; all others call there and obey. What a
-rank does is what every training process does: :func:`gluontune.training.child.serve`.
+Rank 0 drives the run, and listens at torchrun's address of the group; the others connect and follow its commands, as
+every training process does: :func:`gluontune.training.child.serve`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from gluontune.training.elastic import read_spec
 from gluontune.training.elastic_site import Meeting, MetSite, fingerprint
 from gluontune.training.rank_messages import FAULTS
 
-_CALL_S = 60.0  # in which rank 0 must listen
-_WORD_S = 5.0  # after a failure, in which rank 0 says what has happened
-_LAST_WORD_S = 4.0  # the same, where its torchrun has told it to end: that kills it after 5 s
-_TELL_S = 5.0  # between two lines on how far the run is
+_CALL_S = 60.0  # until rank 0 must listen
+_WORD_S = 5.0  # after a failure, for rank 0's result
+_LAST_WORD_S = 4.0  # the same after torchrun's SIGTERM, which is followed by a kill after 5 s
+_PROGRESS_S = 5.0  # between two lines of progress
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where torchrun has put this process."""
+    """This process's place in the group, from torchrun's variables."""
 
     rank: int
     world: int
@@ -68,10 +68,10 @@ class _Place:
 
 
 def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
-    """Drive the run; 1 where it shall begin anew, or has failed for good. ``held`` gets the meeting."""
+    """Drive the run. Returns 1 if torchrun shall restart it. ``held`` gets the meeting."""
     recipe = Recipe.from_dict(spec["recipe"]).override(num_devices=place.world)
-    told = Path(spec["result"])
-    before = RunResult.load(told) if told.exists() else None
+    target = Path(spec["result"])
+    before = RunResult.load(target) if target.exists() else None
     plan = spec["checkpoints"]
     checkpoints = None
     if plan is not None:
@@ -83,7 +83,7 @@ def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
             recipe,
             time_limit=spec["time_limit"],
             checkpoints=checkpoints,
-            on_event=functools.partial(_tell, [0.0]),
+            on_event=functools.partial(_print_progress, [0.0]),
             on_log=lambda rank, line: print(f"[{rank}] {line}", file=sys.stderr, flush=True),
             site=functools.partial(MetSite, meeting=meeting, cpus=place.cpus),
         )
@@ -91,23 +91,23 @@ def _lead(spec: dict[str, Any], place: _Place, held: list[Meeting]) -> int:
             why = (before.error or {}).get("message", "the machines were others")
             result.notes = [*[n for n in before.notes if n.startswith("restarted")], f"restarted after a fault: {why}",
                             *result.notes]  # fmt: skip
-        write_json(told, result.to_dict())
+        write_json(target, result.to_dict())
         meeting.finish(result.to_dict())
         return int(result.error is not None and result.error["type"] in FAULTS)
     finally:
         meeting.close()
 
 
-def _tell(last: list[float], event: Progress) -> None:
-    if time.monotonic() - last[0] > _TELL_S:
+def _print_progress(last: list[float], event: Progress) -> None:
+    if time.monotonic() - last[0] > _PROGRESS_S:
         last[0] = time.monotonic()
         rate = event.get("samples_per_sec")
         shown = f", {rate:,.0f} samples/s" if rate else ""
         print(f"{event['stage']}: {event['detail']}{shown}", file=sys.stderr, flush=True)
 
 
-def _heard(stream: Any, told: Path | None, ended: list[bool]) -> Iterator[str]:
-    """What rank 0 says, as ``serve`` reads it; the run's result goes to ``told``, whether it is final to ``ended``."""
+def _commands(stream: Any, target: Path | None, ended: list[bool]) -> Iterator[str]:
+    """Rank 0's commands, for ``serve``; the run's result goes to ``target``, whether it is final to ``ended``."""
     with contextlib.suppress(OSError):  # rank 0 is gone
         while line := stream.readline():
             message = json.loads(line)
@@ -116,26 +116,26 @@ def _heard(stream: Any, told: Path | None, ended: list[bool]) -> Iterator[str]:
                 continue
             error = message["result"]["error"]
             ended[:] = [error is None or error["type"] not in FAULTS]
-            if told is not None:
-                write_json(told, message["result"])
+            if target is not None:
+                write_json(target, message["result"])
 
 
 def _follow(spec: dict[str, Any], place: _Place) -> int:
-    """Obey rank 0 until it has said how the run ended, or is gone."""
+    """Follow rank 0's commands until the run's result, or the end of the connection."""
     runtime.bind_to_cpus(place.cpus or ())
     line = _call(place)
     stream = line.makefile("rw", encoding="utf-8", newline="\n")
     lock = threading.Lock()
 
     def send(**event: Any) -> None:
-        with lock, contextlib.suppress(OSError):  # who does not hear is gone
+        with lock, contextlib.suppress(OSError):  # rank 0 is gone
             stream.write(json.dumps(event) + "\n")
             stream.flush()
 
     facts = {"recipe": fingerprint(spec["recipe"]), "host": socket.gethostname(), "pid": os.getpid()}
     send(rank=place.rank, world=place.world, **facts)
     ended: list[bool] = []
-    commands = _heard(stream, Path(spec["result"]) if place.local_rank == 0 else None, ended)
+    commands = _commands(stream, Path(spec["result"]) if place.local_rank == 0 else None, ended)
     if first := next(commands, ""):
         setup = json.loads(first)["setup"]
         os.environ[ENGINES[spec["recipe"]["backend"]].meeting] = setup.pop("meeting")
@@ -171,14 +171,14 @@ def main() -> None:
     thread = threading.Thread(target=work, daemon=True)
 
     def stop(number: int, frame: Any) -> None:
-        # torchrun of another machine that lost its rank may end this one before it has said why: it gets a moment.
+        # another machine's torchrun may end this rank before it has sent the reason: it gets a moment
         until = time.monotonic() + _LAST_WORD_S
         while thread.is_alive() and any(m.someone_left() for m in held) and time.monotonic() < until:
             time.sleep(0.05)
         os._exit(code[0])
 
     signal.signal(signal.SIGTERM, stop)
-    thread.start()  # signals are torchrun's, and end this process
+    thread.start()  # the main thread handles torchrun's signals
     thread.join()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The ranks of a run that torchrun has started, as the group that drives them sees them."""
+"""The ranks of a run under torchrun, for the driving group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HELLO_S = 5.0
 
 
 def fingerprint(recipe: Mapping[str, Any]) -> str:
-    """What two machines must have alike of a recipe; the number of ranks follows from the machines.
+    """A hash of the recipe's fields that all machines must share: all but the number of ranks.
 
     >>> fingerprint({"net": "mlp", "num_devices": 2}) == fingerprint({"num_devices": 3, "net": "mlp"})
     True
@@ -38,7 +38,7 @@ def fingerprint(recipe: Mapping[str, Any]) -> str:
 
 
 class MetRank(Heard):
-    """A rank that has called; what :class:`PipedProcess` is for one that was started here."""
+    """A connected rank, with the interface of :class:`PipedProcess`."""
 
     def __init__(self, line: socket.socket, hello: Mapping[str, Any]):
         self.line, self.host, self.alike = line, str(hello["host"]), str(hello["recipe"])
@@ -47,23 +47,23 @@ class MetRank(Heard):
     def say(self, command: Mapping[str, Any]) -> None:
         """Send a command."""
         data = json.dumps(command).encode() + b"\n"
-        with contextlib.suppress(OSError):  # its end is found, and told better, by the reader
+        with contextlib.suppress(OSError):  # the reader detects the end, with a better message
             self.line.setblocking(True)
             self.line.sendall(data)
             self.line.setblocking(False)
 
     def poll(self) -> dict[str, Any] | None:
-        """The next event; a line that broke is its end."""
+        """The next event; a broken connection is its end."""
         try:
             return super().poll()
         except OSError:
             return {"event": "end"}
 
     def signal(self, number: int) -> None:
-        """Nothing: its own torchrun ends it."""
+        """Do nothing: its torchrun ends it."""
 
     def has_left(self) -> bool:
-        """Whether its line is closed at the other end (or here). Takes nothing off the line."""
+        """Whether its connection is closed at either end; reads nothing."""
         look = select.poll()
         try:
             look.register(self.line, select.POLLIN)
@@ -72,21 +72,21 @@ class MetRank(Heard):
             return True
 
     def how_ended(self, name: str) -> str:
-        """How it came to its end: nobody here has seen it."""
+        """A sentence on its end, whose cause is unknown here."""
         return f"{name} was killed, ended by itself, or was cut off"
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self.line.close()
         self.log.close()
 
 
 class Meeting:
-    """Where the ranks of one round call rank 0.
+    """Rank 0's listener for the ranks of one round.
 
     Args:
-        address, port: torchrun's, of this round alone. world: ranks. alike: the fingerprint of the recipe.
+        address, port: torchrun's, of this round only. world: ranks. alike: the fingerprint of the recipe.
     """
 
     def __init__(self, address: str, port: int, world: int, alike: str):
@@ -95,10 +95,10 @@ class Meeting:
         self._listener = socket.create_server((address, port))
 
     def gather(self) -> None:
-        """Wait until all other ranks have called.
+        """Wait until all other ranks have connected.
 
         Raises:
-            RunFailed: one did not, or was started with another recipe.
+            RunFailed: a rank is missing, or was started with another recipe.
         """
         until = time.monotonic() + _ARRIVE_S
         while len(self.ranks) < self.world - 1:
@@ -107,53 +107,53 @@ class Meeting:
                 line, _ = self._listener.accept()
             except OSError:
                 missing = sorted(set(range(1, self.world)) - set(self.ranks))
-                told = f"rank {', '.join(map(str, missing))} did not call within {_ARRIVE_S:.0f} s"
-                raise RunFailed("ConnectionLost", told, "starting") from None
+                text = f"rank {', '.join(map(str, missing))} did not call within {_ARRIVE_S:.0f} s"
+                raise RunFailed("ConnectionLost", text, "starting") from None
             self._welcome(line)
         for rank, met in sorted(self.ranks.items()):
             if met.alike != self.alike:
-                told = f"rank {rank} on host {met.host} has another recipe: give all machines the same command"
-                raise RunFailed("RanksDiffer", told, "starting")
+                text = f"rank {rank} on host {met.host} has another recipe: give all machines the same command"
+                raise RunFailed("RanksDiffer", text, "starting")
 
     def _welcome(self, line: socket.socket) -> None:
         line.settimeout(_HELLO_S)
         try:
-            said = b""
-            while not said.endswith(b"\n") and len(said) < 4096:
+            text = b""
+            while not text.endswith(b"\n") and len(text) < 4096:
                 piece = line.recv(1024)
                 if not piece:
                     raise ValueError("hung up")
-                said += piece
-            hello = parse_json(said)
+                text += piece
+            hello = parse_json(text)
             rank = int(hello["rank"])
             if hello["world"] != self.world or not 0 < rank < self.world:
                 raise ValueError("of another round")
             self.ranks[rank] = MetRank(line, hello)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):  # a stranger, or one of a round that is over
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):  # a stranger, or a rank of an earlier round
             line.close()
 
     def someone_left(self) -> bool:
-        """Whether a rank that was there has hung up, or lies dead."""
+        """Whether a connected rank has left."""
         return any(met.has_left() for met in self.ranks.values())
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Tell all that are still there how the run ended."""
+        """Send the run's result to all connected ranks."""
         for met in self.ranks.values():
             met.say({"do": "result", "result": result})
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         self._listener.close()
         for met in self.ranks.values():
             met.close()
 
 
 class MetSite(LocalRanks):
-    """Rank 0 is started here, the others have called; checkpoints lie in a folder that all machines share.
+    """Rank 0, which is started here, and the connected ranks; checkpoints are in a folder that all machines share.
 
     Args:
-        recipe: what to train. world: ranks. setup: of rank and local rank: the first command.
-        meeting: where the others call. cpus: of rank 0.
+        recipe: to train. world: ranks. setup: makes the first command from rank and local rank.
+        meeting: with the others' connections. cpus: of rank 0.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class MetSite(LocalRanks):
 
     @property
     def pids(self) -> list[int]:
-        """The process that was started here."""
+        """The process of rank 0."""
         return [rank.process.pid for rank in self.ranks[:1]]
 
     def where(self, rank: int) -> str:
@@ -187,7 +187,7 @@ class MetSite(LocalRanks):
         return [{"name": name, "ranks": ranks} for name, ranks in hosts.items()]
 
     def close(self) -> None:
-        """End rank 0; the others end when they are told the result, or by their torchrun."""
+        """End rank 0; the others end with the result, or by their torchrun."""
         for rank in self.ranks[:1]:
             rank.close()
         self.ranks = []

@@ -1,4 +1,4 @@
-"""A recipe around a plain Gluon loop: what of it can be applied inside a running process, and undone."""
+"""A recipe in the user's Gluon loop: the parts that apply in a running process, and their undo."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ logger = logging.getLogger("gluontune")
 
 @contextlib.contextmanager
 def applied(recipe: Recipe, net: Any, *inputs: Any) -> Iterator[Any]:
-    """Run a loop of your own with a recipe's ``rewrites`` and ``hybridize``; afterwards the net is as it was.
+    """Apply a recipe's ``rewrites`` and ``hybridize`` to the net of your own loop, and undo them afterwards.
 
-    Parameters are left alone: what the loop has learned stays. Loader, optimizer, engine and runtime settings are
-    those of your own loop; ``gt.optim.setup`` and ``gt.loading`` have them one by one.
+    Trained parameters stay. Loader, optimizer, engine and runtime settings are those of your loop; ``gt.optim.setup``
+    and ``gt.loading`` provide them one by one.
 
     Args:
-        recipe: its ``rewrites``, ``hybridize`` and ``dtype`` count.
+        recipe: for ``rewrites``, ``hybridize`` and ``dtype``.
         net: a Gluon block, initialized.
         inputs: a batch; rewrites are tried on it.
 
@@ -39,9 +39,9 @@ def applied(recipe: Recipe, net: Any, *inputs: Any) -> Iterator[Any]:
         ``net``.
 
     Raises:
-        UsageError: rewrites without a batch; a ``dtype`` that a running process cannot take back: float16 casts the
-            parameters, bfloat16 patches MXNet's operators for as long as the process lives. In a process that was
-            started for bfloat16 (``gt.compute.start_process``) a recipe of bfloat16 is taken: nothing is left to do.
+        UsageError: rewrites without a batch; a ``dtype`` that cannot be undone in a running process: float16 casts the
+            parameters, bfloat16 patches MXNet's operators for the process's lifetime. A process that was started for
+            bfloat16 (``gt.compute.start_process``) accepts a recipe of bfloat16.
 
     >>> import gluontune as gt
     >>> mx = mxnet()
@@ -76,13 +76,13 @@ def applied(recipe: Recipe, net: Any, *inputs: Any) -> Iterator[Any]:
 
 
 class Tuned(NamedTuple):
-    """What :func:`tuned` gives to a loop of your own.
+    """The parts that :func:`tuned` makes for your own loop.
 
     Args:
         loader: of training batches on the device: ``for x, y in loader`` is one epoch.
-        net: as the recipe runs it. Your own block is inside, with the same parameters.
+        net: with the recipe's mode and rewrites, around your block and its parameters.
         trainer: with the recipe's optimizer, rates and clipping; the loop calls ``trainer.step(len(y))``.
-        val: the loader of validation batches, or None where there is no such data.
+        val: the loader of validation batches, or None without validation data.
     """
 
     loader: Any
@@ -101,26 +101,26 @@ def tuned(
     ctx: Any = None,
     ranks: Any = None,
 ) -> Tuned:
-    """Loader, net and trainer as a recipe has them, for the training loop that you have.
+    """Loader, net and trainer of a recipe, for your own training loop.
 
-    Settings that only a new process can take (threads, allocator) are compared with those of this one; where they
-    differ, a warning has the command that starts your script with them.
+    Settings that need a new process (threads, allocator) are compared with this process's; if they differ, a warning
+    has the command that starts your script with them.
 
     Args:
         recipe: a ``Recipe``, or the path of a YAML file: the ``best.yaml`` of ``gluontune ladder``. Its ``dataset``,
-            ``net`` and ``job`` do not count.
-        net: a Gluon block; initialized by Xavier's rule where it is not.
-        data: the name of a data set (``cifar10``, ``folder:PATH``, ``records:PATH``), one that ``gt.datasets.open``
-            gave, or any Gluon dataset. Of a Gluon dataset, batch size and order are the recipe's, and the transforms
-            are your own; ``resident`` keeps its samples in memory, and the other loaders do not read it.
-        val: a Gluon dataset for validation. Named data sets bring theirs.
+            ``net`` and ``job`` are ignored.
+        net: a Gluon block; initialized by Xavier's rule if necessary.
+        data: the name of a data set (``cifar10``, ``folder:PATH``, ``records:PATH``), one of ``gt.datasets.open``, or
+            any Gluon dataset. A Gluon dataset gets batch size and order from the recipe and keeps its transforms;
+            ``resident`` caches its samples in memory, and the other loaders do not support it.
+        val: a Gluon dataset for validation. Named data sets contain theirs.
         epochs: length of the schedule; None: the recipe's.
         ctx: an ``mx.Context``; None: the first GPU, or the CPU.
-        ranks: what ``gt.parallel.start_ranks`` gave, for a recipe of several processes (``shared-memory``). Without it
-            this process takes the batch of all; with it the loop calls ``trainer.step(len(y) * ranks.world)``.
+        ranks: of ``gt.parallel.start_ranks``, for a recipe of several processes (``shared-memory``). Without it this
+            process takes the whole batch; with it the loop calls ``trainer.step(len(y) * ranks.world)``.
 
     Raises:
-        UsageError: a file that is no recipe; a data type that a running process cannot take; a net that does not fit;
+        UsageError: a file that is no recipe; a data type that needs a new process; a net that does not fit;
             other ranks than the recipe's.
 
     >>> import gluontune as gt
@@ -144,7 +144,7 @@ def tuned(
             f"gt.tuned: the recipe's methods ({', '.join(recipe.methods)}) are steps of gluontune's loop, "
             "gt.train.run(recipe); in your own loop use the functions of gt.methods, and a recipe with methods={}"
         )
-    _tell_environment(recipe, 1 if ranks is None else ranks.world)
+    _warn_of_environment(recipe, 1 if ranks is None else ranks.world)
     recipe = _for_one_process(recipe).override(partition="shard") if ranks is None else _for(ranks, recipe)
     mx = mxnet()
     ctx = ctx or (mx.gpu() if mx.context.num_gpus() and recipe.devices != "cpu" else mx.cpu())
@@ -152,7 +152,7 @@ def tuned(
     named = isinstance(found, datasets.Dataset)
     rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
     if named:
-        from gluontune.job.data import named_loaders  # OpenCV comes with it
+        from gluontune.job.data import named_loaders  # imports OpenCV
 
         whole = recipe.override(train_samples=None, val_samples=None)
         loader, check, *_ = named_loaders(whole, found, rank, world, recipe.batch_size_per_device)
@@ -224,7 +224,7 @@ def _gluon_loaders(recipe: Recipe, data: Any, val: Any, share: dict[str, Any]) -
 
 
 def _sample(data: Any, named: bool, net: Any, ctx: Any) -> tuple[Any, ...]:
-    """Two samples' worth of the net's inputs."""
+    """The net's inputs for two samples."""
     mx = mxnet()
     if named:
         height, width, channels = data.image_shape or (224, 224, 3)
@@ -237,8 +237,8 @@ def _sample(data: Any, named: bool, net: Any, ctx: Any) -> tuple[Any, ...]:
     return tuple(runtime.as_net_array(inputs, net))
 
 
-def _tell_environment(recipe: Recipe, processes: int) -> None:
-    """Warn where this process was started with other settings than the recipe's."""
+def _warn_of_environment(recipe: Recipe, processes: int) -> None:
+    """Warn if this process was started with other settings than the recipe's."""
     wanted = runtime.applied(runtime.child_env(recipe.runtime, recipe.env, processes=processes))
     lacking = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
     if lacking:

@@ -1,8 +1,8 @@
-"""The training processes from the outside: one for each rank, driven in step through pipes.
+"""Control of the training processes, one for each rank, in step through pipes.
 
-A :class:`Group` starts fresh processes for one recipe and drives them: so many steps, a validation, a
-reset. While one group is measured, others can be paused (SIGSTOP), so that their loaders cannot run
-ahead and their threads cannot disturb: that is how the ladder interleaves its contenders.
+A :class:`Group` starts fresh processes for one recipe and drives them: steps, validation, reset. While one
+group is measured, the others can be paused (SIGSTOP), so that their loaders do not run ahead and their
+threads do not disturb: the ladder interleaves its contenders in this way.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Group:
     """Fresh processes that train one recipe. Linux kills them, even paused ones, when the thread that starts them ends.
 
     Args:
-        recipe: what to train; ``num_devices`` ranks unless ``engine`` is ``local``.
+        recipe: to train; with ``num_devices`` ranks unless ``engine`` is ``local``.
         time_limit: seconds that building, or one command, may take before it counts as hung.
-        wait: return when the ranks are ready; otherwise call :meth:`wait` before anything else.
+        wait: return when the ranks are ready; else call :meth:`wait` first.
         checkpoints: ``{"folder", "keep"}`` for :meth:`checkpoint`.
         on_log: called with rank and line for each line that a rank prints.
-        hosts: where the ranks run; None: here.
-        site: makes the processes here of recipe, world and first commands; None: fresh ones.
+        hosts: of the ranks; None: this machine.
+        site: makes local processes from recipe, world and first commands; None: fresh ones.
 
     Raises (all methods):
         RunFailed: a rank raised, died or hung. The other ranks are ended.
@@ -41,7 +41,7 @@ class Group:
     ):  # fmt: skip
         self.recipe, self.time_limit = recipe, time_limit
         self.world = 1 if recipe.engine == "local" else recipe.num_devices
-        self._compares = self.world > 1 and recipe.engine != "async"  # asynchronous learners are one machine's
+        self._compares = self.world > 1 and recipe.engine != "async"  # asynchronous learners share one machine
         self.ready: list[dict[str, Any]] = []
 
         def setup(rank: int, local_rank: int) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Group:
                 "checkpoints": checkpoints, "compares": self._compares,
             }  # fmt: skip
 
-        self.site: Any  # Here, Fleet, or another that has what they have
+        self.site: Any  # Here, Fleet, or another with the same interface
         if hosts is None:
             self.site = (site or Here)(recipe, self.world, setup)
         else:
@@ -67,7 +67,7 @@ class Group:
             raise
 
     def wait(self) -> None:
-        """Wait until every rank has built its net and data; they go on from the data only if these are alike."""
+        """Wait until every rank has built its data and, if the data of all ranks are equal, its net."""
         if self._compares:
             if difference := difference_between(self._gather("opened"), self.site.where):
                 self.close()
@@ -83,7 +83,7 @@ class Group:
 
     @property
     def notes(self) -> list[str]:
-        """What learners that were started again had to say."""
+        """Notes of restarted learners."""
         return self._messages.notes
 
     @property
@@ -99,11 +99,9 @@ class Group:
         """``count`` steps on every rank: ``{"samples", "seconds", "loss", "count"}``, samples of all ranks together."""
         done = self._ask({"do": "steps", "count": count})
         return {
-            "samples": sum(d["samples"] for d in done),
-            "seconds": max(d["seconds"] for d in done),
-            "loss": sum(d["loss"] for d in done) / len(done),
-            "count": count,
-        }
+            "samples": sum(d["samples"] for d in done), "seconds": max(d["seconds"] for d in done),
+            "loss": sum(d["loss"] for d in done) / len(done), "count": count,
+        }  # fmt: skip
 
     def validate(self) -> dict[str, Any]:
         """Rank 0 validates; the others wait."""
@@ -111,7 +109,7 @@ class Group:
         return self._ask({"do": "validate"}, ranks=1)[0]
 
     def reset(self, epochs: float | None = None) -> None:
-        """All ranks back to the seeded start; ``epochs`` is the length of the training from now on."""
+        """Reset all ranks to the seeded start; ``epochs`` is the new length of the training."""
         if epochs is not None:
             self.recipe = self.recipe.override(epochs=epochs)
         self._ask({"do": "reset", "epochs": epochs})
@@ -126,20 +124,20 @@ class Group:
         return self._ask({"do": "checkpoint", "extra": extra, "wait": wait}, ranks=1)[0]
 
     def _agree(self) -> None:
-        """All ranks on the same parameters, where they exchange them seldom or without waiting."""
+        """Synchronize the parameters of ranks that exchange them seldom or asynchronously."""
         asynchronous = self.recipe.engine == "async"
         if asynchronous or self.recipe.exchange_every > 1:
-            for _ in range(2 if asynchronous else 1):  # first everyone gives, then everyone takes
+            for _ in range(2 if asynchronous else 1):  # all ranks give, then all take
                 self._ask({"do": "agree"})
 
     def restore(self, path: str, epoch: int | None = None) -> None:
-        """All ranks go on from a checkpoint; of one of another number of ranks, at the beginning of ``epoch``."""
+        """Restore all ranks from a checkpoint; from one of another number of ranks, at the begin of ``epoch``."""
         more = {} if epoch is None else {"epoch": epoch}
         paths = self.site.deliver(path)
         self._ask_each([{"do": "restore", "path": own, **more} for own in paths])
 
     def attribution(self, on: bool) -> None:
-        """Measure the phases of the steps from now on, or leave the steps alone."""
+        """Start or stop measuring the phases of the steps."""
         self._ask({"do": "attribution", "on": on})
 
     def loading_alone(self, seconds: float) -> dict[str, Any]:
@@ -151,7 +149,7 @@ class Group:
         return self._ask({"do": "training", "sizes": sizes, "seconds": seconds}, ranks=1)[0]["found"]
 
     def gradients(self) -> dict[str, int]:
-        """What a step exchanges: ``{"bytes", "tensors"}``."""
+        """Size of a step's gradients: ``{"bytes", "tensors"}``."""
         found = self._ask({"do": "gradients"}, ranks=1)[0]
         return {"bytes": found["bytes"], "tensors": found["tensors"]}
 
@@ -181,7 +179,7 @@ class Group:
             rank.signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """From another thread: end the ranks at once, so that whoever waits for an answer gets ``RunFailed``."""
+        """Kill the ranks, from another thread than the waiting one, which then gets ``RunFailed``."""
         for rank in list(self.ranks):
             rank.signal(signal.SIGKILL)
 
@@ -202,7 +200,7 @@ class Group:
         return self._ask_each([command] * len(self.ranks[:ranks]))
 
     def _ask_each(self, commands: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The first ranks, one for each command."""
+        """Send a command to each of the first ranks, and return their answers."""
         if not commands or not self.ranks:
             raise RunFailed("Closed", "the run has ended", "training")
         asked = self.ranks[: len(commands)]
@@ -211,7 +209,7 @@ class Group:
         return self._gather("done", asked)
 
     def _gather(self, wanted: str, asked: list[Any] | None = None) -> list[dict[str, Any]]:
-        """One ``wanted`` event from each rank; what fails ends the group."""
+        """One ``wanted`` event from each rank; a failure ends the group."""
         try:
             return self._messages.gather(wanted, asked)
         except RunFailed:

@@ -1,8 +1,8 @@
 """The entry of an asynchronous learner: ``python -m gluontune.training.learner --events FD``.
 
 It keeps one training process (:mod:`gluontune.training.child`) alive, and passes commands and events between it and the
-group. Where that process dies, or gives no sign of life, another takes its place: with the weights that the learners
-share, and the steps that are left of the command under way. The other learners go on meanwhile.
+group. A process that dies or falls silent is replaced by another, with the learners' shared weights and the remaining
+steps of the current command. The other learners go on meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess, die_with_parent, event_sender
 from gluontune.parallel.shared import PATH_VARIABLE, steps_of
 
-LIVES = 3  # deaths with no step taken between them, until a learner is given up
+LIVES = 3  # consecutive deaths without a step, after which a learner is given up
 _TICK_S = 0.5
 _SILENT_S = 20.0
 _BEAT_S = 2.0
@@ -30,13 +30,13 @@ class Learner:
     """A training process that is replaced when it dies.
 
     Args:
-        setup: of the training process. send: takes an event to the group.
+        setup: of the training process. send: sends an event to the group.
     """
 
     def __init__(self, setup: dict[str, Any], send: Callable[..., None]):
         self.setup, self.send = setup, send
         self.rank = int(setup["rank"])
-        self.pending: dict[str, Any] | None = None  # the command under way
+        self.pending: dict[str, Any] | None = None  # the current command
         self._begun, self._began, self._per_step = 0, 0.0, 1
         self._ready, self._up, self._over, self._commands = False, False, False, b""
         self._quiet_s, self._beaten = 0.0, time.monotonic()
@@ -51,18 +51,18 @@ class Learner:
         self._up, self._quiet_s = False, 0.0
 
     def serve(self, commands: int) -> None:
-        """Until ``quit``, the end of ``commands`` (a descriptor), or the learner's end."""
+        """Run until ``quit``, the end of ``commands`` (a descriptor), or the learner's end."""
         os.set_blocking(commands, False)
         self.selector.register(commands, selectors.EVENT_READ, "commands")
         while not self._over:
             found = self.selector.select(_TICK_S)
-            # Counted in turns, not by the clock: a group that is paused stops this process as well.
+            # Counted in turns, not by the clock, because a paused group stops this process, too.
             self._quiet_s = 0.0 if found else self._quiet_s + _TICK_S
             for key, _ in found:
                 if key.data == "commands":
                     self._take(commands)
                 else:
-                    self._hear()
+                    self._read_events()
             if self._quiet_s > _SILENT_S and self._up and self.pending:
                 self._replace(f"gave no sign of life for {_SILENT_S:.0f} s")
             if time.monotonic() - self._beaten > _BEAT_S and self.pending:
@@ -71,7 +71,7 @@ class Learner:
 
     @property
     def steps(self) -> int:
-        """Steps that this learner has taken, as the shared memory says."""
+        """Steps of this learner, from the shared memory."""
         return steps_of(os.environ[PATH_VARIABLE], self.rank)
 
     def _take(self, commands: int) -> None:
@@ -89,7 +89,7 @@ class Learner:
             if self._up:
                 self.child.say(command)
 
-    def _hear(self) -> None:
+    def _read_events(self) -> None:
         while not self._over and (event := self.child.poll()) is not None:
             kind = event["event"]
             if kind == "end":
@@ -108,7 +108,7 @@ class Learner:
                 self._over = kind == "error"
 
     def _replace(self, how: str) -> None:
-        """Another process in the place of the one that has died."""
+        """Replace a dead process."""
         self.selector.unregister(self.child.reading)
         self.child.close()
         steps = self.steps
@@ -124,7 +124,7 @@ class Learner:
         self._start(rejoins=True)
 
     def _go_on(self) -> None:
-        """The rest of the command under way, once the new process is ready."""
+        """Send the rest of the current command to the new process."""
         if self.pending is None:
             return
         command = self.pending
@@ -133,7 +133,7 @@ class Learner:
         self.child.say(command)
 
     def _whole(self, event: dict[str, Any]) -> dict[str, Any]:
-        """The answer for the whole command, where a part was done by a process that has died."""
+        """The answer for the whole command, including the part of a dead process."""
         command = self.pending or {}
         if command.get("do") == "steps" and self._died_at >= self._begun:
             event["samples"] = command["count"] * self._per_step
@@ -160,7 +160,7 @@ def main() -> None:
 
 
 def _first_line() -> bytes:
-    """Up to the first newline of stdin, and not a byte more: the rest is read without Python's buffer."""
+    """The first line of stdin, without reading ahead: the rest is read without Python's buffer."""
     line = byte = os.read(0, 1)
     while byte not in (b"", b"\n"):
         line += (byte := os.read(0, 1))

@@ -1,4 +1,4 @@
-"""The course of one training run: windows of steps, epochs, validations, checkpoints, and when to stop."""
+"""The training loop: windows of steps, epochs, validations, checkpoints, stop conditions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gluontune.training.callbacks import Callbacks, Moment
 from gluontune.training.checkpoints import Keeper
 from gluontune.training.group import Group, RunFailed
 
-_WINDOW_S = 0.8  # training is waited for, and counted, about this often
+_WINDOW_S = 0.8  # of a window, about; steps are waited for and measured by windows
 _MIN_WINDOWS = 8
 _MAX_POINTS = 2000  # of a utilization series in a result
 _BY_EPOCH = ("train_loss", "val_accuracy", "val_loss", "epoch_seconds", "elapsed_seconds")
-_BLOWN_UP = 20.0  # a loss this many times the first window's has diverged
+_BLOWN_UP = 20.0  # times the first window's loss, from which on training has diverged
 
 
 def drive(
@@ -28,11 +28,11 @@ def drive(
 ) -> None:  # fmt: skip
     """Train the group's recipe from its seeded start to its end, filling ``result`` as it goes.
 
-    What was measured before an interruption or a failure stays in ``result``.
+    Measurements before an interruption or a failure stay in ``result``.
 
     Args:
-        keeper: of checkpoints. progress: of the checkpoint that the group has been restored from.
-        group: the ranks. result: is filled. on_event: as :func:`run`'s. calls: the callbacks.
+        keeper: of checkpoints. progress: of the restored checkpoint.
+        group: the ranks. result: is filled. on_event: of :func:`run`. calls: the callbacks.
 
     Raises:
         RunFailed: a rank failed, or the loss diverged.
@@ -65,7 +65,7 @@ def drive(
 
 
 class _Course:
-    """The course of one training run: windows of steps, epochs, and when to stop."""
+    """The state of one training run in the loop."""
 
     def __init__(
         self, group: Group, result: RunResult, watch: Any, on_event: OnProgress | None, keeper: Keeper | None,
@@ -78,7 +78,7 @@ class _Course:
         self.total = max(1, round(self.recipe.epochs * group.batches_per_epoch))
 
     def load(self, saved: dict[str, Any] | None) -> None:
-        """Begin where a checkpoint was made, or at the beginning."""
+        """Set the state of a checkpoint, or of the begin."""
         saved = saved or {}
         done = saved.get("result", {})
         self.trained_s: float = saved.get("trained_s", 0.0)
@@ -91,7 +91,7 @@ class _Course:
             setattr(self.result, name, list(done.get(name, ())))
         metric = self.group.ready[0]["metric"]
         before = done.get("val_metric") or {}
-        old = self.result.val_accuracy if metric["name"] == "accuracy" else ()  # of a checkpoint that knew no other
+        old = self.result.val_accuracy if metric["name"] == "accuracy" else ()  # of an old checkpoint
         self.result.val_metric = {**metric, "values": list(before.get("values", old)), "samples": before.get("samples")}
         if "flipped" in before:
             self.result.val_metric["flipped"] = list(before["flipped"])
@@ -100,7 +100,7 @@ class _Course:
             raise RunFailed("UsageError", f"target_accuracy={target:g}: an accuracy is between 0 and 1", "starting")
 
     def state(self) -> dict[str, Any]:
-        """What :meth:`load` takes."""
+        """The state for :meth:`load`."""
         done = {name: getattr(self.result, name) for name in ("steps", *_BY_EPOCH, "val_metric")}
         mine = ("trained_s", "rates", "first_loss", "epoch_start", "losses")
         return {**{name: getattr(self, name) for name in mine}, "result": done}
@@ -135,15 +135,12 @@ class _Course:
                 return
 
     def call(self, event: str) -> None:
-        """Tell the callbacks where the run stands."""
+        """Call the callbacks with the run's state."""
         result, before = self.result, self.calls.stopped_by
         if not self.calls.each:
             return
-        last: dict[str, list[Any]] = {
-            "train_loss": result.train_loss,
-            "val_loss": result.val_loss,
-            "val_value": result.val_metric["values"],
-        }
+        last: dict[str, list[Any]] = {"train_loss": result.train_loss, "val_loss": result.val_loss}
+        last["val_value"] = result.val_metric["values"]
         now = Moment(
             event, self.recipe, result.steps, self.total, self.group.batches_per_epoch, len(result.train_loss),
             self.trained_s, self.rates[-1] if self.rates else None, self.loss,
@@ -166,7 +163,7 @@ class _Course:
             self.result.notes += [text for text in wrong if text not in self.result.notes]
 
     def _stopped(self) -> bool:
-        """Save and end where a signal has asked for it."""
+        """Save a checkpoint if a signal requested a stop. Returns whether it did."""
         if self.keeper is None or self.keeper.stopped_by is None:
             return False
         self._save(last=True)
@@ -193,16 +190,16 @@ class _Course:
         first = self.first_loss = loss if self.first_loss is None else self.first_loss
         rate = self.recipe.scaled_learning_rate
         way_out = f"lower learning_rate (it peaks at {rate:g} here) or add warmup_epochs"
-        told = ""
+        text = ""
         if not math.isfinite(loss):
-            told = f"the loss is {loss} at step {self.result.steps}"
+            text = f"the loss is {loss} at step {self.result.steps}"
         elif loss > _BLOWN_UP * max(first, 0.1):
-            told = f"the loss rose from {first:.3g} to {loss:.3g}"
-        if told:
-            raise RunFailed("Diverged", f"training diverged: {told}; {way_out}", "training")
+            text = f"the loss rose from {first:.3g} to {loss:.3g}"
+        if text:
+            raise RunFailed("Diverged", f"training diverged: {text}; {way_out}", "training")
 
     def _validate(self, done: int) -> float | None:
-        """The value of the validation's metric, kept in the result."""
+        """Validate, and return the metric's value."""
         self.tell(events.progress("validating", done / self.total, self._epoch_text(done)))
         seen = self.group.validate()
         value = seen["metric"]["value"]
@@ -222,7 +219,7 @@ class _Course:
         return value <= target if self.result.val_metric["mode"] == "min" else value >= target
 
     def _out_of_time(self) -> bool:
-        """The time is up, or a callback has ended the run."""
+        """Whether the time is up, or a callback has stopped the run."""
         if self.calls.stopped_by is not None:
             return True
         return self.recipe.seconds is not None and self.trained_s >= self.recipe.seconds
@@ -237,7 +234,7 @@ class _Course:
         self.tell(events.progress("training", done / self.total, self._epoch_text(done), **shown))
 
     def finish(self, clean: bool) -> None:
-        """What can be said at the end, however it came; the ranks are asked only after a clean one."""
+        """Complete the result; the ranks are asked only after a clean end."""
         self.result.notes += self.group.notes
         settled = self.rates[1:] or self.rates  # the first window holds the first batches of a cold loader
         if settled:

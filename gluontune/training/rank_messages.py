@@ -1,4 +1,4 @@
-"""What the ranks of a group answer, their signs of life, and who is at fault when an answer does not come."""
+"""Messages of a group's ranks: answers, heartbeats, and the culprit of a missing answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import doctor
 
-# Kinds of failures that come from outside: a new start may well go through.
+# Kinds of external failures, after which a restart may succeed.
 FAULTS = ("ProcessDied", "ClusterFailed", "TimeLimit", "RankSilent", "ConnectionLost", "HostLost")
 
 _LOST = (
@@ -20,11 +20,11 @@ _LOST = (
 
 
 class RunFailed(GluontuneError):
-    """A training process failed; carries what a failed RunResult says.
+    """A training process failed; has the fields of a failed RunResult's error.
 
     Args:
-        log: the last that the process printed. traceback: of the process, where it could still tell one.
-        kind: of the error, such as ``Diverged``. message: what happened. phase: when.
+        log: the process's last output. traceback: of the process, if it sent one.
+        kind: of the error, such as ``Diverged``. message, phase: of the failure.
     """
 
     def __init__(self, kind: str, message: str, phase: str, log: str = "", traceback: str = ""):
@@ -37,15 +37,15 @@ class RunFailed(GluontuneError):
 
 
 def second_hand(event: dict[str, Any]) -> bool:
-    """Whether an error only says that another rank is gone."""
+    """Whether an error is only the consequence of another rank's end."""
     return event["event"] == "error" and any(word in event["message"] for word in _LOST)
 
 
 def difference_between(ready: list[dict[str, Any]], where: Callable[[int], str] = lambda rank: "") -> str | None:
-    """How the ranks' versions or data differ; ranks that differ would train something else than they say.
+    """A sentence on a difference of the ranks' versions or data, or None.
 
     Args:
-        ready: what each rank told of itself. where: of a rank: words that say on which host it is.
+        ready: each rank's event. where: returns a rank's host, for the message.
 
     >>> difference_between([{"data": "8 images"}, {"data": "9 images"}])
     'rank 1 has data 9 images, rank 0 has 8 images: bring them to the same'
@@ -62,20 +62,20 @@ def difference_between(ready: list[dict[str, Any]], where: Callable[[int], str] 
 
 
 _TICK_S = 0.5
-_GRACE_S = 3.0  # for the rank at fault to be heard, after another that lost its connection to it
-_SILENT_S = 15.0  # a rank's process shows signs of life every 2 s while it works, even while it waits
+_GRACE_S = 3.0  # to wait for the culprit's message, after one of a rank that lost its connection to it
+_SILENT_S = 15.0  # without a heartbeat; a working or waiting rank sends one every 2 s
 
 
 class RankMessages:
     """Waits for the ranks' answers.
 
     Args:
-        site: where the ranks are: their helpers may fail, too. ranks: in order. world: their number.
+        site: of the ranks, whose helpers may fail, too. ranks: in order. world: their number.
         time_limit: seconds without an answer after which a run counts as hung.
         job: the job's file, for messages. on_log: called with rank and line for each line that a rank prints.
 
     Attributes:
-        notes: what learners that were started again had to say.
+        notes: of restarted learners.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class RankMessages:
         self.site, self.ranks, self.world, self.time_limit = site, ranks, world, time_limit
         self.job, self.on_log = job, on_log
         self.notes: list[str] = []
-        self._heard: dict[int, float] = {}  # when each rank was last heard of
-        self._at: dict[int, int] = {}  # the step that each was at
+        self._heard: dict[int, float] = {}  # time of each rank's last message
+        self._at: dict[int, int] = {}  # each rank's last known step
 
     def gather(self, wanted: str, asked: list[Any] | None = None) -> list[dict[str, Any]]:
-        """One ``wanted`` event from each rank; anything else, or silence, is a failure.
+        """One ``wanted`` event from each rank; another event, or silence, is a failure.
 
         Args:
             wanted: ``opened``, ``ready`` or ``done``. asked: the first ranks; None: all.
 
         Raises:
-            RunFailed: a rank raised, died, hung or fell silent; the message says which, and where.
+            RunFailed: a rank raised, died, hung or fell silent; the message names it and its host.
         """
         waiting = dict(enumerate(self.ranks if asked is None else asked))
         answers: dict[int, dict[str, Any]] = {}
@@ -107,12 +107,12 @@ class RankMessages:
             while len(answers) < len(waiting):
                 began = time.monotonic()
                 found = selector.select(_TICK_S)
-                # This process was stopped itself (Ctrl-Z): such time is nobody's silence.
+                # Time in which this process was stopped (Ctrl-Z) does not count.
                 if (stopped := time.monotonic() - began - _TICK_S) > 1:
                     deadline += stopped
                     self._heard = {place: heard + stopped for place, heard in self._heard.items()}
                 for key, _ in found:
-                    self._hear(key.data, wanted, answers)
+                    self._read_events(key.data, wanted, answers)
                     if key.data in answers:
                         selector.unregister(key.fd)
                 self.pass_on_logs()
@@ -120,8 +120,8 @@ class RankMessages:
                 self._check_silence(sorted(set(waiting) - set(answers)), wanted, deadline)
         return [answers[place] for place in sorted(answers)]
 
-    def _hear(self, place: int, wanted: str, answers: dict[int, dict[str, Any]]) -> None:
-        """Take what a rank has said: signs of life, then the answer."""
+    def _read_events(self, place: int, wanted: str, answers: dict[int, dict[str, Any]]) -> None:
+        """Read a rank's events: heartbeats and notes, then the answer."""
         while place not in answers and (event := self.ranks[place].poll()) is not None:
             self._heard[place] = time.monotonic()
             if event["event"] == "beat":
@@ -139,7 +139,7 @@ class RankMessages:
             raise RunFailed(kind, message, _phase(wanted))
 
     def pass_on_logs(self) -> None:
-        """Tell what the ranks have printed since the last time."""
+        """Pass the ranks' new lines to ``on_log``."""
         if self.on_log is not None:
             for place, rank in enumerate(self.ranks):
                 for line in rank.new_lines():
@@ -150,8 +150,8 @@ class RankMessages:
         rank, name = self.ranks[place], f"rank {place}{self.site.where(place)}: " if self.world > 1 else ""
         if event["event"] == "error":
             kind = "ConnectionLost" if second_hand(event) else event["type"]
-            told, trace = name + event["message"], event.get("traceback", "")
-            raise RunFailed(kind, told, event["phase"], rank.tail(), trace)
+            message, trace = name + event["message"], event.get("traceback", "")
+            raise RunFailed(kind, message, event["phase"], rank.tail(), trace)
         message = rank.how_ended("the training process")
         if reason := doctor.prevents():
             message += f" ({reason})"
@@ -159,7 +159,7 @@ class RankMessages:
         raise RunFailed("ProcessDied", f"{name}{message}", _phase(wanted), "\n".join(lines[-20:]))
 
     def _culprit(self, place: int, event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The rank at fault: one that lost its connection to another may be heard before that other's end."""
+        """The culprit: the message of a rank that lost its connection may arrive before the other rank's end."""
         until = time.monotonic() + _GRACE_S + self.site.notices_after_s
         while second_hand(event) and time.monotonic() < until:
             time.sleep(0.05)
@@ -191,5 +191,5 @@ class RankMessages:
 
 
 def _phase(wanted: str) -> str:
-    """What a run was doing when this answer was waited for."""
+    """The phase of a run while it waits for this answer."""
     return "training" if wanted == "done" else "starting"

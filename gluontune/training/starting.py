@@ -1,4 +1,4 @@
-"""Starting the processes of a run: on this machine, or on several hosts through their agents."""
+"""Start of a run's processes: on this machine, or on several hosts through their agents."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from gluontune.recipe import Recipe
 from gluontune.training.rank_messages import RunFailed
 
 _CHILD = "gluontune.training.child"
-_LEARNER = "gluontune.training.learner"  # a child that is started again when it dies
+_LEARNER = "gluontune.training.learner"  # a child that is replaced when it dies
 
 
 class LocalRanks:
-    """What ranks on this machine say of their place."""
+    """The common part of sites with ranks on this machine."""
 
-    notices_after_s = 0.0  # a process that died is seen at once
+    notices_after_s = 0.0  # a death is noticed at once
     ranks: list[Any]
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the ranks, and of what helps them."""
+        """Process ids of the ranks and their helpers."""
         return [rank.process.pid for rank in self.ranks]
 
     def trouble(self) -> tuple[str, str] | None:
@@ -43,15 +43,15 @@ class LocalRanks:
         return None
 
     def where(self, rank: int) -> str:
-        """Nothing to add in messages: all ranks are here."""
+        """A rank's host, for messages; "" for this machine."""
         return ""
 
     def facts(self) -> list[dict[str, Any]]:
-        """No hosts to tell of in a result."""
+        """The hosts, for a result; none for this machine alone."""
         return []
 
     def deliver(self, path: str) -> list[str]:
-        """Where each rank finds the file ``path``."""
+        """The path of the file ``path`` for each rank."""
         return [path] * len(self.ranks)
 
 
@@ -59,10 +59,10 @@ class Here(LocalRanks):
     """The ranks of a run on this machine, and the helpers of its engine.
 
     Args:
-        recipe: what to train. world: ranks. setup: of rank and local rank: the first command.
+        recipe: to train. world: ranks. setup: makes the first command from rank and local rank.
 
     Attributes:
-        ranks: in order. applied: variables that gluontune set for them.
+        ranks: in order. applied: the variables that gluontune set for them.
         cluster: of a parameter server, or None.
 
     Raises:
@@ -72,7 +72,7 @@ class Here(LocalRanks):
     def __init__(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]):
         self.ranks = []
         self.cluster: Cluster | None = None
-        self._helpers = contextlib.ExitStack()  # what the ranks share
+        self._helpers = contextlib.ExitStack()  # shared by the ranks
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
         try:
@@ -98,14 +98,14 @@ class Here(LocalRanks):
             raise
 
     def _meet(self, card: EngineCard) -> dict[str, str]:
-        """The variables of ranks that meet by themselves."""
+        """The rendezvous variables of an engine without a helper."""
         if available():
             return {card.meeting: f"file://{self._shared()}", **{name: self._shared() for name in card.shared}}
         folder = self._helpers.enter_context(tempfile.TemporaryDirectory(prefix="gluontune-ddp-"))
         return {card.meeting: f"file://{Path(folder) / 'meeting'}"}
 
     def _shared(self) -> str:
-        """Memory that the ranks share; its path."""
+        """Create memory that the ranks share; returns its path."""
         memory, path = _or_failed(create, "EngineMissing")
         self._helpers.callback(os.close, memory)
         return str(path)
@@ -129,13 +129,13 @@ class Here(LocalRanks):
 def start_on_hosts(
     recipe: Recipe, world: int, hosts: Hosts, setup: Callable[[int, int], dict[str, Any]], folder: str | None
 ) -> Fleet:
-    """The same on several hosts.
+    """Start the ranks on several hosts.
 
     Args:
-        folder: of the checkpoints, if there are any.
+        folder: of the checkpoints, or None.
 
     Raises:
-        RunFailed: a host does not answer, or differs, or cannot do what it must.
+        RunFailed: a host does not answer, differs, or lacks a requirement.
     """
     if recipe.engine not in ("kvstore", "horovod"):
         way = "start the same command on each with --nnodes and --rendezvous" if recipe.engine == "ddp" else ""
@@ -154,7 +154,7 @@ def start_on_hosts(
 
 
 def _or_failed(work: Callable[[], Any], kind: str) -> Any:
-    """The result of ``work``; an error of it as one of the run."""
+    """The result of ``work``; its errors become failures of the run."""
     try:
         return work()
     except LinkLost as error:

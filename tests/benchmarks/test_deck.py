@@ -26,7 +26,7 @@ class Given:
         return self.answer
 
 
-def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(tmp_path, monkeypatch, capsys):
+def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(tmp_path, capsys):
     def hold(entrants, *, finish, **_):
         field = [Given(entrant) for entrant in entrants]
         if entrants[0].settings["name"] == "VGG16":
@@ -34,9 +34,8 @@ def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(tm
         finish(field)
         return field
 
-    monkeypatch.setattr(deck, "hold", hold)
     out = tmp_path / "deck.json"
-    found = deck.run(["AlexNet", "VGG"], batch_size=4, out=out)
+    found = deck.run(["AlexNet", "VGG"], batch_size=4, out=out, contest=hold)
     assert found == json.loads(out.read_text())
     vgg, alexnet = found["rows"]
     assert vgg["status"] == "failed" and "oneDNN off, batch 1: no memory" in vgg["reason"]
@@ -45,8 +44,12 @@ def test_the_decks_table_has_speedups_their_mean_and_the_delta_of_the_outputs(tm
     assert alexnet["output_delta"] == pytest.approx(0.001)
     assert found["geometric_mean"]["throughput"] == pytest.approx(6.5) and found["ours"] == ["AlexNet"]
     asked = []
-    monkeypatch.setattr(deck, "hold", lambda entrants, **k: asked.append(entrants) or hold(entrants, **k))
-    again = deck.run(["AlexNet", "VGG"], batch_size=4, out=out, resume=True)
+
+    def recorded(entrants, **options):
+        asked.append(entrants)
+        return hold(entrants, **options)
+
+    again = deck.run(["AlexNet", "VGG"], batch_size=4, out=out, resume=True, contest=recorded)
     deck.show(again, Console(width=80))
     shown = capsys.readouterr().out
     assert "36.32" in shown and "VGG16: failed: " in shown and "…" not in shown

@@ -33,9 +33,8 @@ def test_a_ratio_is_that_within_rounds_and_a_failure_is_a_row(monkeypatch):
             contender.rates = rates
         return found
 
-    monkeypatch.setattr(devices, "hold", hold)
     monkeypatch.setattr(devices.horovod, "installed", lambda: "0.28.1")
-    found = devices.run(devices.best_recipe("sample"), engines=("horovod", "kvstore"), rounds=3)
+    found = devices.run(devices.best_recipe("sample"), engines=("horovod", "kvstore"), rounds=3, contest=hold)
     assert found["ratios"].keys() == {"Horovod, 2 ranks"}
     assert found["ratios"]["Horovod, 2 ranks"]["median"] == pytest.approx(0.9)
     assert [row["status"] for row in found["rows"]] == ["ok", "ok", "failed"]
@@ -53,7 +52,7 @@ def test_an_engine_that_is_not_there_is_refused(monkeypatch, capsys):
         devices.run(devices.best_recipe("sample"))
 
 
-def test_ddp_is_compared_with_one_process_of_its_engine(monkeypatch):
+def test_ddp_is_compared_with_one_process_of_its_engine():
     rates = {
         "1 process": [100.0] * 3,
         "1 process, PyTorch": [200.0] * 3,
@@ -66,8 +65,7 @@ def test_ddp_is_compared_with_one_process_of_its_engine(monkeypatch):
             contender.rates = rates[contender.entrant.name]
         return found
 
-    monkeypatch.setattr(devices, "hold", hold)
-    found = devices.run(devices.best_recipe("sample"), engines=("ddp",), rounds=3)
+    found = devices.run(devices.best_recipe("sample"), engines=("ddp",), rounds=3, contest=hold)
     assert {name: ratio["median"] for name, ratio in found["ratios"].items()} == {
         "DistributedDataParallel, 2 ranks": pytest.approx(1.1)
     }

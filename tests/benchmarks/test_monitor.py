@@ -58,15 +58,12 @@ def test_a_wrong_verdict_is_counted_as_what_it_said():
 
 
 @pytest.mark.process
-def test_cost_and_phases_of_a_real_training(monkeypatch):
-    monkeypatch.setattr(overhead, "_FAST", {**MLP})
-    monkeypatch.setattr(overhead, "_SLICE_S", 0.05)
-    monkeypatch.setattr(overhead, "THREADS", {"one thread": {"OMP_NUM_THREADS": "1"}})
-    (row,) = overhead.slowdown("sample", 4)
+def test_cost_and_phases_of_a_real_training():
+    threads = {"one thread": {"OMP_NUM_THREADS": "1"}}
+    (row,) = overhead.slowdown("sample", 4, training=MLP, threads=threads, slice_s=0.05)
     assert row["pairs"] == 4 and row["ratio"]["n"] == 4
     assert row["step_time_ms"]["on"]["median"] > 0 and row["cpu_ms_per_step"]["off"] >= 0
-    monkeypatch.setattr(overhead, "RECIPES", {"small": {**MLP}})
-    (row,) = overhead.attribution("sample", 0.3)
+    (row,) = overhead.attribution("sample", 0.3, recipes={"small": MLP})
     assert abs(row["sum_vs_wall_pct"]) < 20 and row["steps"] >= 40
     assert sum(row["phases_pct"].values()) == pytest.approx(100)
 

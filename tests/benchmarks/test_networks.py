@@ -49,11 +49,11 @@ def test_a_rewrite_that_computes_something_else_does_not_agree(monkeypatch):
 
 @pytest.mark.slow
 def test_one_network_for_real_then_a_failure_as_a_row_then_resumed(tmp_path, monkeypatch):
-    monkeypatch.setattr(networks, "QUICK", networks.Pace(3, 0.3, 3, 0.01))
+    pace = networks.Pace(3, 0.3, 3, 0.01)
     monkeypatch.setitem(networks.NETWORKS, "no_such_net", networks.Case("none", 32, 2))
     monkeypatch.setitem(networks.NETWORKS, "cifar_resnet20_v1", networks.Case("CIFAR ResNet v1", 32, 2))
     out = tmp_path / "networks.json"
-    found = networks.run(["cifar_resnet20_v1", "no_such_net"], quick=True, out=out)
+    found = networks.run(["cifar_resnet20_v1", "no_such_net"], pace=pace, out=out)
     good, bad = found["rows"]
     assert good["status"] == "ok" and good["agreement"]["agrees"] and good["parameters"] > 270_000
     same = networks._is_plain(good["choice"], good["series"][-1]["best_plain"])
@@ -62,12 +62,15 @@ def test_one_network_for_real_then_a_failure_as_a_row_then_resumed(tmp_path, mon
     assert bad["status"] == "failed" and "no_such_net" in bad["reason"]
     assert found["figures"]["networks"] == 2 and found["figures"]["failed"] == 1
     assert json.loads(out.read_text()) == found
-    monkeypatch.setattr(networks, "_row", lambda name, *_: {**bad, "name": name, "reason": "again"})
-    again = networks.run(["cifar_resnet20_v1", "no_such_net"], quick=True, out=out, resume=True)
+
+    def measure(name, *_):
+        return {**bad, "name": name, "reason": "again"}
+
+    again = networks.run(["cifar_resnet20_v1", "no_such_net"], pace=pace, out=out, resume=True, measure=measure)
     assert again["rows"][0] == good and again["rows"][1]["reason"] == "again"
     with pytest.raises(GluontuneError, match="another pace"):
         networks.run(["cifar_resnet20_v1"], out=out, resume=True)
-    networks.run(["no_such_net"], quick=True, out=out)  # without --resume nothing is lost, either
+    networks.run(["no_such_net"], pace=pace, out=out)  # without --resume nothing is lost, either
     assert json.loads((tmp_path / "networks.previous.json").read_text()) == again
 
 

@@ -6,7 +6,7 @@ import json
 
 from gluontune.cli.main import main
 from gluontune.recipe import Recipe
-from gluontune.training.diagnosis import Examination, _add_net, _of_few
+from gluontune.training.diagnosis import Examination, _add_net, _smaller_batch
 
 JOB = """
 from mxnet import autograd, gluon, nd
@@ -138,12 +138,12 @@ def data():
 def test_fewer_samples_than_a_batch_are_examined_as_one_batch(tmp_path):
     (tmp_path / "job.py").write_text(FEW)
     found = Examination()
-    recipe = _of_few(Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=64), found)
+    recipe = _smaller_batch(Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=64), found)
     assert recipe.batch_size_per_device == 40
     assert [f["message"] for f in found.findings] == [
         "40 training samples make no whole batch of 64: examined at 40 a device"
     ]
-    assert _of_few(recipe, found) is recipe
+    assert _smaller_batch(recipe, found) is recipe
 
 
 def test_a_text_job_is_migrated_with_its_first_sample(tmp_path, capfd):

@@ -338,7 +338,7 @@ def test_points_and_wrong_usage(tmp_path, capfd):
     assert main(["assess", "--new", str(script), "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == {"written": str(script)}
     compile(script.read_text(), "mine.py", "exec")
-    assert main(["assess", "--new", str(script)]) == 2 and "is there already" in capfd.readouterr().err
+    assert main(["assess", "--new", str(script)]) == 2 and "exists already" in capfd.readouterr().err
     assert main(["assess"]) == main(["assess", str(tmp_path / "none.py")]) == 2
     assert "--new" in capfd.readouterr().err
     script.write_text("def broken(:\n")

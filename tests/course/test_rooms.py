@@ -275,5 +275,5 @@ def test_a_race_in_which_some_never_arrive_is_shown_with_dashes():
     assert "Two &lt;races&gt;" in figure and "ended at 60.0 % to 60.0 % in 2 repeats" in figure
     pair = {"factors": ["a", "b"], "ratio": {"median": 0.5, "ci95": [0.4, 0.6]}, "verdict": "less than promised"}
     assert "a × b 0.50×" in str(course.composition([pair], caption="Pairs"))
-    with pytest.raises(UsageError, match="Pairs: nothing"):
+    with pytest.raises(UsageError, match="Pairs: no measurement"):
         course.composition([{**pair, "ratio": None}], caption="Pairs")

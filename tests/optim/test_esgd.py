@@ -1,4 +1,4 @@
-"""ESGD: its rules on given numbers, one life on a scripted trainer, and whole searches in real processes."""
+"""ESGD: its rules on given numbers, one run on a scripted trainer, and whole searches in real processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.job.arrays import read_weights
 from gluontune.optim import evolution
-from gluontune.search.worker_pool import Life, live
+from gluontune.search.worker_pool import IndividualRun, run_individual
 
 SMALL = gt.Recipe(net="softmax", loader="resident", train_samples=256, val_samples=65, env={"OMP_NUM_THREADS": "1"})
 PLAN = gt.ladder.EsgdPlan(population=3, generations=2, sgd_steps=2, updates=3, offspring=4)
@@ -112,10 +112,10 @@ class Scripted:
 
 def test_a_step_that_made_it_worse_is_undone():
     group = Scripted(1.0, 0.8, 0.9, None, 0.7)
-    record = live(group, Life("a", 0, None, {}, steps=4, updates=2, back_off=True))
+    record = run_individual(group, IndividualRun("a", 0, None, {}, steps=4, updates=2, back_off=True))
     assert record["curve"] == [0.8, 0.8, 0.8, 0.7] and record["backed_off"] == 2
     assert (record["trained_images"], record["scored_images"]) == (56, 50)
-    free = live(Scripted(1.0, 0.8, 0.9, None, 0.85), Life("a", 0, None, {}, steps=4, back_off=False))
+    free = run_individual(Scripted(1.0, 0.8, 0.9, None, 0.85), IndividualRun("a", 0, None, {}, steps=4, back_off=False))
     assert free["curve"] == [0.8, 0.9, None, 0.85] and free["best"]["fitness"] == 0.8
     assert free["score"]["fitness"] == 0.85 and free["backed_off"] == 0
 

@@ -68,10 +68,7 @@ def bench_document():
 def folder(tmp_path, monkeypatch):
     """One of each, as the commands leave them, runs and an older document among them."""
     monkeypatch.chdir(tmp_path)
-    machine = runs.Machine()
-    machine.crash = lambda recipe: recipe.seed == 1
-    monkeypatch.setattr(tta, "train_once", machine.train_once)
-    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: runs.FACTS)
+    runs.pretend(monkeypatch).crash = lambda recipe: recipe.seed == 1
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=3, out="all/tta", against=Recipe(epochs=3))
     finish_tta(found, "all/tta")
     write_json("all/tta/tta.previous.json", {"kind": "tta", "schema_version": 1})

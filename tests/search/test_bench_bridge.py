@@ -41,7 +41,7 @@ def test_networks_are_converted_and_compared(measured):
     assert json.loads(out.read_text()) == json.loads(json.dumps(found))
 
 
-def test_resuming_keeps_what_is_converted(measured, tmp_path, monkeypatch):
+def test_resuming_keeps_what_is_converted(measured, tmp_path):
     found = json.loads(measured[0].read_text())
     found["rows"][1].update(status="failed", reason="killed")
     out = tmp_path / "bridge.json"
@@ -63,8 +63,7 @@ def test_resuming_keeps_what_is_converted(measured, tmp_path, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(bridge, "_Judge", Pretended)
-    again = bridge.run(None, out=out, resume=True)
+    again = bridge.run(None, out=out, resume=True, judging=Pretended)
     assert asked == [("cifar_resnet20_v2", True), ("mobilenet1.0_int8", True)]
     assert again["figures"]["agree_float32"] == again["figures"]["agree_gradients"] == 1
     assert not bridge.holds(again["figures"])
@@ -73,10 +72,13 @@ def test_resuming_keeps_what_is_converted(measured, tmp_path, monkeypatch):
     assert "3 of 3 networks that trace" in text.getvalue() and "gradients within 1e-08: 1 of 3" in text.getvalue()
 
 
-def test_what_cannot_be_measured_is_told(measured, tmp_path, monkeypatch):
-    monkeypatch.setattr(bridge._Judge, "names", lambda self: ["cifar_resnet20_v1"])
+def test_what_cannot_be_measured_is_told(measured, tmp_path):
+    class Knows(bridge.JudgeProcess):
+        def names(self):
+            return ["cifar_resnet20_v1"]
+
     with pytest.raises(UnknownNameError, match="cifar_resnet20_v1"):
-        bridge.run(["cifar_resnet20"])
+        bridge.run(["cifar_resnet20"], judging=Knows)
     with pytest.raises(UsageError, match="family, all or none"):
         bridge.run(gradients="some")
     with pytest.raises(UsageError, match="--out"):

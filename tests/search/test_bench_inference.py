@@ -48,16 +48,15 @@ def test_bfloat16_is_not_run_where_the_cpu_only_emulates_it(monkeypatch):
         seen.extend(entrant.name for entrant in entrants)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(inference, "hold", hold)
     for flags, there in (({"avx512f"}, False), ({"avx512_bf16"}, True)):
         seen.clear()
         monkeypatch.setattr(inference, "bfloat16_support", lambda flags=flags: bfloat16_support(flags))
         with pytest.raises(KeyboardInterrupt):
-            inference.run(Recipe())
+            inference.run(Recipe(), contest=hold)
         assert ("bfloat16" in seen) is there and "onnxruntime-int8" in seen
         seen.clear()
         with pytest.raises(KeyboardInterrupt):
-            inference.run(Recipe(), modes=["bfloat16"])
+            inference.run(Recipe(), modes=["bfloat16"], contest=hold)
         assert seen == ["hybridized", "bfloat16"]  # asked for by name, it runs anyway
 
 
@@ -94,10 +93,9 @@ def test_one_thread_is_tried_for_one_image_and_a_failure_of_it_costs_no_row(monk
         finish(field)
         return field
 
-    monkeypatch.setattr(inference, "hold", hold)
     monkeypatch.setattr(inference, "Contender", lambda entrant: made.append(OneImage(entrant)) or made[-1])
     monkeypatch.setattr(inference.runtime, "usable_cores", lambda: 4)
-    found = inference.run(Recipe(), modes=["hybridized", "static", "onnxruntime"], say=said.append)
+    found = inference.run(Recipe(), modes=["hybridized", "static", "onnxruntime"], say=said.append, contest=hold)
     late = {row["name"]: row["latency_ms"] for row in found["rows"] if row["status"] == "ok"}
     assert late["hybridized"]["p50_by_threads"] == {"4": 10.0, "1": 2.5}
     assert late["hybridized"]["p50"] == 2.5 and late["hybridized"]["threads"] == 1

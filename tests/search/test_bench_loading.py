@@ -159,7 +159,7 @@ def test_ratios_are_made_within_rounds_against_the_best_row_of_each_peer():
     assert rows["broke off"]["status"] == "failed" and rows["broke off"]["images_per_sec"] is None
 
 
-def test_bench_loading_end_to_end(rec, tmp_path, capfd, monkeypatch):
+def test_bench_loading_end_to_end(rec, tmp_path, capfd):
     """The loaders that this environment has are measured; peers that are not there are rows, too."""
     out = tmp_path / "bench.json"
     arguments = ["bench", "loading", str(rec), "--size", "64", "--batch-size", "16", "--rounds", "1"]

@@ -13,7 +13,7 @@ from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError
 from gluontune.records import RecordReader
 from gluontune.search.bench import packing
-from gluontune.search.bench._packers import Im2rec, Packer
+from gluontune.search.bench.packing import Im2rec, Packer
 
 
 @pytest.fixture(scope="module")

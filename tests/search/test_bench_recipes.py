@@ -93,7 +93,7 @@ def test_what_cannot_train_is_refused_with_its_fields(values, fields):
     assert fields <= set(found["fields"])
 
 
-def test_a_fault_is_a_row_that_fails(monkeypatch):
+def test_a_fault_is_a_row_that_fails():
     with Pool() as pool:
         good = recipes.train_one(SMALL, pool)
         wild = recipes.train_one({**SMALL, "optimizer": "sgd", "learning_rate": 1e30}, pool)

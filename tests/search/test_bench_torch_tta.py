@@ -52,10 +52,8 @@ class Twin:
 @pytest.fixture
 def twin(monkeypatch, tmp_path):
     """Our side pretended at 10 s an epoch; the peer's Python is there; one mode is the fastest."""
-    machine = runs.Machine()
+    machine = runs.pretend(monkeypatch)
     Twin.made, Twin.breaks_at = [], None
-    monkeypatch.setattr(tta, "train_once", machine.train_once)
-    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: runs.FACTS)
     monkeypatch.setattr(torch_tta, "Contender", Twin)
     monkeypatch.setattr(torch_tta, "fastest", lambda *_: dict(MODE))
     python = tmp_path / "peers" / "bin" / "python"
@@ -95,28 +93,34 @@ def test_a_twin_that_breaks_is_a_row(twin, tmp_path):
 
 
 def test_a_mode_that_is_named_is_taken_without_a_trial(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch_tta, "hold", lambda *_, **__: pytest.fail("nothing is to be tried"))
-    chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print, "compile channels_last")
+    def contest(*_, **__):
+        pytest.fail("nothing is to be tried")
+
+    chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print, "compile channels_last", contest=contest)
     assert chosen["compiled"] and chosen["channels_last"] and "OMP_NUM_THREADS" in chosen["env"]
-    assert not torch_tta.fastest(Recipe(), tmp_path / "python", print, "eager")["channels_last"]
+    assert not torch_tta.fastest(Recipe(), tmp_path / "python", print, "eager", contest=contest)["channels_last"]
     monkeypatch.setattr(torch_tta.runtime, "usable_cores", lambda: 4)
     ranks = Recipe(engine="kvstore", num_devices=2)
     shared = torch_tta.fastest(ranks, tmp_path / "python", print, "eager")  # each rank has its share of the cores
     assert shared["threads"] == 2 and shared["name"] == "PyTorch eager float32, 2 ranks"
 
 
-def test_of_the_modes_that_ran_the_fastest_is_taken(tmp_path, monkeypatch):
+def test_of_the_modes_and_allocators_that_ran_the_fastest_are_taken(tmp_path):
     class Tried:
         def __init__(self, entrant):
             self.entrant, self.failure = entrant, None
             self.rates = [300.0, 310.0] if entrant.settings["channels_last"] else [200.0, 210.0]
+            if entrant.name.endswith(", glibc"):  # the trial of allocators
+                self.rates = [400.0]
             if entrant.settings["compiled"]:
                 self.failure = "no compiler"
 
-    monkeypatch.setattr(torch_tta, "allocator_of", lambda wanted, say: ("jemalloc", {"LD_PRELOAD": "j.so"}))
-    monkeypatch.setattr(torch_tta, "hold", lambda entrants, **_: [Tried(entrant) for entrant in entrants])
-    chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print)
-    assert chosen["name"] == "PyTorch eager channels_last float32" and chosen["env"]["LD_PRELOAD"] == "j.so"
+    def contest(entrants, **_):
+        return [Tried(entrant) for entrant in entrants]
+
+    chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print, contest=contest)
+    assert chosen["name"] == "PyTorch eager channels_last float32" and chosen["allocator"] == "glibc"
+    assert any(name.startswith("MALLOC_") for name in chosen["env"])
     assert chosen["samples_per_sec"] == {"PyTorch eager float32": 205.0, "PyTorch eager channels_last float32": 305.0}
 
 

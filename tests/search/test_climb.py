@@ -10,10 +10,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gluontune import ladder, report, runtime
+from gluontune import ladder, report
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.recipe import Recipe
-from gluontune.search import measure, rung_contest
 from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
 from gluontune.search.sequential import LOOKS
@@ -99,30 +98,30 @@ def slices(document, name):
     return rows(document)[name]["samples_per_sec"]["n"]
 
 
-def test_noise_that_hides_a_gain_is_met_with_more_rounds(machine, monkeypatch):
+def test_noise_that_hides_a_gain_is_met_with_more_rounds(machine):
     noise = random.Random(5)
     machine.noise = lambda tick: noise.lognormvariate(0, 0.2)
-    monkeypatch.setattr(machine, "rate", lambda r: 130.0 if r.runtime == "tuned" else 100.0)
+    machine.rate = lambda r: 130.0 if r.runtime == "tuned" else 100.0
     row = rows(ladder.climb(Recipe(), rungs=["environment"]))["environment"]
     assert row["samples_per_sec"]["n"] > LOOKS[2] and row["verdict"] == "helped" and row["kept"]
 
 
-def test_a_clear_contest_ends_early(machine, monkeypatch):
+def test_a_clear_contest_ends_early(machine):
     noise = random.Random(0)
     machine.noise = lambda tick: noise.lognormvariate(0, 0.05)
-    monkeypatch.setattr(machine, "rate", lambda r: 400.0 if r.runtime == "tuned" else 100.0)
+    machine.rate = lambda r: 400.0 if r.runtime == "tuned" else 100.0
     found = ladder.climb(Recipe(), rungs=["environment"])
     assert slices(found, "environment") == LOOKS[0] and rows(found)["environment"]["kept"]
     machine.noise = lambda tick: 1 + 0.01 * (tick % 3 - 1)
-    monkeypatch.setattr(machine, "rate", lambda r: 100.0)  # noise of 1 %: five per cent are ruled out
+    machine.rate = lambda r: 100.0  # noise of 1 %: five per cent are ruled out
     found = ladder.climb(Recipe(), rungs=["environment"])
     assert slices(found, "environment") <= LOOKS[1] and rows(found)["environment"]["verdict"] == "no gain"
 
 
-def test_a_contest_that_never_becomes_clear_ends_and_is_not_called_no_gain(machine, monkeypatch):
+def test_a_contest_that_never_becomes_clear_ends_and_is_not_called_no_gain(machine):
     noise = random.Random(4)
     machine.noise = lambda tick: noise.lognormvariate(0, 0.9)
-    monkeypatch.setattr(machine, "rate", lambda r: 100.0)
+    machine.rate = lambda r: 100.0
     found = ladder.climb(Recipe(), rungs=["environment"])
     row = rows(found)["environment"]
     assert slices(found, "environment") == LOOKS[-1]
@@ -131,26 +130,26 @@ def test_a_contest_that_never_becomes_clear_ends_and_is_not_called_no_gain(machi
     assert report.ladder_sentence(found).startswith("no gain could be proven on this")
 
 
-def test_beside_other_programs_nothing_is_called_hurt_that_may_not_be(machine, monkeypatch):
+def test_beside_other_programs_nothing_is_called_hurt_that_may_not_be(machine):
     machine.others_pct = 50.0
-    monkeypatch.setattr(machine, "rate", lambda r: 80.0 if r.runtime == "tuned" else 100.0)
+    machine.rate = lambda r: 80.0 if r.runtime == "tuned" else 100.0
     row = rows(ladder.climb(Recipe(), rungs=["environment"]))["environment"]
     assert (row["verdict"], row["kept"]) == ("n/a", False)
     assert row["reason"].startswith("not measurable here now: other programs took 50 %")
-    monkeypatch.setattr(machine, "rate", lambda r: 30.0 if r.runtime == "tuned" else 100.0)
+    machine.rate = lambda r: 30.0 if r.runtime == "tuned" else 100.0
     row = rows(ladder.climb(Recipe(), rungs=["environment"]))["environment"]
     assert row["verdict"] == "n/a"  # seen: threads that spin on a core that another program has, 0.3 times as fast
-    monkeypatch.setattr(machine, "rate", lambda r: 30.0 if r.hybridize != "imperative" else 100.0)
+    machine.rate = lambda r: 30.0 if r.hybridize != "imperative" else 100.0
     row = rows(ladder.climb(Recipe(), rungs=["hybridized"]))["hybridized"]
     assert row["verdict"] == "hurt"  # no load explains a third of the speed there
     machine.others_pct = 0.0
-    monkeypatch.setattr(machine, "rate", lambda r: 80.0 if r.runtime == "tuned" else 100.0)
+    machine.rate = lambda r: 80.0 if r.runtime == "tuned" else 100.0
     assert rows(ladder.climb(Recipe(), rungs=["environment"]))["environment"]["verdict"] == "hurt"
 
 
-def test_a_hopeless_variant_is_cut_off_while_it_warms_up(machine, monkeypatch):
+def test_a_hopeless_variant_is_cut_off_while_it_warms_up(machine):
     usual = machine.rate
-    monkeypatch.setattr(machine, "rate", lambda r: 5.0 if r.dtype == "bfloat16" else usual(r))
+    machine.rate = lambda r: 5.0 if r.dtype == "bfloat16" else usual(r)
     row = rows(ladder.climb(Recipe(), rungs=["mixed-precision"]))["mixed-precision"]
     first = row["variants"][0]
     assert first["samples_per_sec"]["n"] == 1 and first["reason"].startswith("cut off while warming up at 5")
@@ -168,9 +167,9 @@ class Clock:
 
 
 @pytest.mark.parametrize("slow", [1.0, 4.0, 30.0])
-def test_a_climb_ends_within_its_budget_on_any_machine(machine, monkeypatch, slow):
+def test_a_climb_ends_within_its_budget_on_any_machine(machine, slow):
     clock = Clock()
-    monkeypatch.setattr(rung_contest.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    machine.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
     steps, starts = machine.group.steps, machine.group.wait
 
     def timed_steps(self, count):
@@ -193,10 +192,10 @@ def test_a_climb_ends_within_its_budget_on_any_machine(machine, monkeypatch, slo
             on_event({"event": "progress"})
         result.val_accuracy, result.elapsed_seconds, result.epoch_seconds = [0.8], [total], [total]
 
-    monkeypatch.setattr(machine.group, "steps", timed_steps)
-    monkeypatch.setattr(machine.group, "wait", timed_start)
-    monkeypatch.setattr(machine.group, "validate", validate)
-    monkeypatch.setattr(measure, "drive", train)
+    machine.group.steps = timed_steps
+    machine.group.wait = timed_start
+    machine.group.validate = validate
+    machine.train = train
     machine.others_pct = 50.0 if slow > 1 else 0.0
     found = ladder.climb(Recipe(), budget_s=300.0, clock=clock)
     assert found["complete"] and len(found["rungs"]) == len(NAMES)
@@ -223,11 +222,11 @@ def test_what_a_rung_will_bring_is_predicted_from_its_parts(machine):
         assert by_name[name]["predicted"] is None
 
 
-def test_a_prediction_that_fails_leaves_the_rung_to_be_measured(machine, monkeypatch):
+def test_a_prediction_that_fails_leaves_the_rung_to_be_measured(machine):
     def dies(self, seconds):
         raise RunFailed("ProcessDied", "gone", "training")
 
-    monkeypatch.setattr(machine.group, "loading_alone", dies)
+    machine.group.loading_alone = dies
     row = rows(ladder.climb(Recipe(), rungs=["naive", "multi-worker"]))["multi-worker"]
     assert row["predicted"] is None and row["samples_per_sec"]["median"] > 0
 
@@ -347,8 +346,8 @@ def test_a_job_with_its_own_datasets_skips_records(machine):
     assert row["status"] == "skipped" and "folder:" in row["reason"]
 
 
-def test_a_cpu_without_bfloat16_skips_mixed_precision(machine, monkeypatch):
-    monkeypatch.setattr(runtime, "machine_facts", lambda: {"cpu": {"flags": ["avx2"]}})
+def test_a_cpu_without_bfloat16_skips_mixed_precision(machine):
+    machine.facts = {"cpu": {"flags": ["avx2"]}}
     row = rows(ladder.climb(Recipe()))["mixed-precision"]
     assert row["status"] == "skipped" and "bfloat16" in row["reason"]
 

@@ -106,7 +106,7 @@ def test_there_is_a_ratio_only_to_another_recipe_that_was_measured():
 def test_the_error_is_shared_by_the_contenders_and_the_scatter_is_used():
     best, one, two = (contender(*rates) for rates in ([100, 97, 103, 101], [120, 131, 126, 118], [90, 99, 97, 94]))
     scatter = Scatter()
-    scatter.learn_alone([100.0, 106.0, 95.0, 101.0, 108.0, 99.0, 103.0, 97.0])
+    scatter.add_single([100.0, 106.0, 95.0, 101.0, 108.0, 99.0, 103.0, 97.0])
     found, _ = compared([one, two], best, scatter=scatter)
     assert found["variants"][0]["ratio_to_previous"] == ratio_at_look(one.rates, best.rates, 2, scatter)
 
@@ -221,7 +221,7 @@ def test_a_gain_that_costs_accuracy_is_taken_back():
     found = row(kept=True, verdict="helped", ratio_to_previous=ratio)
     assert judge_accuracy(found, sure)
     assert (found["kept"], found["verdict"], found["measurable"]) == (False, "hurt", True)
-    assert found["reason"] == f"{sure.words} at equal epochs (throughput 1.50×)"
+    assert found["reason"] == f"{sure.sentence} at equal epochs (throughput 1.50×)"
     for low, measurable in ((0.05, False), (0.12, True)):  # one run may be unlucky, but not so unlucky
         found = row(kept=True, verdict="helped", ratio_to_previous=ratio)
         assert judge_accuracy(found, Loss(0.15, low, 0.2, 0.70, 0.55, 1))

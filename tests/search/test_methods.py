@@ -12,7 +12,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search import methods as method_study
-from gluontune.search.repeat import Clocks
+from gluontune.search.study import Clocks
 
 BASE = Recipe(loader="resident", epochs=3)
 

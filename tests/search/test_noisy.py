@@ -6,12 +6,11 @@ import random
 
 from gluontune import ladder
 from gluontune.recipe import Recipe
-from gluontune.search import measure, rung_contest
 from gluontune.search.budget import Budget
 from gluontune.search.measure import Contender
 from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
-from gluontune.search.sequential import LOOKS, Scatter, hardly_above, ratio_at_look
+from gluontune.search.sequential import LOOKS, Scatter, futility_bound, ratio_at_look
 
 _START_S = 3.3  # for a process, and less than half of that for warming it up
 
@@ -28,13 +27,13 @@ def rate(r: Recipe) -> float:
 class Slow:
     """The pretended machine with a clock, and with the scatter that neighbours cause."""
 
-    def __init__(self, machine, monkeypatch, seed, noise=0.12):
+    def __init__(self, machine, seed, noise=0.12):
         self.now, self.noise, self.rng = 0.0, noise, random.Random(seed)
         self.waits = 0
-        monkeypatch.setattr(machine.group, "steps", lambda group, count: self.steps(group, count))
-        monkeypatch.setattr(machine.group, "wait", lambda group: self.wait(_START_S))
-        monkeypatch.setattr(measure, "drive", self.train)
-        monkeypatch.setattr(rung_contest.time, "sleep", self.wait)
+        machine.group.steps = lambda group, count: self.steps(group, count)
+        machine.group.wait = lambda group: self.wait(_START_S)
+        machine.train = self.train
+        machine.sleep = self.wait
 
     def wait(self, seconds):
         self.now += seconds
@@ -57,18 +56,18 @@ class Slow:
         result.samples_per_sec = {"median": speed, "ci95": [0.95 * speed, 1.05 * speed], "n": 9}
 
 
-def climbed(machine, monkeypatch, seed):
-    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: {"cpu": {"flags": ["avx2"]}})
-    slow = Slow(machine, monkeypatch, seed)
+def climbed(machine, seed):
+    machine.facts = {"cpu": {"flags": ["avx2"]}}
+    slow = Slow(machine, seed)
     found = ladder.climb(Recipe(), budget_s=300.0, clock=lambda: slow.now)
     return found, {row["name"]: row for row in found["rungs"]}, slow.now
 
 
-def test_five_minutes_suffice_for_what_is_worth_a_third(machine, monkeypatch):
+def test_five_minutes_suffice_for_what_is_worth_a_third(machine):
     kept = {"environment": 0, "hybridized": 0, "large-batch": 0, "multi-worker": 0, "records": 0}
     proofs = 0
     for seed in range(6):
-        found, rows, seconds = climbed(machine, monkeypatch, seed)
+        found, rows, seconds = climbed(machine, seed)
         assert seconds <= 300
         for name in kept:
             kept[name] += rows[name]["kept"]
@@ -79,7 +78,7 @@ def test_five_minutes_suffice_for_what_is_worth_a_third(machine, monkeypatch):
     assert proofs >= 5
 
 
-def test_the_variant_to_go_on_with_is_one_that_is_proven(machine, monkeypatch):
+def test_the_variant_to_go_on_with_is_one_that_is_proven(machine):
     """Of two that tie, the smaller change may be the one whose gain is not certain."""
     usual = machine.rate
 
@@ -90,8 +89,8 @@ def test_the_variant_to_go_on_with_is_one_that_is_proven(machine, monkeypatch):
         return {**seen, "seconds": seen["seconds"] * ((1.9 if self.machine.odd else 0.55) if first else 1.0)}
 
     steps = machine.group.steps
-    monkeypatch.setattr(machine.group, "steps", unsteady)
-    monkeypatch.setattr(machine, "rate", lambda r: usual(r) if r.hybridize == "imperative" else 160.0)
+    machine.group.steps = unsteady
+    machine.rate = lambda r: usual(r) if r.hybridize == "imperative" else 160.0
     found = ladder.climb(Recipe(), rungs=["hybridized"], budget_s=3600.0)
     row = found["rungs"][-1]
     assert row["kept"] and row["verdict"] == "helped"
@@ -104,7 +103,7 @@ def wrong(contests, prior_noise, noise):
     for _ in range(contests):
         scatter, mine, theirs = Scatter(), [], []
         for _ in range(4):
-            scatter.learn(*([rng.lognormvariate(0, prior_noise) for _ in range(5)] for _ in range(2)))
+            scatter.add(*([rng.lognormvariate(0, prior_noise) for _ in range(5)] for _ in range(2)))
         for n in range(1, LOOKS[-1] + 1):
             mine.append(rng.lognormvariate(0, noise))
             theirs.append(rng.lognormvariate(0, noise) * (0.6 if rng.random() < 0.03 else 1.0))
@@ -125,11 +124,11 @@ def test_known_scatter_makes_four_slices_tell_more():
     mine, theirs = [130.0, 121.0, 138.0, 126.0], [100.0, 104.0, 97.0, 101.0]
     scatter = Scatter()
     alone = ratio_at_look(mine, theirs, 2, scatter)["ci95"]
-    scatter.learn_alone([100.0, 106.0, 95.0, 101.0, 108.0, 99.0, 103.0, 97.0])
+    scatter.add_single([100.0, 106.0, 95.0, 101.0, 108.0, 99.0, 103.0, 97.0])
     known = ratio_at_look(mine, theirs, 2, scatter)["ci95"]
     assert known[1] - known[0] < 0.7 * (alone[1] - alone[0]) and known[0] > 1
-    assert hardly_above(mine, theirs, scatter) > 1.3
-    assert hardly_above(theirs, mine, scatter) < 0.9
+    assert futility_bound(mine, theirs, scatter) > 1.3
+    assert futility_bound(theirs, mine, scatter) < 0.9
 
 
 def test_an_optimizer_that_makes_more_of_a_step_is_tried_at_the_same_batch_for_half_as_long():

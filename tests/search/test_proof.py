@@ -13,7 +13,7 @@ from gluontune.recipe import Recipe
 from gluontune.report.page import finish_ladder
 from gluontune.report.sentence import sentence_parts
 from gluontune.report.table import ladder_table
-from gluontune.search.proof import ratio_at, shortener, what_was_shown, worth_a_try
+from gluontune.search.proof import length_rung, ratio_at, refuted_verdict, still_helps
 
 DEVICES = ["environment", "large-batch", "multi-device"]
 
@@ -72,8 +72,8 @@ def test_the_rungs_gain_is_that_of_the_length_that_arrived(lucky, tmp_path):
     assert "1.4" in next(x for x in (tmp_path / "best.yaml").read_text().splitlines() if x.startswith("optimizer"))
 
 
-def test_a_rung_that_stood_below_others_has_its_length_given_back_in_all_of_them(lucky, machine, monkeypatch):
-    monkeypatch.setattr(machine, "rate", on_two)
+def test_a_rung_that_stood_below_others_has_its_length_given_back_in_all_of_them(lucky, machine):
+    machine.rate = on_two
     found = lucky(0.5, DEVICES)
     by_name = rows(found)
     assert by_name["multi-device"]["kept"] and found["best"]["name"] == "multi-device"
@@ -113,8 +113,8 @@ def faster_batches(r: Recipe) -> float:
 
 
 @pytest.mark.parametrize("enough", [1.0, 9.0])
-def test_the_whole_length_is_tried_where_it_is_a_gain(lucky, machine, monkeypatch, enough):
-    monkeypatch.setattr(machine, "rate", faster_batches)
+def test_the_whole_length_is_tried_where_it_is_a_gain(lucky, machine, enough):
+    machine.rate = faster_batches
     found = lucky(enough)
     row = rows(found)["large-batch"]
     assert min(c["epochs"] for c in row["seconds_to_accuracy"]["candidates"] if c["arrived"]) < 1
@@ -127,8 +127,8 @@ def test_the_whole_length_is_tried_where_it_is_a_gain(lucky, machine, monkeypatc
         assert "a larger batch hurt" not in " ".join(sentence_parts(found)), "it is said once"
 
 
-def test_a_larger_batch_that_loses_accuracy_in_every_training_of_the_proof_is_taken_back(machine, monkeypatch):
-    monkeypatch.setattr(machine, "rate", faster_batches)
+def test_a_larger_batch_that_loses_accuracy_in_every_training_of_the_proof_is_taken_back(machine):
+    machine.rate = faster_batches
     proving = []
 
     def accuracy(r):
@@ -159,8 +159,8 @@ def test_without_time_for_a_longer_training_it_is_not_known(lucky, machine):
     assert row["reason"].endswith("and there was no time for a longer training")
 
 
-def test_what_stood_on_it_is_measured_again_and_proven(lucky, machine, monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "rate", on_two)
+def test_what_stood_on_it_is_measured_again_and_proven(lucky, machine, tmp_path):
+    machine.rate = on_two
     found = lucky(9.0, DEVICES, out=tmp_path)
     by_name = rows(found)
     assert by_name["environment"]["kept"] and not by_name["large-batch"]["kept"]
@@ -181,12 +181,12 @@ def test_what_stood_on_it_is_measured_again_and_proven(lucky, machine, monkeypat
     assert not any("more devices" in part for part in others), "it helped, when it was asked again"
 
 
-def test_what_helped_only_on_top_of_it_goes_with_it(lucky, machine, monkeypatch):
+def test_what_helped_only_on_top_of_it_goes_with_it(lucky, machine):
     def rate(r):
         alone = r.engine != "local" and r.optimizer != "muon"
         return on_two(r) * (0.4 if alone else 1.0)
 
-    monkeypatch.setattr(machine, "rate", rate)
+    machine.rate = rate
     found = lucky(9.0, DEVICES)
     assert found["best"]["name"] == "environment" and found["best"]["recipe"]["num_devices"] == 1
     again = next(a for a in found["revisited"] if a["rung"] == "multi-device")
@@ -194,8 +194,8 @@ def test_what_helped_only_on_top_of_it_goes_with_it(lucky, machine, monkeypatch)
     assert found["proof"]["ratio"]["median"] == pytest.approx(2.0, rel=0.05)
 
 
-def test_what_stood_on_it_is_measured_even_where_the_budget_is_spent(lucky, machine, monkeypatch):
-    monkeypatch.setattr(machine, "rate", on_two)
+def test_what_stood_on_it_is_measured_even_where_the_budget_is_spent(lucky, machine):
+    machine.rate = on_two
     now, proving = [0.0], []
 
     def train(recipe):
@@ -211,8 +211,8 @@ def test_what_stood_on_it_is_measured_even_where_the_budget_is_spent(lucky, mach
 
 
 @pytest.mark.parametrize("moment", ["first proof", "asked again", "second proof"])
-def test_a_killed_climb_ends_in_the_same_state(lucky, machine, monkeypatch, tmp_path, moment):
-    monkeypatch.setattr(machine, "rate", on_two)
+def test_a_killed_climb_ends_in_the_same_state(lucky, machine, tmp_path, moment):
+    machine.rate = on_two
     whole = lucky(9.0, DEVICES, out=tmp_path / "whole")
     proving, plain, left = [], [], []
     file = tmp_path / "killed" / "ladder.json"
@@ -267,15 +267,15 @@ def test_the_last_rung_that_chose_a_length_owns_it():
     ratio = {"median": 2.0, "ci95": [1.9, 2.1], "n": 9}
     usual = {"kept": True, "seconds_to_accuracy": None, "changes": {"runtime": "tuned"}, "recipe": {"epochs": 1}}
     first = {**usual, "changes": {"epochs": 0.5}, "recipe": {"epochs": 0.5}, "seconds_to_accuracy": {"ratio": ratio}}
-    assert shortener([usual]) is None and shortener([usual, {**first, "kept": False}]) is None
-    assert shortener([usual, first, usual]) is first
-    assert worth_a_try(first, 0.9) and not worth_a_try(first, 0.97) and worth_a_try(None, 1.0)
+    assert length_rung([usual]) is None and length_rung([usual, {**first, "kept": False}]) is None
+    assert length_rung([usual, first, usual]) is first
+    assert still_helps(first, 0.9) and not still_helps(first, 0.97) and still_helps(None, 1.0)
     assert ratio_at(first, 0.8)["ci95"] == pytest.approx([1.1875, 1.3125])
     missed = [{"epochs": 0.5, "accuracy": 0.7}]
     proof = {"epochs": 0.9, "target": 0.8, "missed": missed, "pairs": [{"best": {"accuracy": 0.6, "seconds": None}}]}
-    shown = what_was_shown(first, proof, longest=0.9)
+    shown = refuted_verdict(first, proof, longest=0.9)
     assert (
         shown["verdict"] == "hurt" and "0.5 to 0.9 epochs did not reach 80.0 % in the proof (70.0 %)" in shown["reason"]
     )
     slower = {**first, "seconds_to_accuracy": {"ratio": {"median": 1.5, "ci95": [1.4, 1.6], "n": 9}}}
-    assert what_was_shown(slower, proof, longest=1.0)["verdict"] == "hurt"  # 0.75 times as fast is no tie
+    assert refuted_verdict(slower, proof, longest=1.0)["verdict"] == "hurt"  # 0.75 times as fast is no tie

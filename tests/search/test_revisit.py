@@ -35,8 +35,8 @@ def answers(document):
     return {(a["rung"], a["kind"]): a for a in document["revisited"]}
 
 
-def test_what_was_dropped_is_asked_again_on_top_of_the_best(machine, monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "rate", late)
+def test_what_was_dropped_is_asked_again_on_top_of_the_best(machine, tmp_path):
+    machine.rate = late
     found = ladder.climb(Recipe(), rungs=TWO, out=tmp_path)
     assert rows(found)["environment"]["verdict"] == "no gain"
     answer = answers(found)["environment", "asked again"]
@@ -53,8 +53,8 @@ def test_what_was_dropped_is_asked_again_on_top_of_the_best(machine, monkeypatch
     assert "1.9" in report.ladder_sentence(found)
 
 
-def test_what_was_kept_early_is_left_out_where_it_hurts_by_now(machine, monkeypatch):
-    monkeypatch.setattr(machine, "rate", early)
+def test_what_was_kept_early_is_left_out_where_it_hurts_by_now(machine):
+    machine.rate = early
     found = ladder.climb(Recipe(), rungs=TWO)
     assert rows(found)["environment"]["kept"] and rows(found)["hybridized"]["kept"]
     answer = answers(found)["environment", "left out"]
@@ -64,12 +64,12 @@ def test_what_was_kept_early_is_left_out_where_it_hurts_by_now(machine, monkeypa
     assert "runtime" not in best_yaml(found)
 
 
-def test_what_loses_accuracy_on_top_of_the_best_is_not_adopted(machine, monkeypatch):
+def test_what_loses_accuracy_on_top_of_the_best_is_not_adopted(machine):
     def rate(r):
         resident = 1.5 if r.hybridize == "static" else 1.0
         return late(r) * (1.0 if r.loader == "gluon" else resident)
 
-    monkeypatch.setattr(machine, "rate", rate)
+    machine.rate = rate
     machine.accuracy = lambda r: 0.5 if r.loader != "gluon" and r.hybridize == "static" else 0.8
     found = ladder.climb(Recipe(), rungs=["records", "hybridized"])
     answer = answers(found)["records", "asked again"]
@@ -77,8 +77,8 @@ def test_what_loses_accuracy_on_top_of_the_best_is_not_adopted(machine, monkeypa
     assert found["best"]["name"] == "hybridized"
 
 
-def test_what_the_proof_shows_to_lose_accuracy_is_taken_back(machine, monkeypatch):
-    monkeypatch.setattr(machine, "rate", late)
+def test_what_the_proof_shows_to_lose_accuracy_is_taken_back(machine):
+    machine.rate = late
     machine.accuracy = lambda r: 0.5 if r.hybridize == "static" else 0.8
     found = ladder.climb(Recipe(), rungs=["hybridized"])
     row = rows(found)["hybridized"]
@@ -97,16 +97,13 @@ def test_a_climb_where_nothing_interacts_changes_nothing(machine):
     assert {("environment", "left out"), ("hybridized", "left out")} <= asked
 
 
-def test_without_time_it_is_said(machine, monkeypatch):
-    from gluontune.search import revisit as revisiting
-
-    monkeypatch.setattr(revisiting, "_LEAST_S", 1e9)
-    found = ladder.climb(Recipe(), rungs=["environment", "records"])
+def test_without_time_it_is_said(machine):
+    found = ladder.climb(Recipe(), rungs=["environment", "records"], budget_s=10.0, clock=lambda: 0.0)
     assert [a["reason"] for a in found["revisited"]] == ["no time was left to ask again"]
 
 
-def test_the_page_says_first_what_to_do_and_has_the_script(machine, monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "rate", late)
+def test_the_page_says_first_what_to_do_and_has_the_script(machine, tmp_path):
+    machine.rate = late
     found = ladder.climb(Recipe(net="cifar_resnet20_v1"), rungs=TWO, out=tmp_path)
     finish_ladder(found, tmp_path)
     page = (tmp_path / "ladder.html").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gluontune.search.sequential import ERROR, LOOKS, Scatter, hardly_above, ratio_at_look, trimmed_interval
+from gluontune.search.sequential import ERROR, LOOKS, Scatter, futility_bound, ratio_at_look, trimmed_interval
 
 #: Rounds after which is looked, and the share of the error that each look spends.
 SPENT = {4: 0.010, 6: 0.010, 9: 0.010, 13: 0.008, 19: 0.005, 27: 0.004, 36: 0.003}
@@ -47,7 +47,7 @@ def taught(*contests):
     """A scatter that has seen these logarithms of ratios; the sum of squares and the freedom that it should have."""
     scatter, squares, freedom = Scatter(), 0.0, 0
     for logs in contests:
-        scatter.learn([math.exp(v) for v in logs], [1.0] * len(logs))
+        scatter.add([math.exp(v) for v in logs], [1.0] * len(logs))
         own = len(logs) - 2 * int(0.2 * len(logs)) - 1
         squares += own * len(logs) * error_of(logs) ** 2
         freedom += own
@@ -76,13 +76,13 @@ def test_a_machine_that_became_noisier_is_believed():
 
 def test_two_slices_teach_nothing_and_three_do():
     scatter = Scatter()
-    scatter.learn([1.0, 2.0], [1.0, 1.0])
+    scatter.add([1.0, 2.0], [1.0, 1.0])
     assert scatter.freedom == 0
-    scatter.learn([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
+    scatter.add([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
     assert scatter.freedom == 2
     alone, pairs = Scatter(), Scatter()
-    alone.learn_alone([100.0, 106.0, 95.0, 101.0, 108.0, 99.0])  # each slice against the next one
-    pairs.learn([100.0, 95.0, 108.0], [106.0, 101.0, 99.0])
+    alone.add_single([100.0, 106.0, 95.0, 101.0, 108.0, 99.0])  # each slice against the next one
+    pairs.add([100.0, 95.0, 108.0], [106.0, 101.0, 99.0])
     assert (alone.variance, alone.freedom) == (pairs.variance, 2)
 
 
@@ -118,7 +118,7 @@ def test_the_median_lies_in_its_interval():
         assert low <= found["median"] <= high
     scatter = Scatter()
     for _ in range(4):
-        scatter.learn([1.0] * 9, [1.0] * 9)
+        scatter.add([1.0] * 9, [1.0] * 9)
     assert scatter.variance == 0.0
 
 
@@ -126,8 +126,8 @@ def test_what_is_hardly_exceeded_is_exceeded_once_in_ten():
     values = values_of(9, seed=5)
     ratios = [math.exp(v) for v in values]
     high = stats.trim_mean(values, 0.2) + stats.t.ppf(0.9, 6) * error_of(values)
-    assert hardly_above(ratios, [1.0] * 9) == pytest.approx(math.exp(high))
+    assert futility_bound(ratios, [1.0] * 9) == pytest.approx(math.exp(high))
     scatter, _, _ = taught(values_of(9, seed=6))
-    assert hardly_above(ratios, [1.0] * 9, scatter) == pytest.approx(
+    assert futility_bound(ratios, [1.0] * 9, scatter) == pytest.approx(
         math.exp(trimmed_interval(values, 0.2, scatter)[1])
     )

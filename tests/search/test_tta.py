@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from tta_fakes import FACTS, Machine
+from tta_fakes import pretend
 
 from gluontune import report
 from gluontune.cli.main import main
@@ -19,10 +19,7 @@ from gluontune.search.time_to_target import parity, summarize
 
 @pytest.fixture
 def machine(monkeypatch):
-    pretended = Machine()
-    monkeypatch.setattr(tta, "train_once", pretended.train_once)
-    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: FACTS)
-    return pretended
+    return pretend(monkeypatch)
 
 
 def test_counted_time_leaves_start_and_validation_out_and_the_total_has_them(machine):

@@ -44,6 +44,14 @@ class Machine:
         return result, clocks
 
 
+def pretend(monkeypatch) -> Machine:
+    """The machine on which ``gluontune.search.tta`` trains from now on."""
+    machine = Machine()
+    monkeypatch.setattr("gluontune.search.tta.train_once", machine.train_once)
+    monkeypatch.setattr("gluontune.runtime.machine_facts", lambda: FACTS)
+    return machine
+
+
 class FakeClocks:
     def __init__(self):
         self.started_at, self.start_seconds, self.warmup_seconds, self.run_at = 1000.0, 3.0, 2.0, 5.0

@@ -113,7 +113,7 @@ def through_the_climb(rng: random.Random, folder: Path) -> None:
     naive = {"name": "naive", "kept": True, "changes": {}, "ratio_to_previous": None, "recipe": base.to_dict()}
     document = {"best": {"name": "b", "recipe": best.to_dict()}, "base_recipe": base.to_dict(),
                 "dataset": {"name": text}, "rungs": [naive, row]}  # fmt: skip
-    best_files.hand_over(document, folder)
+    best_files.write_best(document, folder)
     if (folder / "best.yaml").stat().st_size < 1 << 15:
         again = gt.Recipe.from_yaml(folder / "best.yaml")
         assert again.env == {text: value} and again.dataset == base.dataset, "best.yaml says something else"

@@ -1,6 +1,6 @@
-"""What an assessment found, as values and as results for a report; and documents under a seal.
+"""The result of an assessment, as values and as results for a report; and sealed documents.
 
-A seal is of this user on this machine: what the reference has reached elsewhere is not believed.
+A seal belongs to this user on this machine: results of the reference from elsewhere are rejected.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gluontune.recipe.result import RunResult
 
 @dataclass
 class Assessment:
-    """What an assessment found.
+    """The result of an assessment.
 
     Args:
-        script: its path. parts: one rank, then two. reference: by number of ranks, what the goals come from.
+        script: its path. parts: one rank, then two. reference: the reference's runs, by number of ranks.
         isolated: whether the kernel kept the script from reading other files (Landlock).
-        secluded: whether it kept it from the network and from sockets of other programs (namespaces).
-        complete: whether both parts were asked for.
+        secluded: whether the kernel kept it from the network and from sockets of other programs (namespaces).
+        complete: whether both parts were requested.
     """
 
     script: str
@@ -45,7 +45,7 @@ class Assessment:
 
     @property
     def passed(self) -> bool:
-        """Every part that was asked for has passed."""
+        """Whether every requested part has passed."""
         return bool(self.parts) and self.skipped is None and all(part.passed for part in self.parts)
 
     @property
@@ -84,12 +84,12 @@ _KEY = "grader.key"  # in the cache folder, which no graded script can read
 
 
 def write_sealed(path: Path, document: dict[str, Any]) -> None:
-    """Write ``document`` with its seal; without one where no key can be kept, and then it is not believed again."""
+    """Write ``document`` with its seal; without a stored key the seal is empty, and reading rejects it."""
     write_json(path, {**document, "seal": _seal(document)})
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
-    """What :func:`write_sealed` wrote here, and nobody has changed since; else None."""
+    """The unchanged document of :func:`write_sealed`, or None."""
     try:
         document = parse_json(path.read_text(encoding="utf-8"))
         seal = document.pop("seal", None)
@@ -105,7 +105,7 @@ def _seal(document: dict[str, Any]) -> str:
 
 
 def _key() -> bytes:
-    """The key of this user on this machine, drawn when it is first needed; empty where it cannot be kept."""
+    """The key of this user on this machine, drawn at first use; empty if it cannot be stored."""
     path = cache_dir() / _KEY
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileExistsError):

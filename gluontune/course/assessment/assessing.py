@@ -34,29 +34,29 @@ from gluontune.course.assessment.task import VARIABLE
 QUICK = Scale(train=4_000, val=2_000, test=1_500)
 BUDGET = 2.0  # times the reference's own time
 SLACK = 0.05  # of accuracy below the reference's
-_LIMIT = 1.5  # times the budget, then a script is ended
-_SCRIPT_KIB = 256  # no room for parameters
+_LIMIT = 1.5  # times the budget, after which a script is ended
+_SCRIPT_KIB = 256  # too small for parameters
 _MOST_REPORT = 1 << 16  # bytes
 _SECONDS_OF_REFERENCE = 900.0
 Event = dict[str, Any]
 
 
 def new_script(path: str | Path) -> Path:
-    """Write the naive script that the learner begins with.
+    """Write the learner's initial script, the naive one.
 
     Raises:
-        UsageError: something is there already.
+        UsageError: the file exists.
     """
     target = Path(path)
     if target.exists():
-        raise UsageError(f"{target}: is there already; give the name of a new file")
+        raise UsageError(f"{target}: exists already; give the name of a new file")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(Path(__file__).with_name("naive.py"), target)
     return target
 
 
 def solution() -> Path:
-    """The solution that is the reference too, beside those of the exercises."""
+    """The path of the solution, which is also the reference."""
     return Path(__file__).parent.parent / "assessment_solution.py"
 
 
@@ -78,19 +78,19 @@ def assess(
 
     Args:
         script: the learner's Python file.
-        ranks: 1 or 2 tries that part alone; None is the whole assessment.
-        quick: a third of the data, for a try and for lessons.
-        engine: how two ranks talk: ``kvstore``, or ``horovod`` where it is installed.
-        out: gets ``assessment.json`` and ``reference.json``, which later assessments with the same settings go by,
-            where this user has measured it on this machine. fresh: run the reference again.
+        ranks: 1 or 2 for one part; None for the whole assessment.
+        quick: a third of the data, for lessons.
+        engine: of two ranks: ``kvstore``, or ``horovod`` if installed.
+        out: folder for ``assessment.json`` and ``reference.json``, which later assessments of this user on this
+            machine with the same settings reuse. fresh: run the reference again.
         settings: environment of the processes, as a Recipe's ``runtime``: ``tuned`` or ``as-installed``.
         scale: another amount of data. reference: other goals: for ``"1"`` and ``"2"``, ``seconds``, ``accuracy`` and
             ``steadiness``.
         memory_mib: limit of all processes of the script together; default: three quarters of what is free.
-        on_event: is told what happens next.
+        on_event: called with a line before each stage.
 
     Raises:
-        UsageError: no such script, too large to be one, or another number of ranks.
+        UsageError: no such script, a script that is too large, or another number of ranks.
         GluontuneError: the reference cannot be run here.
     """
     file = _script(script)
@@ -135,9 +135,9 @@ def assess(
 
 @contextlib.contextmanager
 def _scratch(prefix: str) -> Iterator[Path]:
-    """A folder for a script, which is removed whatever the script has made of it.
+    """A temporary folder for a script, removed whatever the script did to it.
 
-    Folders a thousand deep are too much for Python's own removal, and folders without rights for that of ``rm``.
+    Python cannot remove folders a thousand deep, and ``rm`` no folders without permissions.
     """
     place = tempfile.mkdtemp(prefix=prefix)
     try:
@@ -164,7 +164,7 @@ def _script(script: str | Path) -> Path:
 
 
 def _known(path: Path, key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Runs of the reference that still hold: of this machine, and of this user."""
+    """Valid runs of the reference: of this machine and this user."""
     saved = read_sealed(path)
     return dict(saved["runs"]) if saved is not None and saved["key"] == key else {}
 
@@ -190,7 +190,7 @@ def _reference(task: FreshTask, data: Path, facts: Mapping[str, Any], how: Mappi
 def _run(
     script: Path, data: Path, facts: Mapping[str, Any], how: Mapping[str, Any], place: Path
 ) -> tuple[dict[str, Any], list[Path]]:
-    """Run a script alone in new folders; returns the report, and a copy of what each rank handed in."""
+    """Run a script in new folders; returns the report, and the folders with copies of the ranks' nets."""
     ranks = len(facts["train_images"])
     tasks, outs = [], []
     for rank in range(ranks):
@@ -211,7 +211,7 @@ def _run(
 
 
 def _search_path(beside: Path) -> str:
-    """The script runs elsewhere, with the gluontune that grades it, and nothing that lies beside it or here."""
+    """``PYTHONPATH`` of a script: the grading gluontune, without the script's folder and the current one."""
     spec = importlib.util.find_spec("gluontune")
     assert spec is not None and spec.origin is not None
     own = str(Path(spec.origin).parent.parent)
@@ -221,7 +221,7 @@ def _search_path(beside: Path) -> str:
 
 
 def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Examine what was handed in. Only now the hidden images are painted."""
+    """Examine the saved nets; the hidden images are painted only now."""
     missing = [
         rank for rank, out in enumerate(outs)
         if not ((out / "net-symbol.json").is_file() and (out / "net-0000.params").is_file())
@@ -237,14 +237,13 @@ def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[
     scores = seen["scores"]
     predicted = {name: answers.argmax(1) for name, answers in scores.items()}
     traces = {part: luck(predicted[part], probes[part], facts["classes"]) for part in task.parts}
+    traces["val"] = remembered(scores["val"], dice, dice.usual(scores["test"], probes["test"]))
     return {
-        "accuracy": float(np.mean(predicted["test"] == probes["test"].labels)),
-        "traces": {**traces, "val": remembered(scores["val"], dice, dice.usual(scores["test"], probes["test"]))},
+        "accuracy": float(np.mean(predicted["test"] == probes["test"].labels)), "traces": traces,
         "samples": [_samples(out / "report.json") for out in outs],
-        "forward_cpu_s": max(seen["forward_cpu_s"], 1e-9),
-        "start_cpu_s": seen["start_cpu_s"],
+        "forward_cpu_s": max(seen["forward_cpu_s"], 1e-9), "start_cpu_s": seen["start_cpu_s"],
         "difference": seen["difference"],
-    }
+    }  # fmt: skip
 
 
 def _samples(path: Path) -> int | None:

@@ -1,6 +1,6 @@
-"""What the saved parameters know: they are run on hidden images, in a limited process of their own.
+"""Examination of a saved net on hidden images, in a limited process.
 
-The child gets the images through its stdin, so that they lie in no file, and answers with what the net predicts.
+The child gets the images through its stdin, so that no file contains them, and returns the net's scores.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from gluontune.runtime import child_env
 
 _SECONDS = 300.0
 _BATCH = 250
-_ALONE = 400  # images that are shown alone, too; of so many may the answer be another one then:
-_WAVERS = 0.02
+_ALONE = 400  # images that are also predicted alone
+_WAVERS = 0.02  # share of them whose answer may differ then
 
 
 def examine(
     folders: Sequence[Path], images: Mapping[str, np.ndarray], facts: Mapping[str, Any], read: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Predictions of rank 0's net, and how far the other ranks' parameters are from its own.
+    """Predictions of rank 0's net, and the difference of the other ranks' parameters.
 
     Args:
-        folders: what each rank has handed in. images: uint8 (N, H, W, C) by name. facts: of ``task.json``.
+        folders: of the ranks' nets. images: uint8 (N, H, W, C) by name. facts: of ``task.json``.
 
     Returns:
-        ``{"scores": {name: (N, classes)}, "difference": largest relative one, infinite where the nets are of other
-        arrays, "forward_cpu_s": CPU seconds of one image, "start_cpu_s": of a process before its work}``, or
-        ``{"error": …}``.
+        ``{"scores": {name: (N, classes)}, "difference": the largest relative one, infinite for nets with other arrays,
+        "forward_cpu_s": CPU seconds of one image, "start_cpu_s": of a process before its work}``, or ``{"error": …}``.
     """
     with tempfile.TemporaryDirectory(prefix="gluontune-examine-") as home:
         spec = {
@@ -67,7 +66,7 @@ def examine(
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"]
         return {"error": f"the saved net cannot be run: {lines[-1][:300]}"}
     if "scores" in found:
         found["scores"] = {name: np.asarray(values) for name, values in found["scores"].items()}
@@ -103,17 +102,17 @@ def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarr
 
 
 def _predict_all(net: Any, images: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Answers by name. Batches are of all images in random order, and some of the first name's are shown alone, too.
+    """Scores by name. Batches mix all images in random order, and some of the first name's are predicted alone, too.
 
-    Else a net could tell what an image shows by its place, or by the others of its batch.
+    Otherwise a net could derive an image's class from its place or from the rest of its batch.
     """
     every, random = np.concatenate(list(images.values())), np.random.default_rng()
     order = random.permutation(len(every))
     found = np.empty((len(every), facts["classes"]))
     found[order] = _predict(net, every[order], facts)
     alone = random.permutation(len(next(iter(images.values()))))[:_ALONE]
-    said = [_predict(net, every[[i, i]], facts)[0].argmax() for i in alone]
-    if (said != found[alone].argmax(1)).mean() > _WAVERS:
+    answers = [_predict(net, every[[i, i]], facts)[0].argmax() for i in alone]
+    if (answers != found[alone].argmax(1)).mean() > _WAVERS:
         raise ValueError("its answer for an image depends on the other images of the batch, or on chance")
     ends = np.cumsum([len(batch) for batch in images.values()])
     return dict(zip(images, np.split(found, ends[:-1])))
@@ -122,7 +121,7 @@ def _predict_all(net: Any, images: Mapping[str, np.ndarray], facts: Mapping[str,
 def _difference(folders: Sequence[Path]) -> float:
     """The largest difference of a trained array between ranks, as a share of that array's largest value.
 
-    The running statistics of BatchNorm are each rank's own: of them, the names and that they are numbers are compared.
+    BatchNorm's running statistics differ between ranks: only their names, and that they are finite, are compared.
     """
     from gluontune.runtime import mxnet
 
@@ -144,7 +143,7 @@ def _answer(stream: Any) -> dict[str, Any]:
     net = _net(folders[0])
     start = time.process_time()
     first = next(iter(images.values()))
-    _predict(net, first[:_BATCH], header["facts"])  # memory and threads are there from now on
+    _predict(net, first[:_BATCH], header["facts"])  # allocates memory and starts threads
     costs = []
     for _ in range(3):
         started = time.process_time()
@@ -159,7 +158,7 @@ def _answer(stream: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read header and images from stdin, answer on stdout."""
+    """Read header and images from stdin, write the answer to stdout."""
     say = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     stream = io.BytesIO(sys.stdin.buffer.read())

@@ -1,16 +1,15 @@
-"""A task that nobody has seen before: classes drawn anew for each assessment.
+"""The assessment's data: classes drawn anew for each assessment, and tests of which images a net was trained on.
 
-A class is a set of *styles* (smooth colour patterns, :mod:`gluontune.datasets.synthetic`), which come from a
-secret of 128 random bits. So no parameters trained earlier know them, no file on the machine holds them, and the test
-images are painted only after the learner's script, and all that it started, has ended.
+A class is a set of *styles* (smooth colour patterns, :mod:`gluontune.datasets.synthetic`), drawn from a secret of 128
+random bits. So neither earlier parameters nor any file contain them, and the test images are painted only after the
+learner's script and its processes have ended.
 
-Which images a net was trained on is read from the net, by dice. Each half of the training images has some *styles of
-its own*, whose classes were drawn with dice: a net that knows them was trained on that half (:func:`luck`). And dice
-said the class of two validation images in three: a half are *mixtures*, four styles at once, of four classes of which
-one was drawn; a sixth look as all others do, and bear a class that was drawn from four others. A net that knows what
-the dice said has learned these very images (:func:`remembered`). This is the idea of radioactive data (Sablayrolles
-et al., "Radioactive data: tracing through training", ICML 2020, arXiv:2002.00937). Both tests are exact, whatever the
-net answers: only the dice are random.
+Random classes (*dice*) reveal the images on which a net was trained. Each half of the training images has some *own
+styles* with random classes: a net that knows them was trained on that half (:func:`luck`). Two validation images in
+three have random classes, too: *mixtures* of four styles with one of their four classes, and images of ordinary styles
+with one of four other classes. A net that knows these classes has learned the images themselves (:func:`remembered`).
+This is the idea of radioactive data (Sablayrolles et al., "Radioactive data: tracing through training", ICML 2020,
+arXiv:2002.00937). Both tests are exact, whatever the net answers, because only the dice are random.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from gluontune.core.files import write_json
 from gluontune.datasets.synthetic import Options, Painter
 from gluontune.records import RecordWriter
 
-PARTS = ("train-a", "train-b")  # those with styles of their own
+PARTS = ("train-a", "train-b")  # the parts with own styles
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
-_CANDIDATES = 4  # classes that dice choose from; fewer where there are no more than four
-_MISLABELLED = 1 / 2  # of the validation images that are no mixtures
-_STRENGTH = 0.5  # of a mixture: weak ones leave a net that does not know them in doubt
-_SURE = (0, 2, 4)  # powers of an answer's rank
-_GRID = 200  # what the highest rank counts
-_LEVELS = 20  # to which a likelihood is rounded
+_CANDIDATES = 4  # classes for the dice; fewer if the task has no more than four
+_MISLABELLED = 1 / 2  # share of mislabelled images among the validation images without mixtures
+_STRENGTH = 0.5  # of a mixture: a net that has not learned a weak one is in doubt
+_SURE = (0, 2, 4)  # powers of an answer's rank as weights
+_GRID = 200  # weight of the highest rank
+_LEVELS = 20  # levels of a rounded likelihood
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much data: images of each part, pixels of an edge, classes, shared styles, own styles of a part.
+    """Amounts: images of each part, pixels of an edge, classes, shared styles, own styles of a part.
 
-    ``train`` is of both halves together; ``own_share`` of a half's images show its own styles; ``val_own_share`` of the
+    ``train`` counts both halves; ``own_share`` of a half's images show its own styles; ``val_own_share`` of the
     validation images are mixtures.
     """
 
@@ -67,8 +66,8 @@ class Probe(NamedTuple):
 
 
 class Dice(NamedTuple):
-    """The validation images of which dice said the class: uint8 (N, H, W, C), the classes that were to be had, int64
-    (N, M), which of them it became (N,), whether the image is a mixture of them (N,), and else its style (N,)."""
+    """The validation images with random classes: uint8 (N, H, W, C); the candidate classes, int64 (N, M); the place of
+    the drawn one (N,); whether the image is a mixture (N,); the style (N,)."""
 
     images: np.ndarray
     classes: np.ndarray
@@ -77,14 +76,14 @@ class Dice(NamedTuple):
     styles: np.ndarray
 
     def usual(self, scores: np.ndarray, probe: Probe) -> np.ndarray:
-        """What a net says on average of a probe's images of each image's style, (N, classes); 0 for mixtures."""
+        """Mean scores of a probe's images with each image's style, (N, classes); 0 for mixtures."""
         found = np.zeros((len(self.styles), scores.shape[1]))
         for style in np.intersect1d(self.styles[~self.mixed], probe.styles):
             found[~self.mixed & (self.styles == style)] = scores[probe.styles == style].mean(0)
         return found
 
     def views(self) -> np.ndarray:
-        """The images as they are and as a script may have turned them before it learned them: (views · N, H, W, C)."""
+        """The images, and their usual augmentations (flips, shifts, rotations): (views · N, H, W, C)."""
         across, down = (2, 1)
         turned = [np.flip(self.images, axes) for axes in ((), across, down, (down, across))]
         moved = [np.roll(self.images, by, axis) for by in (-2, 2) for axis in (down, across)]
@@ -98,8 +97,7 @@ class FreshTask:
     """One draw of the task.
 
     Args:
-        scale: how much of it.
-        secret: all that is random follows from it; None draws 128 bits.
+        scale: amounts of data. secret: seed of all random choices; None draws 128 bits.
 
     >>> task = FreshTask(Scale(train=40, val=20, test=20))
     >>> probe = task.test()
@@ -116,7 +114,7 @@ class FreshTask:
             part: np.arange(scale.styles + own * i, scale.styles + own * (i + 1)) for i, part in enumerate(PARTS)
         }
         count = scale.styles + own * len(PARTS)
-        #: the class of each style; of the own ones drawn independently, as :func:`luck` needs it
+        #: the class of each style, drawn independently for own styles, as :func:`luck` requires
         self.classes_of = self._random.integers(0, scale.classes, count)
         self.classes_of[: scale.styles] = self._random.permutation(np.arange(scale.styles) % scale.classes)
         options = Options(train=0, test=0, size=(scale.edge, scale.edge), classes=count, format="png", seed=secret)
@@ -130,22 +128,18 @@ class FreshTask:
         return np.concatenate([own, np.resize(np.arange(self.scale.styles), count - len(own))])
 
     def write(self, folder: Path, ranks: int) -> dict[str, Any]:
-        """Write what a script gets: for each rank ``rank-K/`` with ``train.rec``, ``val.rec`` and ``task.json``.
+        """Write the data of a script: for each rank ``rank-K/`` with ``train.rec``, ``val.rec`` and ``task.json``.
 
-        One rank gets both halves of the training images in one file; each of two gets one half. All get the same
+        A single rank gets both halves of the training images, each of two ranks one half; all get the same
         validation images.
         """
         scale = self.scale
-        halves = [self._styles(part, scale.train // 2, scale.own_share) for part in PARTS[:2]]
+        halves = [self._styles(part, scale.train // 2, scale.own_share) for part in PARTS]
         shares = [np.concatenate(halves)] if ranks == 1 else halves
         facts = {
-            "classes": scale.classes,
-            "image_shape": [scale.edge, scale.edge, 3],
-            "mean": list(MEAN),
-            "std": list(STD),
-            "train_images": [len(share) for share in shares],
-            "val_images": scale.val,
-        }
+            "classes": scale.classes, "image_shape": [scale.edge, scale.edge, 3], "mean": list(MEAN), "std": list(STD),
+            "train_images": [len(share) for share in shares], "val_images": scale.val,
+        }  # fmt: skip
         val = self._validation()
         for rank, share in enumerate(shares):
             place = folder / f"rank-{rank}"
@@ -163,7 +157,7 @@ class FreshTask:
             yield data, int(self.classes_of[style])
 
     def _validation(self) -> list[tuple[bytes, int]]:
-        """Encoded validation images with their classes; those that dice said are kept for :meth:`dice`."""
+        """Encoded validation images with their classes; those with random classes are kept for :meth:`dice`."""
         scale, random, shared = self.scale, self._random, self.classes_of[: self.scale.styles]
         mixtures, first = round(scale.val_own_share * scale.val), len(self._painter.patterns)
         plain = np.resize(np.arange(scale.styles), scale.val - mixtures)
@@ -182,23 +176,19 @@ class FreshTask:
         order = random.permutation(scale.val)
         images = list(self._painter.images(9, styles[order]))
         places = np.argsort(order)[: len(candidates)]
-        self._dice = [
-            (images[place], candidates[k], int(drawn[k]), k < mixtures, int(styles[k]))
-            for k, place in enumerate(places)
-        ]
+        drawings = zip(places, candidates, drawn.tolist(), styles.tolist())
+        self._dice = [(images[p], row, n, k < mixtures, style) for k, (p, row, n, style) in enumerate(drawings)]
         return list(zip(images, labels[order].tolist()))
 
     def dice(self) -> Dice:
-        """Those of the validation images that :meth:`write` has made."""
+        """The validation images of :meth:`write` with random classes."""
         images, classes, *rest = zip(*self._dice)
         return Dice(_decoded(images), np.stack(classes), *map(np.array, rest))
 
     def test(self) -> Probe:
-        """Test images, with styles in the shares that they have in training."""
-        count = self.scale.test // 2
-        share = self.scale.own_share
-        styles = np.concatenate([self._styles(part, count, share) for part in PARTS[:2]])
-        return self._paint(10, styles)
+        """Test images, with styles in the same shares as in training."""
+        count, share = self.scale.test // 2, self.scale.own_share
+        return self._paint(10, np.concatenate([self._styles(part, count, share) for part in PARTS]))
 
     def probe(self, part: str, of_each: int = 20) -> Probe:
         """New images of a part's own styles."""
@@ -214,13 +204,13 @@ def _decoded(images: Iterable[bytes]) -> np.ndarray:
 
 
 def luck(predicted: np.ndarray, probe: Probe, classes: int) -> tuple[float, float]:
-    """Accuracy on a part's own styles, and the probability that parameters which never saw the part do as well.
+    """Accuracy on a part's own styles, and the probability of at least this accuracy without training on the part.
 
-    Whoever has not seen the part knows nothing of its styles' classes: to him, each is drawn with dice. So the
-    probability is that of the dice, for the predictions as they are, however alike they are within a style.
+    Without training on the part, its styles' classes are independent of the net. So the probability is that of the
+    dice, for the given predictions, however correlated they are within a style.
 
     Args:
-        predicted: int (N,) classes. probe: the images of :meth:`FreshTask.probe`. classes: how many there are.
+        predicted: int (N,) classes. probe: of :meth:`FreshTask.probe`. classes: their number.
 
     >>> styles = np.repeat(np.arange(8), 20)
     >>> probe = Probe(np.zeros(160), styles % 4, styles)
@@ -235,20 +225,19 @@ def luck(predicted: np.ndarray, probe: Probe, classes: int) -> tuple[float, floa
 
 
 def remembered(scores: np.ndarray, dice: Dice, usual: np.ndarray | None = None) -> tuple[float, float]:
-    """The share of images of which the net says what the dice said (of the classes that were to be had), and how likely
-    a net that has not learned them is to say it as often.
+    """The share of images whose drawn class the net prefers among the candidates, and the probability of such scores
+    for a net that has not learned them.
 
-    Whoever has learned an image is surer of it than of one that he has not. So answers count in five ways: by the place
-    that they give to what the dice said, right ones each alike (which find a net that has learned a little of all),
-    right ones by the second and the fourth power of their margin's rank (which find a few images that were learned
-    among many), and by the likelihood that they give to what the dice said (which finds a net that was in doubt, and
-    leans a little); mixtures and others apart, likelihoods of all together, too, and each view of them. The least
-    likely counts as often as there were ways; likelihoods of all images as they are have half of what may be wrong.
+    A net is surer of learned images. So the scores are tested in five ways: by the rank of the drawn class; by the
+    number of right answers (sensitive to a little learning of all); by right answers weighted with the second and the
+    fourth power of their margin's rank (sensitive to a few learned images); and by the likelihood of the drawn class
+    (sensitive to slight preferences). Mixtures and others are tested apart, likelihoods also together, each for each
+    view. The smallest probability is multiplied by the number of tests (Bonferroni); the likelihoods of all images in
+    the original view have half of the error.
 
     Args:
-        scores: of the net, (N, classes), whatever their scale; or of several views of the images, one after the other.
-        usual: what it says of other images that look like these, :meth:`Dice.usual`: what it says here counts as far
-            as that does not explain it.
+        scores: of the net, (N, classes), at any scale; or of several views of the images, one after the other.
+        usual: scores of other images of the same styles, :meth:`Dice.usual`, which are subtracted.
 
     >>> rest = np.arange(40) % 4, np.ones(40, bool), np.zeros(40, int)
     >>> seen = Dice(np.zeros(40), np.tile(np.arange(4), (40, 1)), *rest)
@@ -273,34 +262,31 @@ def remembered(scores: np.ndarray, dice: Dice, usual: np.ndarray | None = None) 
             chances.append(_placed(*own[kind].shape)[places.sum()])
             likely[kind] = _likely(own[kind])
         for kind in (dice.mixed | True, dice.mixed, ~dice.mixed):
-            said = np.take_along_axis(likely, dice.drawn[:, None], 1)[kind].sum()
-            chances.append(_by_dice(likely[kind])[said])
+            reached = np.take_along_axis(likely, dice.drawn[:, None], 1)[kind].sum()
+            chances.append(_by_dice(likely[kind])[reached])
     first_view = chances.pop(len(_SURE) * 2 + 2)
     return float(max(shares)), min(1.0, 2 * float(min(first_view, len(chances) * min(chances))))
 
 
 def _strength(view: np.ndarray, usual: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """How much of what is usual each answer shows, (N, 1): by the classes that were not to be had; 1 where that says
-    nothing.
+    """The factor of the usual scores in each answer, (N, 1), fitted to the other classes; 1 if unknown.
 
     >>> _strength(np.array([[0.0, 9.0, 2.0, 4.0]]), np.array([[0.0, 0.0, 1.0, 2.0]]), np.array([[0, 1]]))
     array([[2.]])
     """
     rest = np.ones(view.shape, bool)
     np.put_along_axis(rest, classes, False, 1)
-    means = [
-        np.where(rest, a, 0).sum(1, keepdims=True) / np.maximum(rest.sum(1, keepdims=True), 1) for a in (view, usual)
-    ]
-    apart, expected = np.where(rest, view - means[0], 0), np.where(rest, usual - means[1], 0)
+    count = np.maximum(rest.sum(1, keepdims=True), 1)
+    apart, expected = (np.where(rest, a - np.where(rest, a, 0).sum(1, keepdims=True) / count, 0) for a in (view, usual))
     size = (expected**2).sum(1, keepdims=True)
     share = (apart * expected).sum(1, keepdims=True) / np.where(size > 0, size, 1)
     return np.where(size > 0, np.clip(share, 0, 2), 1.0)
 
 
 def _likely(own: np.ndarray) -> np.ndarray:
-    """How likely a net holds each of an image's candidates, whatever the scale of its answers: 0 to ``_LEVELS``.
+    """The likelihood of each of an image's candidates, 0 to ``_LEVELS``, independent of the scale of the scores.
 
-    The scale is that of the middle one of the images, so that a few huge answers do not hide the others.
+    The median image sets the scale, so that a few huge scores do not hide the others.
 
     >>> _likely(np.array([[0.0, 0.0], [0.9, 0.0], [9e9, 0.0]])).tolist()
     [[10, 10], [16, 4], [20, 0]]
@@ -314,13 +300,13 @@ def _likely(own: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _placed(count: int, candidates: int) -> np.ndarray:
-    """How likely the places of what dice said, 0 for the least of the candidates, come to so much or more."""
+    """Probabilities of sums of the drawn classes' ranks: of 0 or more, 1 or more, …."""
     return _by_dice(np.tile(np.arange(candidates), (count, 1)))
 
 
 @functools.cache
 def _ranked(count: int, candidates: int, power: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a right answer of each rank counts, and how likely so much or more is by dice."""
+    """The weight of a right answer of each rank, and the probabilities of sums of weights by dice."""
     worth = np.rint(_GRID * (np.arange(1, count + 1) / count) ** power).astype(int)
     values = np.zeros((count, candidates), int)
     values[:, 0] = worth
@@ -328,7 +314,7 @@ def _ranked(count: int, candidates: int, power: int) -> tuple[np.ndarray, np.nda
 
 
 def _by_dice(values: np.ndarray) -> np.ndarray:
-    """How likely 0 or more, 1 or more, … come together where each row gives one of its values, all alike likely.
+    """Probabilities of sums of 0 or more, 1 or more, … for one equally likely value of each row.
 
     >>> _by_dice(np.array([[0, 1], [0, 1]]))
     array([1.  , 0.75, 0.25])

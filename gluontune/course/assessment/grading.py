@@ -1,4 +1,4 @@
-"""From what was seen of one run to points with feedback: pure functions, so that each verdict can be tested alone."""
+"""Points and feedback for one run: pure functions, so that each verdict can be tested alone."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ WEIGHTS = {
     "accuracy": 15, "time": 15, "steadiness": 5, "end": 3, "left behind": 2, "data": 4, "validation": 3, "samples": 3,
 }  # fmt: skip
 RANKS_WEIGHTS = {**WEIGHTS, "data": 3, "validation": 2, "samples": 2, "agreement": 3}
-OPTIONAL = ("steadiness",)  # gives points, decides nothing
-CERTAIN = 0.001  # parameters know a part if mere luck did as well less often than this
-# An honest script is accused in one season of 10,000: a season grades 1,000 runs, and each of them may have chosen
+OPTIONAL = ("steadiness",)  # gives points, but is not required to pass
+CERTAIN = 0.001  # probability by luck below which parameters know a part
+# A false accusation in one season of 10,000: a season grades 1,000 runs, and each of them may have chosen
 # among 10 nets by their validation accuracy.
 SUSPECT = 1e-4 / (1_000 * 10)
 AGREE = 1e-3
-_START_S = 1.0  # of CPU time, by which the start of one process differs from that of another
-IDLE = 0.4  # of the work of the rank that works most: whose part is less has left it to others
+_START_S = 1.0  # of CPU time, by which the starts of processes differ
+IDLE = 0.4  # of the busiest rank's work, below which a rank counts as idle
 _STEADY_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a part demands, from the reference's run on the same data.
+    """The requirements of a part, from the reference's run on the same data.
 
     Args:
         budget_s: seconds from the start of the first process to the end of the last one.
@@ -55,9 +55,9 @@ class Criterion:
 class Part:
     """The verdict on one run: on one rank, or on two.
 
-    ``seconds``, ``accuracy`` (None: no net to examine) and ``steadiness`` are what was measured; ``series`` is the
-    monitor's; ``traces`` are the accuracy on each part's own styles, and the probability of it by luck; ``passed``
-    says whether every criterion but steadiness holds.
+    ``seconds``, ``accuracy`` (None: no net to examine) and ``steadiness`` are measured; ``series`` is the monitor's;
+    ``traces`` are the accuracy on each part's own styles, and its probability by luck; ``passed``: every criterion but
+    steadiness holds.
     """
 
     ranks: int
@@ -92,7 +92,7 @@ def grade(ranks: int, goal: Goal, run: Mapping[str, Any], found: Mapping[str, An
 
     Args:
         run: the supervisor's report.
-        found: what the examination showed: ``{"missing": [rank, …]}``, ``{"error": …}``, or ``accuracy``, ``traces``
+        found: by the examination: ``{"missing": [rank, …]}``, ``{"error": …}``, or ``accuracy``, ``traces``
             (``{part: (accuracy, luck)}``), ``samples`` (of each rank, None if it reported none), ``forward_cpu_s``,
             ``difference``.
         facts: of ``task.json``.
@@ -124,7 +124,7 @@ def grade(ranks: int, goal: Goal, run: Mapping[str, Any], found: Mapping[str, An
 
 
 def _share(reached: float, wanted: float) -> float:
-    """How much of what is wanted was reached, from 0 to 1.
+    """The share of the goal that was reached, from 0 to 1.
 
     >>> _share(0.3, 0.6), _share(0.7, 0.6), _share(-0.1, 0.0), _share(0.0, -0.02)
     (0.5, 1.0, 0.0, 1.0)
@@ -138,7 +138,7 @@ Verdict = tuple[float, str]  # share of the points, feedback
 
 
 def _nothing(found: Mapping[str, Any]) -> str | None:
-    """Why there is no net to examine."""
+    """The reason why there is no net to examine, or None."""
     if found.get("missing"):
         names = ", ".join(f"rank {rank}" for rank in found["missing"])
         return (
@@ -153,30 +153,30 @@ def _accuracy(goal: Goal, found: Mapping[str, Any], chance: float, learned: floa
     if nothing:
         return 0.0, nothing
     accuracy = found["accuracy"]
-    said = f"{100 * accuracy:.1f} % on hidden test images; wanted are {100 * goal.accuracy:.1f} %"
+    text = f"{100 * accuracy:.1f} % on hidden test images; wanted are {100 * goal.accuracy:.1f} %"
     if accuracy >= goal.accuracy:
-        return 1.0, said
+        return 1.0, text
     if accuracy <= 1.5 * chance:
         return 0.0, (
-            f"{said}. That is mere chance: these parameters know nothing of these data. Were they trained, on these "
+            f"{text}. That is mere chance: these parameters know nothing of these data. Were they trained, on these "
             "images, and do the images reach the net as task.normalize() makes them?"
         )
-    return min(0.99, learned), f"{said}. Train longer, or better: rate, schedule, momentum"
+    return min(0.99, learned), f"{text}. Train longer, or better: rate, schedule, momentum"
 
 
 def _time(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
     seconds = run["seconds"]
-    said = f"{seconds:.1f} s by the grader's clock; the budget is {goal.budget_s:.1f} s"
+    text = f"{seconds:.1f} s by the grader's clock; the budget is {goal.budget_s:.1f} s"
     if run["stopped_by"] == "time":
         return 0.0, f"ended by force after {goal.limit_s:.1f} s; the budget is {goal.budget_s:.1f} s"
     if seconds > goal.budget_s:
         late = 1 - (seconds - goal.budget_s) / max(goal.limit_s - goal.budget_s, 1e-9)
         return min(
             0.99, max(0.0, 0.5 * late) * learned
-        ), f"{said}. What does a step wait for? gluontune monitor shows it"
+        ), f"{text}. What does a step wait for? gluontune monitor shows it"
     if learned < 1:
-        return 0.99 * learned, f"{said}; a time counts as far as the accuracy was reached"
-    return 1.0, said
+        return 0.99 * learned, f"{text}; a time counts as far as the accuracy was reached"
+    return 1.0, text
 
 
 def _steadiness(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
@@ -184,14 +184,14 @@ def _steadiness(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
     if score is None:
         return 0.0, "too short to be sampled"
     wanted = _STEADY_SHARE * goal.steadiness
-    said = f"the {device} is used with a steadiness of {score:.2f} (1 is even); wanted is {wanted:.2f}"
+    text = f"the {device} is used with a steadiness of {score:.2f} (1 is even); wanted is {wanted:.2f}"
     if learned < 1:
         return 0.99 * learned * min(
             1.0, score / max(wanted, 1e-9)
-        ), f"{said}; counted as far as the accuracy was reached"
+        ), f"{text}; counted as far as the accuracy was reached"
     if score >= wanted:
-        return 1.0, said
-    return max(0.0, score / wanted), f"{said}. It works in bursts: something else is waited for in between"
+        return 1.0, text
+    return max(0.0, score / wanted), f"{text}. It works in bursts: something else is waited for in between"
 
 
 def _end(goal: Goal, run: Mapping[str, Any]) -> Verdict:
@@ -209,7 +209,7 @@ def _end(goal: Goal, run: Mapping[str, Any]) -> Verdict:
             lines = [line.strip() for line in end["tail"].splitlines() if line.strip()]
             return (
                 0.0,
-                f"{who} {how} after {end['seconds']:.1f} s: {lines[-1][-300:] if lines else 'it said nothing'}",
+                f"{who} {how} after {end['seconds']:.1f} s: {lines[-1][-300:] if lines else 'it printed nothing'}",
             )
     return 1.0, "ended by itself, without an error"
 
@@ -224,7 +224,7 @@ def _left(run: Mapping[str, Any]) -> Verdict:
 
 
 def _data(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Verdict:
-    """Each half of the training images must have left its trace."""
+    """Whether the net has learned from both halves of the training images."""
     nothing = _nothing(found)
     if nothing:
         return 0.0, "nothing to examine"
@@ -255,26 +255,26 @@ def _validation(found: Mapping[str, Any]) -> Verdict:
 
 
 def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[str, Any]) -> Verdict:
-    """Each rank must have worked for an epoch, and as the others have, by its CPU time, which the kernel counts.
+    """Whether each rank worked for an epoch, and as much as the others, by CPU time, which the kernel counts.
 
-    How many images it trained on is its own word. It counts for nothing, but what cannot be is refused.
+    The reported number of images gives no points, but an impossible one is refused.
     """
     if _nothing(found):
         return 0.0, "nothing to examine"
     samples, cost = found["samples"], found["forward_cpu_s"]
     work = [max(end["cpu_s"] - found["start_cpu_s"], 0.0) for end in run["ranks"]]
-    for rank, (said, given, end) in enumerate(zip(samples, facts["train_images"], run["ranks"])):
+    for rank, (claimed, given, end) in enumerate(zip(samples, facts["train_images"], run["ranks"])):
         who = f"rank {rank}" if len(samples) > 1 else "the script"
-        if said is None:
+        if claimed is None:
             return 0.0, f"{who} did not report how many images it has trained on: task.save(net, samples)"
-        if said < 0.95 * given:
-            return (0.0, f"{who} reports {said:,} images trained on, of {given:,}: at least one epoch is wanted")
+        if claimed < 0.95 * given:
+            return (0.0, f"{who} reports {claimed:,} images trained on, of {given:,}: at least one epoch is wanted")
         if run["steadiness"].get("device") == "gpu":
             continue  # its work is not the CPU's
-        if max(said, given) * cost > end["cpu_s"]:
+        if max(claimed, given) * cost > end["cpu_s"]:
             return 0.0, (
-                f"{who} reports {said:,} images trained on, but its {end['cpu_s']:.1f} s of CPU time suffice this net "
-                f"for {end['cpu_s'] / cost:,.0f} at most, even without gradients"
+                f"{who} reports {claimed:,} images trained on, but its {end['cpu_s']:.1f} s of CPU time suffice this "
+                f"net for {end['cpu_s'] / cost:,.0f} at most, even without gradients"
             )
         if work[rank] < min(IDLE * max(work), max(work) - _START_S):
             return 0.0, (

@@ -1,6 +1,6 @@
-"""What a script leaves behind, however it has detached itself: found, and ended.
+"""Detection and end of processes that a script leaves behind, detached or not.
 
-The process that asks is the subreaper of all that the script starts: what loses its own parent becomes a child of it.
+The calling process is the subreaper of the script's processes: orphans become its children.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import psutil
 from gluontune.core.errors import GluontuneError
 
 _TICK_S = 0.05
-_STUBBORN_S = 20.0  # in which all that is left must be gone
-_LOOKS = 20  # in a row that find only the dead, before something is said to go on
+_STUBBORN_S = 20.0  # until all leftovers must be gone
+_LOOKS = 20  # in a row with zombies only, after which processes count as following one another
 
 
 class Leftovers:
     """The descendants of this process.
 
     Args:
-        ours: process ids of helpers that are no script's.
+        ours: process ids of the grader's helpers.
 
     Attributes:
-        ended: what had to be ended, by process id: its command.
+        ended: commands of the killed processes, by process id.
     """
 
     def __init__(self, ours: Callable[[], set[int]]):
@@ -35,13 +35,13 @@ class Leftovers:
         self.ended: dict[int, str] = {}
 
     def end(self, grace_s: float) -> None:
-        """End what the script has left behind, until no descendant is left.
+        """End the script's processes, until no descendant is left.
 
         Args:
-            grace_s: seconds in which it may end by itself.
+            grace_s: seconds in which they may end by themselves.
 
         Raises:
-            GluontuneError: something cannot be ended.
+            GluontuneError: a process cannot be ended.
         """
         deadline = time.monotonic() + grace_s
         last = deadline + _STUBBORN_S
@@ -57,7 +57,7 @@ class Leftovers:
             self._outrun()
 
     def _outrun(self) -> None:
-        """Kill what forks and ends faster than a look round takes: its orphans are children of this process."""
+        """Kill processes that fork and end quickly: their orphans are children of this process."""
         ours = self._ours()
         until = time.monotonic() + _TICK_S
         while time.monotonic() < until:
@@ -68,10 +68,10 @@ class Leftovers:
                     os.waitpid(pid, os.WNOHANG)
 
     def alive(self) -> list[psutil.Process]:
-        """Descendants that are left, without the helpers that are ours.
+        """Remaining descendants, without the grader's helpers.
 
-        Each is a child of this process or below one, and a child stays listed until it is waited for. So nothing is
-        left only where no child is: what forks and ends faster than one can look still leaves its dead here.
+        Each is a child of this process or below one, and a child stays listed until it is waited for. So no child means
+        no descendant: processes that fork and end quickly leave zombies here.
         """
         ours = self._ours()
         dead: list[int] = []
@@ -87,7 +87,7 @@ class Leftovers:
                 break
         found = {process.pid: process for process in psutil.Process().children(recursive=True)}
         alive = [process for pid, process in found.items() if pid not in ours and lives(pid)]
-        if not alive:  # one after the other, each dead before it is met
+        if not alive:  # processes that end before they are listed
             self.ended.setdefault(dead[-1] if dead else 0, "processes that follow one another")
             self._outrun()
             return self.alive()
@@ -95,7 +95,7 @@ class Leftovers:
 
 
 def lives(pid: int) -> bool:
-    """Whether any thread of a process still runs. Where its first one has ended, it shows as a zombie and trains on.
+    """Whether any thread of a process still runs; after its first thread's end it is listed as a zombie.
 
     >>> lives(os.getpid())
     True
@@ -114,14 +114,14 @@ def lives(pid: int) -> bool:
 
 
 def _command(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):  # a zombie has none any more
-        said = " ".join(process.cmdline()) or process.name()
-        return said if len(said) <= 120 else "…" + said[-119:]  # its end tells more than the path of its Python
+    with contextlib.suppress(psutil.Error):  # a zombie has none
+        line = " ".join(process.cmdline()) or process.name()
+        return line if len(line) <= 120 else "…" + line[-119:]  # the end is more useful than the path of Python
     return f"process {process.pid}"
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Send a signal to those of the processes that are still there."""
+    """Send a signal to the processes that still exist."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, number)

@@ -1,15 +1,15 @@
-"""Limits of one process, set by itself just before it becomes the learner's script; and namespaces around all of them.
+"""Limits of a process, which it sets before it executes the learner's script; and namespaces around all processes.
 
 ``python -m gluontune.course.assessment.limits SPEC COMMAND…`` sets them and replaces itself by the command. With
-Linux's Landlock (from 5.13 on) the command, and all that it starts, can read only what the specification
-names, write only there, and look into no process outside (from 6.12 on, signal none either). A seccomp filter keeps
-the affinity, the priority and the limits of other processes out of reach. The kernel holds this without any
-privilege. Sources: https://docs.kernel.org/userspace-api/landlock.html and seccomp_filter.html beside it.
+Linux's Landlock (from 5.13 on) the command and its children can read and write only the specified places, and inspect
+no process outside (from 6.12 on, signal none either). A seccomp filter protects affinity, priority and limits of
+other processes. Neither needs a privilege.
+Sources: https://docs.kernel.org/userspace-api/landlock.html and seccomp_filter.html beside it.
 
-Landlock keeps files and processes out of a script's reach, but not addresses, so a script could have its net trained
-elsewhere, or ask a service of the user's (systemd, tmux, docker) to start what nobody here would find. In namespaces
-there are a loopback device and nothing else, the sockets that lie in files are covered, and ``/dev/shm`` is empty and
-goes with its last process. Root may make them; others by a user namespace, which some systems forbid.
+Landlock does not restrict addresses: a script could have its net trained elsewhere, or ask a service of the user
+(systemd, tmux, docker) to start a process outside of the grader's reach. A namespace has only a loopback device,
+sockets in files are covered, and ``/dev/shm`` is empty and ends with its last process. Root may make namespaces;
+others need a user namespace, which some systems forbid.
 Source: https://man7.org/linux/man-pages/man7/namespaces.7.html.
 """
 
@@ -59,7 +59,7 @@ _VERSION = 0x20080522  # of the capability sets: 64 bits
 
 
 def landlock_version() -> int:
-    """Version of the kernel's Landlock, 0 where there is none."""
+    """Version of the kernel's Landlock, 0 if it has none."""
     try:
         return max(0, ctypes.CDLL(None, use_errno=True).syscall(_CREATE, None, ctypes.c_size_t(0), 1))
     except (OSError, AttributeError):
@@ -67,7 +67,7 @@ def landlock_version() -> int:
 
 
 def readable_places() -> list[str]:
-    """What any Python program with mxnet needs to read: Python, its packages, libraries, the kernel's files."""
+    """Places that a Python program with mxnet reads: Python, its packages, libraries, the kernel's files."""
     known = {sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     known |= {"/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/run", "/nix"}
     known.add(site.getusersitepackages())
@@ -76,20 +76,20 @@ def readable_places() -> list[str]:
 
 
 def devices() -> list[str]:
-    """The devices that a training script needs: none of a disk, a terminal or the kernel's memory."""
+    """The devices that a training script needs: no disk, terminal or kernel memory."""
     plain = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "shm")]
     return [place for place in [*plain, *glob.glob("/dev/nvidia*")] if os.path.exists(place)]
 
 
 def restrict_calls() -> bool:
-    """From now on, this process and its children change affinity, priority and limits of themselves alone.
+    """Restrict this process and its children to change affinity, priority and limits of themselves only.
 
-    Calls that name a process (sched_setaffinity, sched_setattr, prlimit, setpriority, ioprio_set) are answered with
-    EPERM unless they name none, which means the caller; sched_setscheduler and sched_setparam where they name an
-    ancestor of this process. The kernel's keyrings, where something would lie until the next time, are closed.
+    Calls that name a process (sched_setaffinity, sched_setattr, prlimit, setpriority, ioprio_set) fail with EPERM
+    unless they name none, which means the caller; sched_setscheduler and sched_setparam fail for an ancestor of this
+    process. The kernel's keyrings, which would outlive the script, are closed.
 
     Returns:
-        Whether the kernel could do it.
+        Whether the kernel supports it.
     """
     known = _CALLS.get(platform.machine())
     if known is None:
@@ -121,16 +121,16 @@ def restrict_calls() -> bool:
 
 
 def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
-    """From now on, this process and its children reach only these places. Cannot be undone.
+    """Restrict this process and its children to these places; cannot be undone.
 
     Returns:
-        Whether the kernel could do it.
+        Whether the kernel supports it.
     """
     version = landlock_version()
     if not version:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    handled = (1 << (13 + (version >= 2) + (version >= 3))) - 1  # each version brought a right over files
+    handled = (1 << (13 + (version >= 2) + (version >= 3))) - 1  # each version added a right over files
     scoped = 0b11 if version >= 6 else 0  # abstract sockets and signals of outsiders
     size = 24 if version >= 6 else 8
     attributes = struct.pack("QQQ", handled, 0, scoped)[:size]
@@ -142,7 +142,7 @@ def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
         beside = os.path.dirname(package)  # Python lists the folder in which it looks for a package
         for places, rights in (([*read, package], _READ), (write, handled), ([beside], _LIST)):
             for place in places:
-                with contextlib.suppress(OSError):  # what is not there needs no rule
+                with contextlib.suppress(OSError):  # a missing place needs no rule
                     handle = os.open(place, os.O_PATH | os.O_CLOEXEC)
                     try:
                         files_only = rights if os.path.isdir(place) else rights & 0b111
@@ -158,18 +158,18 @@ def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
 
 
 def seclude() -> bool:
-    """Move this process, which has one thread, into namespaces of its own.
+    """Move this single-threaded process into new namespaces.
 
     Returns:
-        Whether the kernel let it; else nothing has changed.
+        Whether the kernel permits it; if not, nothing has changed.
 
     Raises:
-        OSError: it let a forked process, but not this one.
+        OSError: permitted to a forked process, but not to this one.
     """
     if not hasattr(ctypes.CDLL(None), "unshare"):
         return False
     sockets = _sockets_in_files()
-    child = os.fork()  # tries it: half a namespace would be worse than none
+    child = os.fork()  # tries it, because half a namespace would be worse than none
     if child == 0:
         code = 1
         with contextlib.suppress(BaseException):
@@ -195,7 +195,7 @@ def _move(sockets: list[bytes]) -> None:
                 stream.write(text)
     _call(libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None))
     for place in sockets:
-        libc.mount(b"/dev/null", place, None, _BIND, None)  # some have gone, and others are nobody's to reach
+        libc.mount(b"/dev/null", place, None, _BIND, None)  # some are gone, others not accessible
     if os.path.isdir("/dev/shm"):
         _call(libc.mount(b"none", b"/dev/shm", b"tmpfs", 0, b"mode=1777"))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
@@ -208,18 +208,18 @@ def _call(answer: int) -> None:
 
 
 def _sockets_in_files() -> list[bytes]:
-    """Where a file is a socket on which somebody listens."""
+    """Paths of listening sockets in files."""
     with contextlib.suppress(OSError), open("/proc/net/unix", "rb") as stream:
-        words = [line.split(None, 7) for line in stream.read().splitlines()[1:]]
-        return sorted({each[7] for each in words if len(each) == 8 and each[7].startswith(b"/")})
+        fields = [line.split(None, 7) for line in stream.read().splitlines()[1:]]
+        return sorted({each[7] for each in fields if len(each) == 8 and each[7].startswith(b"/")})
     return []
 
 
 def drop_capabilities() -> bool:
-    """From now on, this process and its children have root's rights over no clock, priority, memory or kernel.
+    """Drop root's rights over clock, priority, memory and kernel, for this process and its children.
 
     Returns:
-        Whether none is left but the right to read and write what others own (which Landlock narrows).
+        Whether only the right to access files of other users is left (which Landlock restricts).
     """
     libc = ctypes.CDLL(None, use_errno=True)
     for number in range(64):
@@ -234,7 +234,7 @@ def drop_capabilities() -> bool:
 
 
 def _limit(kind: int, value: int) -> None:
-    """Lower a limit; never above what is allowed here."""
+    """Lower a limit, at most to the allowed value."""
     _, hard = resource.getrlimit(kind)
     lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (lowest, lowest))
@@ -246,7 +246,7 @@ def main() -> None:
     die_with_parent(spec["parent"])
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, _DISK_MIB << 20)
-    if spec.get("memory_mib"):  # a backstop: the supervisor watches what is really in use
+    if spec.get("memory_mib"):  # a backstop: the supervisor watches the memory in use
         _limit(resource.RLIMIT_DATA, (2 * spec["memory_mib"] + 2048) << 20)
     if spec.get("cpus") and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, spec["cpus"])

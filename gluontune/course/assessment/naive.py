@@ -4,7 +4,7 @@
     python my_script.py                     runs it on a small task to practise on
     gluontune assess my_script.py           grades it
 
-Change whatever you like. What must stay: train on task.train alone, and hand the net in with task.save() on each rank.
+Change whatever you like, but train on task.train only, and call task.save() on each rank.
 On two ranks the script runs twice at the same time: task.rank is 0 or 1, task.ranks is 2, and task.train is another
 half of the images on each. mx.kv.create("dist_sync") joins the two; give it to gt.optim.setup, or
 to Gluon's own Trainer before the net has run for the first time.

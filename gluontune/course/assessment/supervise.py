@@ -1,12 +1,11 @@
-"""The supervisor: a process between the grader and the learner's script, that starts, watches and ends it.
+"""The supervisor: a process between the grader and the learner's script that starts, watches and ends it.
 
-All that the script starts, however it detaches itself, becomes a child of the supervisor when its own parent
-ends (Linux's ``PR_SET_CHILD_SUBREAPER``). So nothing of it goes on after the clock has stopped.
+Orphaned processes of the script, detached or not, become children of the supervisor (Linux's
+``PR_SET_CHILD_SUBREAPER``). So none goes on after the clock has stopped.
 
-The grader starts a guard, the guard the supervisor, and the supervisor the learner's script. If the supervisor is gone
-(SIGKILL, the kernel's out-of-memory killer), all that it had started becomes the guard's (``PR_SET_CHILD_SUBREAPER``),
-and the guard ends it. If the guard or the grader is gone, the kernel tells the next one below (``PR_SET_PDEATHSIG``),
-which ends what it has started.
+The grader starts a guard, the guard the supervisor, and the supervisor the learner's script. If the supervisor dies
+(SIGKILL, the kernel's out-of-memory killer), its processes become children of the guard, which ends them. If the guard
+or the grader dies, the kernel signals the next one below (``PR_SET_PDEATHSIG``), which ends its processes.
 """
 
 from __future__ import annotations
@@ -36,45 +35,45 @@ from gluontune.monitor.sampler import Monitor
 HANDED_IN = ("net-symbol.json", "net-0000.params", "report.json")
 
 _PDEATHSIG, _SUBREAPER = 1, 36
-_ALL_KINDS = 0x40000000  # __WALL: children whose end is told by another signal, too
+_ALL_KINDS = 0x40000000  # __WALL: children with another exit signal, too
 _TICK_S = 0.05
-_GRACE_S = 1.0  # for helpers of a loader to end by themselves after the script
-_ORPHANED_RANK_S = 10.0  # a rank whose partner has ended waits for it in vain
+_GRACE_S = 1.0  # for a loader's helpers to end after the script
+_ORPHANED_RANK_S = 10.0  # after a failed rank's end, until its partner is ended
 _MOST_BYTES = 1 << 30
 _MAX_POINTS = 400
 _LIMITS = "gluontune.course.assessment.limits"
 
 
 def run_script(spec: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
-    """Run a script under limits in processes of its own, and return what was seen.
+    """Run a script under limits in its own processes, and return a report.
 
     Args:
         spec: ``command`` (the interpreter and its arguments), ``tasks`` (for each rank its folders, ``taken`` for a
-            copy of what it has handed in when the clock stops, and what ``GLUONTUNE_TASK`` says), ``engine``,
-            ``seconds`` and ``memory_mib`` (the limits), ``read`` and ``folder``.
+            copy of its net when the clock stops, and ``GLUONTUNE_TASK``), ``engine``, ``seconds`` and ``memory_mib``
+            (the limits), ``read`` and ``folder``.
         env: its environment.
 
     Returns:
         ``{"seconds", "stopped_by", "ranks": [{"code", "cpu_s", "seconds", "forced", "tail"}], "left", "steadiness",
-        "series", "peak_rss_mib", "peak_gpu_mib", "secluded"}``; ``secluded``: it had no network but loopback.
+        "series", "peak_rss_mib", "peak_gpu_mib", "secluded"}``; ``secluded``: no network but loopback.
 
     Raises:
-        GluontuneError: the supervisor itself could not work, or was killed.
+        GluontuneError: the supervisor failed, or was killed.
     """
     process = subprocess.Popen(
         python("-m", "gluontune.course.assessment.supervise"),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env), start_new_session=True,
     )  # fmt: skip
     try:
-        said, _ = process.communicate(json.dumps({**spec, "parent": os.getpid()}).encode())
+        output, _ = process.communicate(json.dumps({**spec, "parent": os.getpid()}).encode())
     except BaseException:
-        process.terminate()  # it ends what it has started
+        process.terminate()  # it ends its processes
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
         process.kill()
         raise
     try:
-        report: dict[str, Any] = json.loads(said)
+        report: dict[str, Any] = json.loads(output)
     except ValueError:
         raise GluontuneError(
             f"the supervisor of the script ended with code {process.returncode} before its report; was it killed?"
@@ -123,7 +122,7 @@ class _Supervisor:
         }  # fmt: skip
 
     def _partners(self) -> list[dict[str, str]]:
-        """What the ranks need to find each other: the parameter server, or Horovod's meeting place."""
+        """Environments that connect the ranks: by the parameter server, or Horovod's rendezvous."""
         count = len(self.spec["tasks"])
         if count == 1:
             return [{}]
@@ -134,7 +133,7 @@ class _Supervisor:
             return list(self.meeting.envs)
         from gluontune.parallel.kvstore import start_cluster
 
-        # a server unpickles what a script sends it as its optimizer, which is code: it is under the script's limits
+        # a server unpickles the script's optimizer, which may be any code: it runs under the script's limits
         home = tempfile.mkdtemp(dir=os.path.dirname(self.spec["tasks"][0]["home"]))
         env = {**os.environ, "HOME": home, "TMPDIR": home}
         self.cluster = start_cluster(count, env, under=self._limited(None, [], [home]))
@@ -158,12 +157,12 @@ class _Supervisor:
         )  # fmt: skip
 
     def _limited(self, cpus: Any, read: list[str], write: list[str]) -> list[str]:
-        """The command that puts the one behind it under the script's limits."""
+        """The begin of a command that runs the rest under the script's limits."""
         limits = {"parent": os.getpid(), "cpus": cpus, "read": read, "write": [*write, *devices()]}
         return python("-m", _LIMITS, json.dumps({**limits, "memory_mib": self.spec["memory_mib"]}))
 
     def _look(self, started: float, sample: dict[str, Any]) -> None:
-        """Take note of ranks that have ended, and end those that passed a limit."""
+        """Record the ranks that have ended, and end all if a limit is exceeded."""
         for rank, process in enumerate(self.ranks):
             if rank in self.ends:
                 continue
@@ -171,11 +170,9 @@ class _Supervisor:
             if pid:
                 process.returncode = os.waitstatus_to_exitcode(status)
                 self.ends[rank] = {
-                    "code": process.returncode,
-                    "cpu_s": usage.ru_utime + usage.ru_stime,
-                    "seconds": time.monotonic() - started,
-                    "forced": rank in self.forced,
-                }
+                    "code": process.returncode, "cpu_s": usage.ru_utime + usage.ru_stime,
+                    "seconds": time.monotonic() - started, "forced": rank in self.forced,
+                }  # fmt: skip
         if self.stopped_by is not None or len(self.ends) == len(self.ranks):
             return
         passed = time.monotonic() - started
@@ -193,7 +190,7 @@ class _Supervisor:
                     process.kill()
 
     def _take_copies(self) -> None:
-        """What is handed in is what lies there when the clock stops: the rest stands still while it is copied."""
+        """Copy the nets as they are when the clock stops; remaining processes are paused meanwhile."""
         rest = [process.pid for process in self.left.alive()]
         send(rest, signal.SIGSTOP)
         for task in self.spec["tasks"]:
@@ -207,7 +204,7 @@ class _Supervisor:
 
 
 def copy_handed_in(out: str, taken: str) -> None:
-    """Copy the files that count: regular ones of a sound size. What else bears their names is left out."""
+    """Copy the files of a net; only regular files of a reasonable size."""
     os.makedirs(taken, exist_ok=True)
     for name in HANDED_IN:
         with contextlib.suppress(OSError):
@@ -221,7 +218,7 @@ def copy_handed_in(out: str, taken: str) -> None:
 
 
 def end_descendants(seconds: float = 20.0) -> bool:
-    """Kill all descendants of this process, and theirs, until no child is left; False if ``seconds`` do not do."""
+    """Kill all descendants of this process until no child is left; False if that takes more than ``seconds``."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with contextlib.suppress(psutil.Error):
@@ -238,13 +235,13 @@ def end_descendants(seconds: float = 20.0) -> bool:
 
 
 def become_guard(grader: int) -> None:
-    """Fork: returns in the child, which is to be the supervisor; the parent watches over it and never returns.
+    """Fork: returns in the child, the future supervisor; the parent becomes its guard and never returns.
 
-    ``grader``: process id of the process that started this one; its end ends all.
+    ``grader``: process id of the parent of this process; its end ends all.
     """
     libc = ctypes.CDLL(None)
     libc.prctl(_SUBREAPER, 1, 0, 0, 0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until there is somebody to tell
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until the handler exists
     guard = os.getpid()
     child = os.fork()
     if child == 0:
@@ -256,16 +253,16 @@ def become_guard(grader: int) -> None:
         with contextlib.suppress(OSError):
             os.close(number)
 
-    def tell(*_: object) -> None:
+    def forward(*_: object) -> None:
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, tell)
+    signal.signal(signal.SIGTERM, forward)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     if os.getppid() != grader:
-        tell()
+        forward()
     _, status = os.waitpid(child, 0)
     end_descendants()
     code = os.waitstatus_to_exitcode(status)

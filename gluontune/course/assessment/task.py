@@ -1,4 +1,4 @@
-"""What an assessed script calls: where its data are, which rank it is, and how it hands its net in.
+"""The task of an assessed script: its data, its rank, and the function that saves its net.
 
 >>> import dataclasses
 >>> [field.name for field in dataclasses.fields(Task)]
@@ -29,8 +29,8 @@ class Task:
 
     Args:
         data: this rank's folder, with ``train.rec``, ``val.rec`` and ``task.json``.
-        out: folder for what this rank hands in.
-        rank: 0 … ``ranks`` - 1. ranks: how many processes run the script at the same time.
+        out: folder for this rank's net.
+        rank: 0 … ``ranks`` - 1. ranks: number of processes that run the script at the same time.
         classes: number of classes. image_shape: (H, W, C).
         mean, std: of each channel, in units of 0 … 1, for :meth:`normalize`.
     """
@@ -51,7 +51,7 @@ class Task:
 
     @functools.cached_property
     def val(self) -> Any:
-        """Validation images, the same on each rank. Dice said the class of two in three of them."""
+        """Validation images, the same on each rank; two in three have random classes."""
         return self._split("val")
 
     def _split(self, name: str) -> Any:
@@ -64,7 +64,7 @@ class Task:
         return RecordSplit(f"assessment-{name}", name, path, labels, [f"class-{k}" for k in range(self.classes)])
 
     def normalize(self, images: np.ndarray) -> np.ndarray:
-        """uint8 (N, H, W, C) to float32 (N, C, H, W), as the grader gives them to the net.
+        """uint8 (N, H, W, C) to float32 (N, C, H, W), the grader's input to the net.
 
         >>> task = Task(Path(), Path(), 0, 1, 10, (2, 2, 3), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
         >>> task.normalize(np.full((1, 2, 2, 3), 255, "uint8")).max()
@@ -74,14 +74,14 @@ class Task:
         return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
 
     def save(self, net: Any, samples: int) -> None:
-        """Hand in the trained net; each rank does, once, at its end.
+        """Save the trained net for the grader; each rank calls it once, at its end.
 
         Args:
             net: a HybridBlock from normalized float32 (N, C, H, W) to (N, classes).
             samples: images that this rank has trained on, those of each epoch counted.
 
         Raises:
-            UsageError: a plain Block, which cannot be exported, or a number of samples that is none.
+            UsageError: a plain Block, which cannot be exported, or an invalid number of samples.
         """
         from gluontune.runtime import mxnet
 
@@ -103,10 +103,10 @@ class Task:
 
 
 def task() -> Task:
-    """The task of this process: the grader's, or a small one to practise on if nobody grades.
+    """The task of this process: the grader's, or a small one for practice outside of the grader.
 
     Raises:
-        GluontuneError: the task's folder is gone.
+        GluontuneError: the task's folder is missing.
     """
     setting = os.environ.get(VARIABLE)
     if setting is None:

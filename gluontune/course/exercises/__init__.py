@@ -1,4 +1,4 @@
-"""What a learner writes in a lesson: predictions, held against the figure afterwards, and answers to exercises.
+"""Predictions of learners, compared with measurements, and answers to exercises.
 
 An exercise gives a hint that fits the mistake, not only "wrong".
 
@@ -21,13 +21,13 @@ RIGHT = ": right."  # follows the name of an exercise that is solved
 
 
 class Passed(int):
-    """Whether an answer is right, as True and False are; a notebook does not repeat it below what was said."""
+    """Whether an answer is right; a notebook does not display it below the printed text."""
 
     def __repr__(self) -> str:
         return str(bool(self))
 
     def _ipython_display_(self) -> None:
-        """Nothing to add."""
+        """Display nothing."""
 
 
 def check(exercise: str, answer: Any, **given: Any) -> Passed:
@@ -36,7 +36,7 @@ def check(exercise: str, answer: Any, **given: Any) -> Passed:
     Args:
         exercise: a name of ``EXERCISES``.
         answer: the learner's; ``...`` means not yet tried.
-        given: what the exercise needs, such as ``result=``.
+        given: arguments of the exercise, such as ``result=``.
 
     >>> check("usable-cores", ...)
     usable-cores: not answered yet. Put your answer in place of the three dots.
@@ -96,7 +96,7 @@ def predict(question: str, value: Any) -> None:
 
 
 def compare(question: str, measured: float) -> str:
-    """A sentence that holds the measured value against what was predicted.
+    """A sentence that compares the measured value with the prediction.
 
     >>> predict("cores busy", 2)
     written down: cores busy = 2
@@ -108,10 +108,10 @@ def compare(question: str, measured: float) -> str:
     if question not in _PREDICTED:
         return f"Measured is {measured:,.4g}; nothing was predicted for {question}."
     predicted = _PREDICTED[question]
-    return f"You predicted {predicted:,.4g}, measured is {measured:,.4g}: {_words(predicted, measured)}."
+    return f"You predicted {predicted:,.4g}, measured is {measured:,.4g}: {_difference(predicted, measured)}."
 
 
-def _words(predicted: float, measured: float) -> str:
+def _difference(predicted: float, measured: float) -> str:
     if predicted <= 0 or measured <= 0:
         return "well guessed" if predicted == measured else "off"
     ratio = measured / predicted

@@ -1,4 +1,4 @@
-"""The registry of exercises: an answer that is right, and for each typical mistake the hint that fits."""
+"""The registry of exercises: the right answer, and a hint for each typical mistake."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Exercise:
     """One exercise.
 
     Args:
-        checker: takes the answer and what was given; returns None if it is right, else a hint.
+        checker: takes the answer and the arguments; returns None if it is right, else a hint.
         takes: ``number``, ``text`` or ``function``.
-        solution: a right answer, as the expression that a learner would write.
+        solution: a right answer, as an expression of a learner.
     """
 
     checker: Checker
@@ -44,11 +44,11 @@ def exercise(name: str, solution: str, takes: str = "number") -> Callable[[Check
 def number(
     name: str, truth: float, solution: str, *known: tuple[Wrong, str], otherwise: str, within: float = 0.03
 ) -> None:
-    """Add an exercise whose answer is a number that is known beforehand.
+    """Add an exercise whose answer is a known number.
 
     Args:
-        known, otherwise: as for :func:`hint_for`.
-        within: share of the truth by which the answer may differ; 0 asks for the number itself, of mistakes as well.
+        known, otherwise: of :func:`hint_for`.
+        within: relative tolerance of the answer; 0 requires the exact number, also for mistakes.
     """
 
     def checker(answer: float) -> str | None:
@@ -59,21 +59,21 @@ def number(
 
 
 def close(answer: float, truth: float, share: float = 0.03) -> bool:
-    """Equal but for rounding: within ``share`` of the truth."""
+    """Whether the answer is within ``share`` of the truth."""
     return math.isclose(answer, truth, rel_tol=share, abs_tol=1e-9)
 
 
 def near(truth: float, share: float = 0.03) -> Callable[[float], bool]:
-    """Whether an answer is :func:`close` to a mistake, where others have to be met exactly."""
+    """A function that recognizes answers :func:`close` to a mistake."""
     return lambda answer: close(answer, truth, share)
 
 
 def hint_for(answer: float, *known: tuple[Wrong, str], otherwise: str, within: float = 0.03) -> str:
-    """What to say of a wrong answer.
+    """The hint for a wrong answer.
 
     Args:
-        known: wrong answers that a mistake leads to (one, several, or a function that knows them), each with the hint
-            for that mistake; the first that fits within the share counts. otherwise: the hint for all else.
+        known: results of mistakes (one, several, or a function that recognizes them), each with its hint; the first
+            match counts. otherwise: the hint for other answers.
 
     >>> hint_for(99.9, (50, "half"), ((100, 200), "twice"), otherwise="no idea")
     'twice'

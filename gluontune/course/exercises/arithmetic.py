@@ -1,4 +1,4 @@
-"""Exercises whose answer is one number, by lesson: the number, how one gets it, and the mistakes with their hints."""
+"""Exercises with a number as the answer, by lesson: the number, its derivation, and mistakes with hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exercises that look at a measured result, at this machine, or at what a learner's function gives."""
+"""Exercises about a measured result, this machine, or a function of the learner."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What users compare on their own machine: ``gluontune bench`` and the peers of ``gluontune tta``."""
+"""Benchmarks for users' machines: ``gluontune bench`` and the peers of ``gluontune tta``."""

@@ -97,10 +97,10 @@ def build(name: str) -> Any:
 
 
 class BridgedStep:
-    """The same on PyTorch's engine, in channels-last memory order.
+    """The same step on PyTorch's engine, in channels-last memory order.
 
-    MXNet exports the net and its loss in a process of its own (``python -m`` this module ``NET SIDE OUT``); the process
-    that is measured reads them, and steps as ``backend="torch"`` does.
+    MXNet exports the net and its loss in another process (``python -m`` this module ``NET SIDE OUT``); the measured
+    process reads them and steps as ``backend="torch"`` does.
 
     Args:
         threads: of torch's operators. dtype: ``float32``, or ``bfloat16`` by ``torch.autocast``.
@@ -127,13 +127,13 @@ class BridgedStep:
         self.x = x.contiguous(memory_format=torch.channels_last)
         self.y = torch.randint(0, 10, (batch_size,)).float()
         self.model = torch.compile(module) if compiled else module
-        there = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self.trained = list(there.values())
-        self.update = TorchOptimizer("nag", there, lambda n: 0.01, momentum=0.9, wd=5e-4)
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.trained = list(trained.values())
+        self.update = TorchOptimizer("nag", trained, lambda n: 0.01, momentum=0.9, wd=5e-4)
         self.step()  # compiles
         self.info: dict[str, Any] = {
             "versions": {"torch": torch.__version__},
-            "parameter_shapes": [list(there[name].shape) for name in arrays if name in there],
+            "parameter_shapes": [list(trained[name].shape) for name in arrays if name in trained],
         }
 
     def step(self) -> int:
@@ -178,7 +178,7 @@ def _export(name: str, side: int, folder: Path) -> None:
     loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()(mx.sym.var("output"), mx.sym.var("label"))
     symbols = {"net": scores.tojson(), "loss": loss.tojson()}
     (folder / "symbols.json").write_text(json.dumps(symbols), encoding="utf-8")
-    mx.nd.waitall()  # or a convolution's weight may be read while oneDNN orders it anew
+    mx.nd.waitall()  # else a convolution's weight may be read while oneDNN reorders it
     np.savez(folder / "arrays.npz", **{n: p.data().asnumpy() for n, p in net.collect_params().items()})
 
 

@@ -1,4 +1,4 @@
-"""Inference in one mode: work of ``gluontune bench inference``, in a process of its own."""
+"""Inference in one mode: the work of a process of ``gluontune bench inference``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-AGREE_PCT = 99.0  # of the images, at least so many in the same class: else a rung is none
+AGREE_PCT = 99.0  # least share of images in the same class as the reference's, for a valid rung
 
 _CALIBRATION = 256  # training images for int8
 _JUDGED = 4096  # images on which int8 must agree
@@ -19,8 +19,8 @@ class Predictor:
     """A trained net that predicts batches of real images.
 
     Args:
-        mode: how it is run. recipe, source: see :func:`gluontune.job.trained.trained`.
-        batch_size: images in a step. val_images: how many of the validation images :meth:`predict_all` takes.
+        mode: of :data:`MODES`. recipe, source: see :func:`gluontune.job.trained.trained`.
+        batch_size: images in a step. val_images: number of validation images of :meth:`predict_all`.
     """
 
     def __init__(self, mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int):
@@ -36,10 +36,10 @@ class Predictor:
         self.found = trained(Recipe.from_dict(recipe), source)
         self.images, self.labels = _decoded(self.found, "test", val_images)
         self.batch = np.resize(self.images, (batch_size, *self.images.shape[1:]))
-        # Classes of random weights hang on a hair: they are not asked for.
+        # Random weights give almost equal scores: agreement is not required.
         self.wanted_pct = None if source is None else AGREE_PCT
-        self.int8: dict[str, Any] = {}  # of a net that was quantized: what became of its layers
-        self.net = build(self)  # takes NDArrays, or numpy arrays where a mode has a session of its own
+        self.int8: dict[str, Any] = {}  # the report of ONNX Runtime's quantization
+        self.net = build(self)  # takes NDArrays; an ONNX Runtime session takes numpy arrays
         self.takes_numpy = isinstance(self.net, _Session)
         self._given = self.batch if self.takes_numpy else mx.nd.array(self.batch)
         self.step()
@@ -47,7 +47,7 @@ class Predictor:
         self.info: dict[str, Any] = {"versions": {"mxnet": mx.__version__}, **self.int8}
 
     def step(self) -> int:
-        """Predict one batch, queued where the mode queues; returns its images."""
+        """Predict one batch, asynchronously if the mode is; returns its images."""
         self.net(self._given)
         return self.batch_size
 
@@ -145,9 +145,9 @@ def _onnxruntime(self: Predictor) -> Any:
 
 
 def _onnxruntime_int8(self: Predictor) -> Any:
-    """ONNX Runtime's own quantization of the exported net, with so many layers as keep the images' classes.
+    """ONNX Runtime's quantization of the exported net, of as many layers as keep the images' classes.
 
-    Judged on validation images that are not measured, where enough are left; else on training images.
+    The classes are compared on validation images that are not measured, if enough are left; else on training images.
     """
     from gluontune import export
     from gluontune.convert.onnx.check import open_session
@@ -185,5 +185,5 @@ MODES: dict[str, tuple[str, Any]] = {
     "onnxruntime-int8": ("float32", _onnxruntime_int8),
 }
 
-#: Those whose threads are not OpenMP's: they wait awake between operators, and one thread gains nothing.
+#: Modes without OpenMP's threads: theirs spin between operators, and a single thread gains nothing.
 OWN_THREADS = ("onnxruntime", "onnxruntime-int8")

@@ -26,7 +26,7 @@ from gluontune.search.bench.batches import Batches
 
 
 class _Images:
-    """The dense uint8 NHWC tensor of a batch, where DALI made it."""
+    """DALI's dense uint8 NHWC tensor of a batch."""
 
     def __init__(self, tensors: Any):
         self.shape, self.dtype = tensors.as_tensor().shape(), "uint8"
@@ -71,7 +71,7 @@ def dali(path: str, size: int, batch_size: int, augment: str, num_threads: int, 
 
 
 class _Payloads:
-    """What FFCV's writer asks for: the image of each record, JPEG bytes with their size, or pixels."""
+    """The input of FFCV's writer: the image of each record, JPEG bytes with their size, or pixels."""
 
     def __init__(self, path: str, raw: bool):
         self.reader, self.raw = RecordReader(path), raw
@@ -94,7 +94,7 @@ def _write(path: str, beton: str, raw: bool, workers: int) -> None:
     """The records of ``path`` as a ``.beton``, without another decoding and encoding of JPEG files."""
     field = importlib.import_module("ffcv.fields").RGBImageField(write_mode="raw" if raw else "jpg")
     data = _Payloads(path, raw)
-    data[0], data[len(data) - 1]  # FFCV's writer waits for ever for a worker that failed
+    data[0], data[len(data) - 1]  # FFCV's writer hangs if a worker fails
     need, free = os.path.getsize(path), shutil.disk_usage(Path(beton).parent).free
     if free < 1.1 * need:
         place = Path(beton).parent
@@ -156,7 +156,7 @@ def spdl(path: str, size: int, batch_size: int, augment: str, num_threads: int) 
         return media.decode_packets(media.demux_image(payload), filter_desc=filters(payload, size, augment))
 
     try:
-        decode(0)  # a pipeline would leave out what fails
+        decode(0)  # a pipeline would skip images that fail
     except RuntimeError as error:
         raise RuntimeError(f"{error} (SPDL wants FFmpeg; Debian, Ubuntu: apt install ffmpeg)") from error
 

@@ -49,7 +49,7 @@ def _of(loader: Any, boxes: Callable[[Any], Any] | None = None) -> Batches:
 
 
 def limit(path: str, seconds: float, workers: int) -> DecodeLimit:
-    """OpenCV's decoding alone, which no loader that decodes every pixel could pass."""
+    """OpenCV's decoding alone: the upper limit of loaders that decode every pixel."""
     return DecodeLimit(path, workers, lambda payloads: decode_rate(payloads, workers, seconds)[0])
 
 
@@ -71,7 +71,7 @@ def dataloader(path: str, size: int, batch_size: int, augment: str, num_workers:
 
 
 def recorditer(path: str, size: int, batch_size: int, augment: str, preprocess_threads: int) -> Batches:
-    """``ImageRecordUInt8Iter``: uint8 NCHW, which it makes in C++; shuffled within a 16 MB buffer or by the index."""
+    """``ImageRecordUInt8Iter``: uint8 NCHW, in C++; shuffled within a 16 MB buffer or by the index."""
     mx = mxnet()
     options: dict[str, Any] = {"rand_mirror": True}
     if augment == "pad-crop-flip":
@@ -94,7 +94,7 @@ def recorditer(path: str, size: int, batch_size: int, augment: str, preprocess_t
 
 
 class _Stretched:
-    """gluon-cv's functions for an image and its boxes, as its SSD transform calls them: resize, flip half of them."""
+    """gluon-cv's transform of an image and its boxes, as in its SSD: resize, flip half of them."""
 
     def __init__(self, size: int):
         self.size = size

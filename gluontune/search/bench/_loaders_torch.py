@@ -1,4 +1,4 @@
-"""Loaders of Python's workers as work of a contender: PyTorch's, WebDataset, MosaicML Streaming, Grain; decoding alone.
+"""Loaders with Python workers as work of a contender: PyTorch's, WebDataset, MosaicML Streaming, Grain; decoding alone.
 
 Runs in the peers' interpreter. All read the same bytes, and decode and augment by Pillow or OpenCV as their users do.
 """
@@ -43,7 +43,7 @@ class Crops:
     torchvision is not needed: the crops are its own, made with Pillow or OpenCV as its users do.
 
     Args:
-        decoder: ``Pillow``, ``OpenCV``, or ``raw`` for pixels that are kept as they are.
+        decoder: ``Pillow``, ``OpenCV``, or ``raw`` for undecoded pixels.
     """
 
     def __init__(self, size: int, augment: str, decoder: str):
@@ -117,7 +117,7 @@ def dataloader(path: str, size: int, batch_size: int, augment: str, num_workers:
 
 
 def limit(path: str, seconds: float, workers: int) -> DecodeLimit:
-    """simplejpeg's decoding alone (libjpeg-turbo), which no loader that decodes every pixel could pass."""
+    """simplejpeg's decoding alone (libjpeg-turbo): the upper limit of loaders that decode every pixel."""
     decode = importlib.import_module("simplejpeg").decode_jpeg
 
     def rate(payloads: list[bytes]) -> int:
@@ -180,7 +180,7 @@ def streaming(path: str, size: int, batch_size: int, augment: str, num_workers: 
     _let_torchvision_in(torch)
     library = importlib.import_module("streaming")
     importlib.import_module("cv2").setNumThreads(0)  # the workers are the parallelism
-    library.base.util.clean_stale_shared_memory()  # of a contender that was ended
+    library.base.util.clean_stale_shared_memory()  # of a killed contender
     shards = str(Path(folder) / f"{Path(path).stem}-mds")
     with RecordReader(path) as reader, library.MDSWriter(out=shards, columns={"image": "bytes"}) as writer:
         for i in range(len(reader)):
@@ -200,21 +200,21 @@ def streaming(path: str, size: int, batch_size: int, augment: str, num_workers: 
 
 
 def _let_torchvision_in(torch: Any) -> None:
-    """Streaming imports torchvision for data sets that are not used here.
+    """Let Streaming import torchvision, for data sets that are not used here.
 
-    Beside PyTorch's build for CPUs the operators of PyPI's torchvision, a build for CUDA, cannot be loaded, and its
-    import ends at what it says about them: they are declared, and never called.
+    PyPI's torchvision is a build for CUDA: beside PyTorch's build for CPUs its operators cannot be loaded, and its
+    import fails where it registers them. Declared operators, which are never called, avoid that.
     """
-    there = importlib.util.find_spec("torchvision")
-    if there is None or there.origin is None or torch.version.cuda is not None:
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None or torch.version.cuda is not None:
         return
-    text = (Path(there.origin).parent / "_meta_registrations.py").read_text()
+    text = (Path(spec.origin).parent / "_meta_registrations.py").read_text()
     for name in {*re.findall(r'register_meta\("(\w+)"', text), *re.findall(r"torchvision::(\w+)", text)}:
         torch.library.define(f"torchvision::{name}", "(Tensor any) -> Tensor")
 
 
 class _Payloads:
-    """A random-access source, as Grain asks for one."""
+    """A random-access source for Grain."""
 
     def __init__(self, path: str):
         self.reader = RecordReader(path)
@@ -227,10 +227,10 @@ class _Payloads:
 
 
 def grain(path: str, size: int, batch_size: int, augment: str, threads: int, processes: int) -> Batches:
-    """A shuffled ``MapDataset``, decoded by OpenCV on ``threads``, in ``processes`` where there are any."""
+    """A shuffled ``MapDataset``, decoded by OpenCV on ``threads``, or in ``processes`` if above 0."""
     library = importlib.import_module("grain")
     importlib.import_module("cv2").setNumThreads(0)  # the threads are the parallelism
-    importlib.import_module("absl.flags").FLAGS.mark_as_parsed()  # which its processes ask for
+    importlib.import_module("absl.flags").FLAGS.mark_as_parsed()  # required by its processes
     options = library.ReadOptions(num_threads=max(1, threads), prefetch_buffer_size=2 * batch_size)
 
     def epoch(number: int) -> Any:

@@ -1,7 +1,7 @@
-"""Training processes that are used again: many small recipes in a row, without a start of mxnet for each.
+"""Reusable training processes: many small recipes in a row, without a start of mxnet for each.
 
-Only recipes that want the same of a process share one: the same runtime and variables, number format, rank and world.
-A parameter server and Horovod keep what they know for as long as their process lives, so these get fresh ones.
+A process is shared by recipes with the same runtime, variables, number format, rank and world. A parameter server and
+Horovod keep their state as long as their process lives, so their recipes get fresh processes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gluontune.recipe import Recipe
 from gluontune.training.child import serve
 from gluontune.training.starting import LocalRanks
 
-_IDLE_S = 5.0  # a process that needs longer to end a recipe is not used again
+_IDLE_S = 5.0  # a process that needs longer to end a recipe is not reused
 _SHARING = ("local", "shared-memory", "async")
-_RECIPES = 60  # a process trains so many: what one leaves behind must not add up
+_RECIPES = 60  # recipes of a process at most, so that leaks do not add up
 
 
 def shares_processes(recipe: Recipe) -> bool:
@@ -39,7 +39,7 @@ def shares_processes(recipe: Recipe) -> bool:
 
 
 def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a process can be only once, by the fields of a recipe; recipes alike in this can share processes.
+    """The properties that a process cannot change; recipes with equal ones can share processes.
 
     >>> kind_of({"runtime": "tuned", "engine": "async", "num_devices": 2})
     ('shared', 'tuned', (), False, 2)
@@ -53,13 +53,13 @@ def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class Pool:
-    """Processes by what they can be only once; at most two kinds are kept, so that memory stays small."""
+    """Idle processes by kind; at most two kinds are kept, to save memory."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[Any, ...], list[tuple[PipedProcess, int]]] = {}
 
     def site(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]) -> _Site:
-        """The processes for a recipe; what :class:`gluontune.train.Group` takes as ``site``."""
+        """The processes for a recipe: the ``site`` of :class:`gluontune.train.Group`."""
         kind = kind_of(recipe.to_dict())
         for other in [k for k in self._idle if k != kind][:-1]:
             for process, _ in self._idle.pop(other):
@@ -67,7 +67,7 @@ class Pool:
         return _Site(self, kind, self._idle.pop(kind, []), recipe, world, setup)
 
     def take_back(self, kind: tuple[Any, ...], processes: list[tuple[PipedProcess, int]]) -> None:
-        """Processes that wait for the next recipe."""
+        """Keep processes for the next recipe."""
         self._idle[kind] = processes
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class _Site(LocalRanks):
             self.ranks.append(process)
 
     def close(self) -> None:
-        """Give the processes back, if they come to rest; else end them. Safe to call twice."""
+        """Return the processes to the pool if they become idle; else end them. Safe to call twice."""
         ranks, self.ranks = self.ranks, []
         for rank in ranks:
             rank.say({"do": "quit"})
@@ -139,7 +139,7 @@ class _Site(LocalRanks):
 
 
 def main() -> None:
-    """A process of the pool: as :mod:`gluontune.training.child`, but a new set-up may follow each ``quit``."""
+    """A process of the pool: :mod:`gluontune.training.child`, with a new set-up after each ``quit``."""
     send = event_sender()
     bound = False
     while line := sys.stdin.readline():

@@ -1,7 +1,7 @@
 """A training step in PyTorch: the work of the peers in ``gluontune bench training``.
 
 The networks have the layers of gluoncv's of the same name (``small_vgg``: of our ``_gluon_training``), in
-the same order and shapes. torch is imported when a contender is made, in the peers' environment.
+the same order and shapes. torch is imported by the contender, in the peers' environment.
 """
 
 from __future__ import annotations

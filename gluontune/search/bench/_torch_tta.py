@@ -1,11 +1,11 @@
 """A whole training in PyTorch: the work of the peer in ``gluontune tta --against-torch``.
 
-What a careful PyTorch script does: the images decoded once and kept as uint8, each batch augmented in one go,
+A careful PyTorch script: the images decoded once and cached as uint8, each batch augmented as a whole,
 channels_last and ``torch.compile`` where they pay, gradients set to None, no weight decay on biases and
-BatchNorm. Net, images, order, augmentation, loss, update and schedule are those of our own recipe; the first
-weights are drawn as PyTorch's users draw them (He et al., normal, fan out). MXNet's momentum contains the rate,
-PyTorch's does not: while the rate changes, NAG and SGD differ slightly, as they do between two such scripts.
-torch is imported when it is made, in the peers' environment.
+BatchNorm. Net, images, order, augmentation, loss, update and schedule are those of our recipe; the first
+weights are drawn as PyTorch's users do (He et al., normal, fan out). MXNet's momentum contains the rate,
+PyTorch's does not: while the rate changes, NAG and SGD differ slightly, as between any two such scripts.
+torch is imported by :func:`make`, in the peers' environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 def make(
     recipe: dict[str, Any], threads: int, channels_last: bool, compiled: bool, ranks: Ranks | None = None
 ) -> TorchRun:
-    """Called in the process, with the fields of a recipe; without ``ranks`` as rank 0, which starts the others."""
+    """Build the training from the fields of a recipe; rank 0 (without ``ranks``) starts the others."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
     if ranks is None:
@@ -35,7 +35,7 @@ def make(
 
 
 class TorchRun:
-    """One seeded training, epoch by epoch, or a rank's part of it."""
+    """One seeded training, epoch by epoch, or one rank of it."""
 
     def __init__(self, torch: Any, recipe: dict[str, Any], channels_last: bool, compiled: bool, ranks: Ranks):
         from gluontune import datasets, loading
@@ -80,7 +80,7 @@ class TorchRun:
         }  # fmt: skip
 
     def _reset(self) -> None:
-        """Back to the seeded start; the compiled code stays."""
+        """Reset to the seeded start; the compiled code stays."""
         from gluontune.optim import schedules
         from gluontune.optim.scaling import scaled_learning_rate
 
@@ -147,7 +147,7 @@ class TorchRun:
         return {"seconds": seconds, "loss": loss, "samples": samples, "steps": len(losses)}
 
     def validate(self) -> dict[str, float]:
-        """Top-1 accuracy over the validation images, and how long that took."""
+        """Top-1 accuracy over the validation images, and the seconds."""
         torch = self.torch
         begin = time.perf_counter()
         self.net.eval()
@@ -170,7 +170,7 @@ class TorchMuon:
     ``torch.optim.Muon`` refuses the weights of convolutions.
 
     Args:
-        torch: the module. parameters: of the net. lr, wd, momentum: as of our recipe; ``wd`` is of matrices only.
+        torch: the module. parameters: of the net. lr, wd, momentum: of our recipe; ``wd`` for matrices only.
     """
 
     def __init__(self, torch: Any, parameters: list[Any], *, lr: float, wd: float, momentum: float):
@@ -216,14 +216,14 @@ class TorchMuon:
 
 
 class Ranks:
-    """The ranks of one training here, a process each, gradients averaged by gloo: rank 0's view, or a follower's.
+    """The ranks of one training, a process each, gradients averaged by gloo: rank 0's view, or a follower's.
 
     Args:
-        torch: the module. size: how many there are; with 1 nothing is started, and nothing is exchanged.
-        follow: ``(ranks, **settings)``, what a follower builds; it has the methods that :meth:`call` names. Any other
-            process must be able to import it.
+        torch: the module. size: number of ranks; with 1 nothing is started or exchanged.
+        follow: importable function of ``(ranks, **settings)`` that builds a follower's work, with the methods of
+            :meth:`call`.
         settings: for ``follow``.
-        rank, folder: of a follower, which rank 0 sets.
+        rank, folder: of a follower, set by rank 0.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Ranks:
         self.dist.init_process_group("gloo", init_method=f"file://{self.folder}/meeting", rank=rank, world_size=size)
 
     def average(self, parameters: list[Any]) -> None:
-        """Replace each gradient by its mean over the ranks, all of them in one exchange."""
+        """Replace each gradient by its mean over the ranks, in one exchange."""
         if self.size == 1:
             return
         grads = [p.grad for p in parameters]
@@ -257,18 +257,18 @@ class Ranks:
         self.torch._foreach_copy_(grads, [part.view(g.shape) for part, g in zip(parts, grads)])
 
     def call(self, name: str, **arguments: Any) -> None:
-        """Have the followers call this method of what they built; rank 0 calls its own."""
+        """Call this method of the followers' work; rank 0 calls its own."""
         if self.size > 1:
             self.dist.broadcast_object_list([(name, arguments)], src=0)
 
-    def heard(self) -> tuple[str, dict[str, Any]]:
-        """What rank 0 called."""
-        told: list[Any] = [None]
-        self.dist.broadcast_object_list(told, src=0)
-        return told[0]
+    def receive(self) -> tuple[str, dict[str, Any]]:
+        """The name and arguments of rank 0's call."""
+        message: list[Any] = [None]
+        self.dist.broadcast_object_list(message, src=0)
+        return message[0]
 
     def close(self) -> None:
-        """End the followers, whatever they wait for."""
+        """Kill the followers."""
         for process in self.followers:
             process.kill()
             process.join()
@@ -283,5 +283,5 @@ def _follow(
     ranks = Ranks(importlib.import_module("torch"), size, rank=rank, folder=folder)
     work = follow(ranks=ranks, **settings)
     while True:
-        name, arguments = ranks.heard()
+        name, arguments = ranks.receive()
         getattr(work, name)(**arguments)

@@ -13,12 +13,11 @@ class Batches:
     """Takes batch after batch and lets each go at once; the first one is taken when it is built.
 
     Args:
-        epoch: called with 0, 1, … gives the batches of that epoch.
-        images: what of a batch are the images, anything with a ``shape`` of (N, ...); called once the
-            batch is there, so it is also where to wait for one that is made asynchronously.
+        epoch: returns the batches of epoch 0, 1, ….
+        images: returns the images of a batch, with a ``shape`` of (N, ...); waits for an asynchronous batch.
         info: for the report.
         end: called once, to end threads and workers.
-        boxes: what of a batch are the boxes, where it has any.
+        boxes: returns the boxes of a batch; None if it has none.
 
     >>> import numpy as np
     >>> work = Batches(lambda n: [np.zeros((4, 2)), np.zeros((3, 2))], lambda batch: batch)
@@ -48,7 +47,7 @@ class Batches:
         return found if self._boxes is None else {**found, "boxes": [int(n) for n in self._boxes(batch).shape]}
 
     def step(self) -> int:
-        """Take one batch; the number of its images."""
+        """Take one batch; returns the number of its images."""
         batch = next(self._batches, None)
         if batch is None:
             self._next()
@@ -63,7 +62,7 @@ class Batches:
 
 
 class DecodeLimit:
-    """Decoding alone, of payloads in memory: a step is one call of ``decode`` with them, which gives their number."""
+    """Decoding alone, of payloads in memory: a step is one call of ``decode``, which returns their number."""
 
     def __init__(self, path: str, workers: int, decode: Callable[[list[bytes]], int]):
         with RecordReader(path) as reader:

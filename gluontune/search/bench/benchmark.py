@@ -1,19 +1,19 @@
-"""Contenders side by side: each in a process of its own, one at work at a time, in interleaved rounds.
+"""Contenders side by side: each in its own process, one running at a time, in interleaved rounds.
 
 How to add a benchmark (see ``gluontune/search/bench/loading.py`` for a whole one):
 
-1. *The work.* A function that builds what is measured and returns an object with ``step()``, which does
-   one step (a batch, a training step, a whole job) and returns how many units (images) it was; perhaps
-   ``sync()``, which waits for all that ``step`` has started (``waitall``); ``close()``; and ``info``, a
-   dict for the report (versions, loss, …). Other methods can be called with :meth:`Contender.ask`. The
-   module that holds the function is imported in the contender's process. That of a peer may import the
-   standard library and rooms of gluontune that need no more than numpy; the peer itself it imports inside
-   of the function, with ``importlib.import_module("torch")``: tests and linters read every module here.
+1. *The work.* A function that returns an object with ``step()``, which does one step (a batch, a training
+   step, a whole job) and returns its number of units (images); optionally ``sync()``, which waits for all
+   that ``step`` has started (``waitall``); ``close()``; and ``info``, a dict for the report (versions,
+   loss, …). Other methods are called by :meth:`Contender.ask`. The function's module is imported in the
+   contender's process. A peer's module may import the standard library and rooms of gluontune that need no
+   more than numpy; it imports the peer inside of the function, with ``importlib.import_module("torch")``,
+   because tests and linters read every module here.
 2. *The entrants.* One :class:`Entrant` for each row of the table. ``python=None`` is our own interpreter,
    ``peer_python(...)`` that of ``make peers``.
-3. *The contest.* ``hold(entrants, rounds=..., seconds=...)`` runs it; what failed or is missing becomes a
-   row with its reason. ``document(...)`` makes the JSON, ``show(...)`` the table.
-4. *The command* calls ``run(...)`` of the module, which hands what all benchmarks take on to :class:`Terms`.
+3. *The contest.* ``hold(entrants, rounds=..., seconds=...)`` runs it; a failed or missing contender becomes
+   a row with its reason. ``document(...)`` makes the JSON, ``show(...)`` the table.
+4. *The command* calls ``run(...)`` of the module, which passes the common options to :class:`Terms`.
 
 >>> ours = Entrant("fast", OURS, "gluontune.search.bench.batches:Sleeper", {"units": 64, "sleep_s": 0.001})
 >>> peer = Entrant("slow", "them", "gluontune.search.bench.batches:Sleeper", {"units": 64, "sleep_s": 0.004})
@@ -51,15 +51,15 @@ def hold(
     journal: Journal | None = None,
     key: str = "",
 ) -> list[Contender]:
-    """Measure all entrants in interleaved rounds, whose order turns; those that fail carry their ``failure``.
+    """Measure all entrants in interleaved rounds, in rotating order; those that fail carry their ``failure``.
 
     Args:
-        rounds: slices of each; from nine on the interval leaves out the smallest and largest.
+        rounds: slices of each; from nine on the interval omits the smallest and largest.
         seconds: length of a slice.
-        say: called with a line about what is going on.
+        say: called with lines of progress.
         finish: called with the contenders before their processes are ended.
-        journal: keeps each round, under ``key``; rounds that it has are not measured again.
-        entrants: what to measure, see :class:`Entrant`.
+        journal: saves each round, under ``key``; its rounds are not measured again.
+        entrants: see :class:`Entrant`.
         time_limit: seconds after which a silent contender has failed.
 
     Returns:
@@ -75,15 +75,15 @@ def hold(
     while journal is not None and name_of(len(kept) + 1) in journal.pieces:
         kept.append(journal.pieces[name_of(len(kept) + 1)])
     for contender in field if kept else ():
-        if told := kept[-1]["failed"].get(contender.entrant.name):
-            contender.failure = ContenderFailed(*told)
+        if failure := kept[-1]["failed"].get(contender.entrant.name):
+            contender.failure = ContenderFailed(*failure)
 
     def on_round(done: int, of: int) -> None:
-        there = {c.entrant.name: c for c in field}
+        by_name = {c.entrant.name: c for c in field}
         if journal is not None:
-            rates = {n: c.rates[-1] for n, c in there.items() if c.failure is None and c.rates}
-            failed = {n: [str(c.failure), c.failure.status] for n, c in there.items() if c.failure}
-            memory = {n: c.memory_mib for n, c in there.items()}
+            rates = {n: c.rates[-1] for n, c in by_name.items() if c.failure is None and c.rates}
+            failed = {n: [str(c.failure), c.failure.status] for n, c in by_name.items() if c.failure}
+            memory = {n: c.memory_mib for n, c in by_name.items()}
             seen = {"rates": rates, "memory_mib": memory, "failed": failed}
             journal.keep(name_of(len(kept) + done), seen)
         tell(f"round {len(kept) + done} of {len(kept) + of} is done")
@@ -105,12 +105,13 @@ def hold(
 
 @dataclass(frozen=True)
 class Terms:
-    """What all benchmarks take.
+    """Options of all benchmarks.
 
     Args:
-        rounds, seconds, say: as :func:`hold` has them.
-        only: keep the contenders whose name holds one of these. peers: their environment, see ``peer_python``.
-        out: beside it a journal keeps each round and each finished part. resume: go on with what it holds.
+        rounds, seconds, say: of :func:`hold`.
+        only: keep the contenders whose name contains one of these. peers: their environment, see ``peer_python``.
+        out: the document; a journal beside it saves rounds and parts. resume: go on with the journal.
+        contest: measures the entrants: :func:`hold`.
     """
 
     rounds: int = 9
@@ -120,6 +121,7 @@ class Terms:
     out: Path | None = None
     resume: bool = False
     say: Callable[[str], None] | None = None
+    contest: Callable[..., list[Contender]] = hold
 
     @property
     def pace(self) -> dict[str, Any]:
@@ -133,7 +135,7 @@ class Terms:
             self.say(f"{of}: {line}" if of else line)
 
     def kept(self, entrants: Sequence[Entrant]) -> list[Entrant]:
-        """Those that ``only`` keeps."""
+        """The entrants selected by ``only``."""
         names = selected((e.name for e in entrants), self.only)
         return [e for e in entrants if e.name in names]
 
@@ -144,9 +146,9 @@ def document(
     """The JSON document of a benchmark.
 
     Args:
-        contenders: what ``hold`` returned.
-        conditions: what was measured, and how: sizes, rounds, seconds.
-        limit: what the LIMIT row is called, before the unit.
+        contenders: of ``hold``.
+        conditions: of the measurement: sizes, rounds, seconds.
+        limit: name of the LIMIT row, before the unit.
         unit: of the rates.
 
     Returns:
@@ -247,7 +249,7 @@ def _show(found: Mapping[str, Any], console: Any, title: str, unit: str) -> None
 
 
 def _lines(found: Mapping[str, Any]) -> list[str]:
-    """What the table does not say."""
+    """Notes, ratios and limits that the table omits."""
     limit = found["limit"]
     notes = {(row["peer"], row["note"]) for row in found["rows"] if row.get("note")}
     lines = [f"{peer}: {note}" for peer, note in sorted(notes)]
@@ -282,10 +284,10 @@ def _best(contenders: Sequence[Any]) -> Any:
 
 
 def selected(names: Iterable[str], only: Sequence[str] | None) -> list[str]:
-    """The names that ``only`` means, in their order; a word that is a name itself means that one alone.
+    """The names that ``only`` selects, in their order; a word that equals a name selects that one alone.
 
     Raises:
-        UsageError: a word that no name holds.
+        UsageError: a word that no name contains.
 
     >>> selected(["sgd", "lbsgd", "nag"], ["sgd"]), selected(["sgd", "lbsgd", "nag"], ["gd"])
     (['sgd'], ['sgd', 'lbsgd'])

@@ -1,13 +1,15 @@
-"""``gluontune bench bridge``: how much of gluoncv's zoo becomes a PyTorch module, and how far both agree.
+"""``gluontune bench bridge``: the share of gluoncv's zoo that becomes a PyTorch module, and how far both agree.
 
-Every name of the zoo is built with random weights (nothing is downloaded), traced, converted by ``gt.bridge`` and
-compared: outputs in predict mode in float32 and float64, and, for one network of each family or all of them,
-gradients in training mode in float64 with dropout off. What cannot be built or traced without a download is told apart
-from what the bridge does not convert.
+Every network of the zoo is built with random weights (no download), traced, converted by ``gt.bridge`` and compared:
+outputs in predict mode in float32 and float64, and, for one network of each family or for all, gradients in training
+mode in float64 with dropout off. "not traced": a network that cannot be built or traced without a download.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,11 +27,12 @@ FLOAT32, FLOAT64, GRADIENTS = 1e-4, 1e-9, 1e-8
 
 #: Families that are built for one size of image, their crop's.
 SEGMENTING = ("fcn", "deeplab", "psp", "danet", "fastscnn")
-# Those that pool to one pixel take any size.
+# Families that pool to one pixel take any size.
 _ANY_SIDE = ("resnet", "resnext", "se_resnet", "se_resnext", "resnest", "mobilenet", "darknet")
-# Of SlowFast's slow and fast way together.
+# Frames of SlowFast's slow and fast pathway together.
 _FRAMES = {"4x16": 36, "8x8": 40, "16x8": 80}
 
+_FIGURES = ("float32", "float64", "gradients", "statistics", "operators")  # of a network's row
 _DATA = r"_(kinetics\d+|ucf101|hmdb51|sthsthv2|coco|voc|custom|citys|ade|mhpv1|otb15|kitti.*)$"
 
 
@@ -79,18 +82,123 @@ def shape_of(name: str) -> list[int]:
     return [1, 3, *sides.get(kind.removeprefix("video "), usual)]
 
 
+class JudgeProcess:
+    """A :class:`Judge` in a process; a new one after it died or exceeded the time limit."""
+
+    def __init__(self, time_limit: float):
+        self.time_limit = time_limit
+        self.contender: Contender | None = None
+
+    def names(self) -> list[str]:
+        contender = self._process()
+        if contender.failure is not None:
+            raise contender.failure
+        return list(contender.info["names"])
+
+    def _process(self) -> Contender:
+        if self.contender is None:
+            entrant = Entrant("bridge", OURS, "gluontune.search.bench.bridge:Judge", env=launch_settings().env)
+            self.contender = Contender(entrant, self.time_limit)
+            self.contender.launch()
+        return self.contender
+
+    def row(self, name: str, gradients: bool) -> dict[str, Any]:
+        contender, shape = self._process(), shape_of(name)
+        found = contender.ask("judge", net_name=name, shape=shape, gradients=gradients)
+        if contender.failure is not None:
+            found = {"status": "failed", "reason": str(contender.failure)[:300], **dict.fromkeys(_FIGURES)}
+            self.close()
+        return {"name": name, "family": family(name), "shape": shape, **found}
+
+    def close(self) -> None:
+        if self.contender is not None:
+            self.contender.close()
+            self.contender = None
+
+
+class Judge:
+    """Builds networks with random weights, converts and compares them; work of the process of :class:`JudgeProcess`."""
+
+    def __init__(self) -> None:
+        from gluontune.runtime import mxnet
+        from gluontune.runtime.pytorch import torch
+
+        self.mx = mxnet()
+        known = importlib.import_module("gluoncv.model_zoo.model_zoo")._models
+        self.info = {"names": sorted(known), "torch": torch().__version__, "mxnet": self.mx.__version__}
+
+    def judge(self, net_name: str, shape: list[int], gradients: bool) -> dict[str, Any]:
+        """``{"status": "not traced" | "not converted" | "converted", "reason", "float32", …}``."""
+        import numpy as np
+
+        from gluontune import bridge
+        from gluontune.compute.tracing import traced
+
+        row: dict[str, Any] = {"status": "not traced", "reason": "", **dict.fromkeys(_FIGURES)}
+        x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+        try:
+            net = self._build(net_name, shape)
+            net(self.mx.nd.array(x))
+            symbol = traced(net).predict
+            row["operators"] = len({node["op"] for node in json.loads(symbol.tojson())["nodes"]} - {"null"})
+            row["status"] = "not converted"
+            module = bridge.to_torch(net)
+            row["float32"] = bridge.check(net, module, x).output
+            row["status"] = "converted"
+            row["float64"] = bridge.check(net, module, x, dtype="float64").output
+            if gradients:  # of two images: over one a BatchNorm's output is exactly 0
+                two = np.concatenate([x, x[::-1] + 0.1 * x * x])[:2]
+                found = bridge.check(net, module, two, train=True, dtype="float64")
+                row.update(gradients=found.gradient, statistics=max(found.statistics.values(), default=0.0))
+        except Exception as error:
+            row["reason"] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+            if row["status"] == "converted" and not isinstance(error.__cause__ or error, self.mx.MXNetError):
+                row["status"] = "not converted"  # else it is MXNet that cannot: float64, or training
+        gc.collect()
+        return row
+
+    def _build(self, wanted: str, shape: list[int]) -> Any:
+        """With random weights: nothing is downloaded."""
+        zoo = importlib.import_module("gluoncv.model_zoo")
+        self.mx.random.seed(1)
+        failure: Exception | None = None
+        crop = {"crop_size": shape[-1]} if wanted.startswith(SEGMENTING) else {}
+        for options in ({"pretrained_base": False, **crop}, crop, {"pretrained_base": False, "classes": ["a", "b"]}):
+            try:
+                net = zoo.get_model(wanted, **options)
+                break
+            except Exception as error:  # gluoncv raises even Warning for a keyword that it does not take
+                failure = failure or error
+        else:
+            raise failure or ValueError(wanted)
+        for name, parameter in net.collect_params().items():  # those of traced parts name no initializer
+            if parameter.init is None and name.endswith(("gamma", "_var", "beta", "bias", "_mean")):
+                parameter.init = "ones" if name.endswith(("gamma", "_var")) else "zeros"
+        net.initialize(self.mx.init.Xavier(factor_type="in", magnitude=2), force_reinit=False)
+        if wanted.startswith("center_net"):
+            from gluontune.runtime import set_data
+
+            # It ranks its scores: with gammas of 1 all scores of a deep one are 1, and equal ones have no order.
+            net(self.mx.nd.zeros(shape))
+            for name, parameter in net.collect_params().items():
+                if name.endswith("gamma"):
+                    set_data(parameter, 0.6 * parameter.data())
+        return net
+
+
 def run(
     nets: Sequence[str] | None = None, *, quick: bool = False, gradients: str = "family", out: Path | None = None,
     resume: bool = False, time_limit: float = 300.0, say: Callable[[str], None] | None = None,
+    judging: Callable[[float], Any] = JudgeProcess,
 ) -> dict[str, Any]:  # fmt: skip
     """Convert and compare each network and return the document; it is saved to ``out`` after each.
 
     Args:
         nets: names of gluoncv's zoo; default all. quick: the first of each family.
         gradients: of which networks gradients are compared: ``family`` (the first that converts), ``all`` or ``none``.
-        out: the JSON file. resume: keep its rows of what was converted or could not be traced.
-        time_limit: seconds for one network.
-        say: told what is going on.
+        out: the JSON file. resume: keep its rows of networks that were converted or not traced.
+        time_limit: seconds for one network. say: called with a line for each.
+        judging: makes the judge of a time limit, with ``names``, ``row`` and ``close`` as :class:`JudgeProcess`.
 
     Returns:
         ``{"rows": [{"name", "family", "shape", "status", "reason", "float32", "float64", "gradients", "statistics"}],
@@ -106,7 +214,7 @@ def run(
     rows = _known(out) if resume else {}
     if out is not None:
         writable_folder(out.absolute().parent)
-    judge = _Judge(time_limit)
+    judge = judging(time_limit)
     try:
         names = _names(nets, judge.names(), quick)
         if not resume:
@@ -143,61 +251,21 @@ def _known(out: Path | None) -> dict[str, dict[str, Any]]:
     return earlier(out, "bench bridge", rows) or {}
 
 
-class _Judge:
-    """The process that judges; after one that died, or took too long, a new one."""
-
-    def __init__(self, time_limit: float):
-        self.time_limit = time_limit
-        self.contender: Contender | None = None
-
-    def names(self) -> list[str]:
-        contender = self._process()
-        if contender.failure is not None:
-            raise contender.failure
-        return list(contender.info["names"])
-
-    def _process(self) -> Contender:
-        if self.contender is None:
-            entrant = Entrant("bridge", OURS, "gluontune.search.bench._bridge:Judge", env=launch_settings().env)
-            self.contender = Contender(entrant, self.time_limit)
-            self.contender.launch()
-        return self.contender
-
-    def row(self, name: str, gradients: bool) -> dict[str, Any]:
-        contender, shape = self._process(), shape_of(name)
-        found = contender.ask("judge", net_name=name, shape=shape, gradients=gradients)
-        row = {"name": name, "family": family(name), "shape": shape}
-        if contender.failure is not None:
-            failed = {"status": "failed", "reason": str(contender.failure)[:300]}
-            found = {**failed, **dict.fromkeys(("float32", "float64", "gradients", "statistics", "operators"))}
-            self.close()
-        return {**row, **(found or {})}
-
-    def close(self) -> None:
-        if self.contender is not None:
-            self.contender.close()
-            self.contender = None
-
-
 def _document(rows: Sequence[Mapping[str, Any]], time_limit: float) -> dict[str, Any]:
     def within(key: str, bar: float) -> int:
         return sum(r[key] is not None and r[key] <= bar for r in rows)
 
+    figures = {
+        "names": len(rows), "traced": sum(r["status"] != "not traced" for r in rows),
+        "converted": sum(r["status"] == "converted" for r in rows), "agree_float32": within("float32", FLOAT32),
+        "agree_float64": within("float64", FLOAT64), "gradients": sum(r["gradients"] is not None for r in rows),
+        "agree_gradients": within("gradients", GRADIENTS),
+    }  # fmt: skip
+    conditions = {"time_limit": time_limit, "bars": [FLOAT32, FLOAT64, GRADIENTS]}
+    machine = machine_facts()
     return {
-        "schema_version": SCHEMA,
-        "rows": list(rows),
-        "figures": {
-            "names": len(rows),
-            "traced": sum(r["status"] != "not traced" for r in rows),
-            "converted": sum(r["status"] == "converted" for r in rows),
-            "agree_float32": within("float32", FLOAT32),
-            "agree_float64": within("float64", FLOAT64),
-            "gradients": sum(r["gradients"] is not None for r in rows),
-            "agree_gradients": within("gradients", GRADIENTS),
-        },
-        "machine": machine_facts(),
-        "conditions": {"time_limit": time_limit, "bars": [FLOAT32, FLOAT64, GRADIENTS]},
-    }
+        "schema_version": SCHEMA, "rows": list(rows), "figures": figures, "machine": machine, "conditions": conditions
+    }  # fmt: skip
 
 
 def holds(figures: Mapping[str, int]) -> bool:

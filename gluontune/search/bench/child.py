@@ -1,8 +1,8 @@
-"""The entry of a contender's process: ``PYTHON .../gluontune/bench/child.py --events FD``.
+"""The entry of a contender's process: ``PYTHON .../gluontune/search/bench/child.py --events FD``.
 
-It is started by its path, because a peer's interpreter does not have gluontune installed: this file makes
-the package importable there, and nothing else of our environment. It reads one JSON command a line from
-stdin and answers each with one JSON event a line on the pipe FD. See ``gluontune.search.bench.contender``.
+It is started by its path, because a peer's interpreter does not have gluontune installed: this file makes the
+package importable, and nothing else of our environment. It reads one JSON command per line from stdin and answers
+each with one JSON event per line on the pipe FD. See ``gluontune.search.bench.contender``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__" and sys.path:
-    sys.path.pop(0)  # this folder: its files must not hide modules of the same names
+    sys.path.pop(0)  # this folder, whose files would shadow modules of the same names
 
 import importlib
 import importlib.util
@@ -26,7 +26,7 @@ def run(work: Any, command: dict[str, Any]) -> dict[str, Any]:
     """An untimed lead-in, then the timed steps: ``{"units", "seconds", "steps"}``.
 
     Args:
-        work: has ``step()`` → units done, and perhaps ``sync()``, which waits for what it started.
+        work: has ``step()``, which returns units, and optionally ``sync()``, which waits for them.
         command: ``lead`` seconds (and at least one step, unless it is 0), then ``steps``, or as many as
             begin within ``seconds``.
     """
@@ -76,7 +76,7 @@ def _serve(send: Any) -> None:
 
 
 def _make_importable() -> None:
-    """Let ``import gluontune`` find the package that this file belongs to."""
+    """Let ``import gluontune`` import the package of this file."""
     if importlib.util.find_spec("gluontune") is not None:
         return
     folder = Path(__file__).resolve().parents[2]
@@ -101,5 +101,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-elif __name__ == "__mp_main__":  # of a process that the work spawned, such as a rank
+elif __name__ == "__mp_main__":  # in a process that the work spawned, such as a rank
     _make_importable()

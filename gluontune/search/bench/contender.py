@@ -1,4 +1,4 @@
-"""What a benchmark measures: an entrant, and its process, of which one slice after the other is asked."""
+"""An entrant of a benchmark, and its process, which is measured slice by slice."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from gluontune.core.processes import PipedProcess
 from gluontune.runtime.packages import to_make
 
 OURS = "gluontune"
-LIMIT = "limit"  # no contender: what the machine could do at most
-LEAD = 0.25  # of a slice goes untimed before it, so that queues filled during the pause are used up
+LIMIT = "limit"  # no contender: an upper limit of the machine
+LEAD = 0.25  # of a slice, untimed before it, to use up queues that filled during the pause
 PEERS_VARIABLE = "GLUONTUNE_PEERS"
 _CHILD = Path(__file__).with_name("child.py")
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """One row of a benchmark: what runs, and where.
+    """One row of a benchmark: its work and interpreter.
 
     Args:
         name: the row's name, unlike all others.
-        peer: whose it is: ``OURS``, ``LIMIT``, or the peer's name. The best row of each is compared.
+        peer: ``OURS``, ``LIMIT``, or the peer's name. The best row of each is compared.
         target: ``"module:function"``, called with ``settings`` in the process.
         settings: keyword arguments; plain values.
         python: the interpreter; None: this one.
-        env: variables that are added to the environment as the user has it (without gluontune's own).
-        slices: ``seconds``: steps until the slice is over; ``steps``: as many as fill one, counted in the
-            warm-up, for work that runs on after ``step`` returned; ``once``: one step is the slice.
-        note: what a reader must know to compare (sizes, formats).
+        env: variables added to the user's environment (without gluontune's variables).
+        slices: ``seconds``: steps until the slice is over; ``steps``: a fixed number, counted in the warm-up, for
+            asynchronous work; ``once``: one step is the slice.
+        note: facts that a comparison needs (sizes, formats).
     """
 
     name: str
@@ -62,18 +62,18 @@ class ContenderFailed(GluontuneError):
 
 
 class Contender:
-    """An entrant in its process, paused between its turns. It ends with the process that started it.
+    """An entrant in its process, paused between its turns; the process ends with its parent.
 
     Args:
-        entrant: what it is.
+        entrant: its description.
         time_limit: seconds that building or one command may take before it counts as hung.
-        say: told what it is about to do.
+        say: called with a line before each action.
 
     Attributes:
         rates: units a second of each slice.
-        info: what its work said about itself. memory_mib: most resident memory, without pages shared with files or
+        info: of its work. memory_mib: most resident memory, without pages shared with files or
             other processes, that its processes had at the end of a slice.
-        failure: why it could not be measured, or None.
+        failure: the reason why it could not be measured, or None.
     """
 
     def __init__(self, entrant: Entrant, time_limit: float = 300.0, say: Callable[[str], None] = lambda line: None):
@@ -101,7 +101,7 @@ class Contender:
             self._process.signal(signal.SIGSTOP)
 
     def warm_up(self, slice_s: float) -> None:
-        """Work untimed, and find how many steps fill a slice of ``slice_s`` seconds."""
+        """Run untimed, and count the steps that fill a slice of ``slice_s`` seconds."""
         self.say(f"warming up {self.entrant.name}")
         self._seconds = slice_s
         with self._turn():
@@ -112,12 +112,12 @@ class Contender:
             else:
                 self._command(do="run", steps=2)
                 seen = self._command(do="run", steps=2)
-                for _ in range(2):  # the first estimate still holds some warming up
+                for _ in range(2):  # the first estimate contains some of the warm-up
                     self._steps = max(2, round(slice_s / max(seen["seconds"], 1e-6) * seen["steps"]))
                     seen = self._command(do="run", steps=self._steps)
 
     def slice(self) -> None:
-        """One turn: awake, an untimed lead-in, a timed slice, asleep again."""
+        """One turn: resume, an untimed lead-in, a timed slice, pause."""
         self.say(f"measuring {self.entrant.name}")
         how: dict[str, dict[str, Any]] = {
             "once": {"steps": 1}, "steps": {"lead": 1e-9, "steps": self._steps},
@@ -129,14 +129,14 @@ class Contender:
             self.memory_mib = max(self.memory_mib, self._memory())
 
     def ask(self, name: str, **arguments: Any) -> Any:
-        """Call a method of its work there, and return the result; None if it has failed."""
+        """Call a method of its work, and return the result; None if it has failed."""
         answer: dict[str, Any] = {}
         with self._turn():
             answer = self._command(do="call", name=name, arguments=arguments)
         return answer.get("value")
 
     def close(self) -> None:
-        """End the process and all that it started; safe to call twice."""
+        """End the process and its children; safe to call twice."""
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -152,7 +152,7 @@ class Contender:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn a failure into a finding about this contender; nothing happens once it has failed."""
+        """Record a failure as this contender's."""
         try:
             yield
         except ContenderFailed as failure:
@@ -195,7 +195,7 @@ class Contender:
         return ContenderFailed(f"{event['type']}: {event['message']}", log=process.tail())
 
     def _memory(self) -> float:
-        """MiB of resident memory without shared pages (of files, or shared memory), all its processes."""
+        """MiB of resident memory of all its processes, without shared pages (files, shared memory)."""
         assert self._process is not None
         total = 0
         with contextlib.suppress(psutil.Error):
@@ -208,7 +208,7 @@ class Contender:
 
 
 def peer_python(folder: Union[str, os.PathLike[str], None] = None) -> Path:
-    """The Python of the environment that ``make peers`` makes; the file may not be there.
+    """The Python of the environment of ``make peers``; the file may not exist.
 
     Args:
         folder: the environment; None: ``$GLUONTUNE_PEERS``, else ``.peers`` here, else ``.peers`` beside

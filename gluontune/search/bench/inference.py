@@ -1,13 +1,12 @@
 """``gluontune bench inference``: the rungs of inference, each with its latency, throughput and accuracy.
 
-Imperative → hybridized → static → fused → bfloat16 → int8 → ONNX Runtime → its int8, each in a process of its own with
-the tuned settings, slices of throughput interleaved. Accuracy and the share of images that are put into the
-same class as by the hybridized float32 net stand beside: a fast rung that answers otherwise is none.
+Imperative → hybridized → static → fused → bfloat16 → int8 → ONNX Runtime → its int8, each in its own process with
+the tuned settings, slices of throughput interleaved. Accuracy and the share of images in the same class as the
+hybridized float32 net's are reported, too: a fast rung with other answers does not count.
 
-For one image a thread less can be faster: at the end of each operator the threads wait for each other, and
-where a process has more OpenMP threads than cores, libgomp lets them sleep almost at once. So
-MXNet's rungs predict one image at a time with one thread, too, in another process, and the better of the two
-is the latency.
+For one image, fewer threads can be faster: at the end of each operator the threads wait for each other, and if a
+process has more OpenMP threads than cores, libgomp lets them sleep almost at once. So MXNet's rungs also predict one
+image at a time with one thread, in another process, and the better of the two is the latency.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from gluontune.job.trained import recipe_of_source
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench._inference import AGREE_PCT, MODES, OWN_THREADS
-from gluontune.search.bench.benchmark import Terms, document, hold
+from gluontune.search.bench.benchmark import Terms, document
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
-REFERENCE = "hybridized"  # the float32 net that the others are compared with
+REFERENCE = "hybridized"  # the float32 net with which the others are compared
 _WORK = "gluontune.search.bench._inference:Predictor"
 _ELSEWHERE = {
     "TensorRT": "not run here: it needs an NVIDIA GPU and an mxnet built with TensorRT",
     "GPU float16": "not run here: no GPU that this mxnet can use",
 }
-_MUCH = 1.25  # times as fast with one thread: worth a line of advice
+_MUCH = 1.25  # times as fast with one thread, for a line of advice
 _BF16 = "not run here: no bfloat16 arithmetic faster than float32 on this CPU (--rungs bfloat16 runs it all the same)"
 
 
@@ -48,8 +47,8 @@ def run(
     """Measure the rungs, and return the document.
 
     Args:
-        recipe: names net and data set where ``source`` does not. source: a checkpoint, a folder of them,
-            ``.params`` or ``.npz``; None: random weights (accuracy is then chance, agreement still counts).
+        recipe: net and data set if ``source`` does not name them. source: a checkpoint, a folder of them,
+            ``.params`` or ``.npz``; None: random weights (accuracy at chance level, agreement still counts).
         modes: rungs to run; all by default. The reference always runs.
         batch_size: images in a step of the throughput. val_images: for accuracy and agreement.
         latencies: predictions of one image each. terms: of :class:`gluontune.search.bench.benchmark.Terms`.
@@ -102,7 +101,7 @@ def run(
     }  # fmt: skip
     given.update(conditions, modes=wanted)
     with how.journal("bench inference", given) as journal:
-        field = hold(entrants, say=tell, finish=finish, journal=journal, **how.pace)
+        field = how.contest(entrants, say=tell, finish=finish, journal=journal, **how.pace)
     found = document(field, conditions=conditions)
     reference = next(c for c in field if c.entrant.name == REFERENCE)
     for row, contender in zip(found["rows"], field):
@@ -113,7 +112,7 @@ def run(
 
 
 def _beside(contender: Contender, reference: Contender, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What stands beside a rung's throughput."""
+    """Latency, accuracy and agreement of a rung."""
     found: dict[str, Any] = dict.fromkeys(("latency_ms", "accuracy", "agree_pct", "output_error"))
     found["ratio_to_hybridized"] = None
     if contender.failure is not None:
@@ -130,7 +129,7 @@ def _beside(contender: Contender, reference: Contender, extra: Mapping[str, Mapp
 
 
 def _one_thread(entrant: Entrant, count: int, tell: Callable[[str], None]) -> dict[int, list[float]]:
-    """Milliseconds of ``count`` predictions of one image, by the one thread; none if that fails: the rung has run."""
+    """Milliseconds of ``count`` predictions of one image with one thread; empty if that fails."""
     tell(f"latency of {entrant.name} with one thread")
     alone = Contender(replace(entrant, env=launch_settings(cores=1).env))
     try:
@@ -159,7 +158,7 @@ def _latency(times: Mapping[int, Sequence[float]]) -> dict[str, Any]:
 
 
 def _advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """What one thread brings for one image at a time, where it brings much."""
+    """Advice on one thread for one image at a time, if its gain is large."""
     gains = []
     for row in rows:
         by_threads = (row.get("latency_ms") or {}).get("p50_by_threads", {})
@@ -174,7 +173,7 @@ def _advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The fastest rung that gives the same answers."""
+    """The fastest rung with the same answers, or None."""
     fit = [row for row in rows if row["ratio_to_hybridized"] and row["agree_pct"] >= AGREE_PCT]
     if not fit:
         return None
@@ -186,8 +185,8 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     """Print the table."""
     from rich.table import Table
 
-    said = found["conditions"]
-    title = f"{said['net']} on {said['dataset']}, {said['weights']} weights, batch {said['batch_size']}"
+    facts = found["conditions"]
+    title = f"{facts['net']} on {facts['dataset']}, {facts['weights']} weights, batch {facts['batch_size']}"
     table = Table(title=title, box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for name in ("rung", "images/s", "× hybridized\n(95 %)", "ms at 1: p50\n(p90, p99)", "threads",
                  "accuracy", "agrees"):  # fmt: skip

@@ -1,8 +1,8 @@
 """``gluontune bench loading``: loaders over the same record file, ours and their peers'.
 
-All make batches of random-resized crops, half of them mirrored, as uint8, from shuffled records that lie in
-the page cache: NHWC, or NCHW where that is what the peer makes. Data of the crops' own size are padded by 4
-and cropped instead. Nobody normalizes. Record files for it, of any photographs:
+All make batches of random-resized crops, half of them mirrored, as uint8, from shuffled records in the page
+cache: NHWC, or NCHW if the peer makes that. Data of the crops' size are padded by 4 and cropped instead. No
+contender normalizes. Record files for it, of any photographs:
 
     gluontune pack photos.lst full.rec --root photos
     gluontune pack photos.lst p256.rec --root photos --resize 256 --quality 90 --format jpg
@@ -10,7 +10,7 @@ and cropped instead. Nobody normalizes. Record files for it, of any photographs:
     gluontune bench loading p256.rec full.rec raw256.rec --size 224
     gluontune bench loading detection.rec --boxes --size 300
 
-A list may name a file many times, so that few photographs make enough batches for an epoch.
+A list may name a file many times, so that few photographs fill an epoch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gluontune.core.journal import Journal
 from gluontune.loading import ResidentLoader, from_records
 from gluontune.records import RecordReader
 from gluontune.runtime import usable_cores
-from gluontune.search.bench.benchmark import Terms, combine, document, hold, show as show
+from gluontune.search.bench.benchmark import Terms, combine, document, show as show
 from gluontune.search.bench.contender import LIMIT, OURS, Entrant, peer_python
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -45,7 +45,7 @@ def run(
     Args:
         files: record files of JPEG images, or of raw pixels.
         size: side of the crops, pixels. batch_size: images in a batch.
-        augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter where all images
+        augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter if all images
             have the crops' size.
         boxes: the files are detection records: images are stretched to the size and half of them mirrored, with
             their boxes; ours against gluon-cv's.
@@ -56,7 +56,7 @@ def run(
         the document of :func:`combine`, a part for each file.
 
     Raises:
-        UsageError: nothing is left to measure, or an augmentation that not all have.
+        UsageError: nothing is left to measure, or an augmentation that some contenders lack.
         GluontuneError: a file cannot be read.
     """
     if augment not in ("auto", CROP, PAD_CROP):
@@ -88,7 +88,7 @@ def _run_one(path: str, given: Mapping[str, Any], how: Terms, journal: Journal) 
         else:
             python = peer_python(how.peers)
             field = entrants(path, kind, size, batch_size, augment, workers, how.seconds, python, folder)
-        done = hold(how.kept(field), say=partial(how.tell, of=name), journal=journal, key=path, **how.pace)
+        done = how.contest(how.kept(field), say=partial(how.tell, of=name), journal=journal, key=path, **how.pace)
     conditions = {
         "file": name, "bytes": os.path.getsize(path), "images": kind, "records": records, "size": size,
         "batch_size": batch_size, "augment": augment, "most_workers": workers, **how.pace,
@@ -97,7 +97,7 @@ def _run_one(path: str, given: Mapping[str, Any], how: Terms, journal: Journal) 
 
 
 def kind_of(path: PathLike, size: int) -> tuple[str, bool]:
-    """What the images are (``jpeg``, ``raw`` or ``other``), and whether a sample of them all is ``size`` square.
+    """The images' kind (``jpeg``, ``raw`` or ``other``), and whether all of a sample are ``size`` square.
 
     Raises:
         GluontuneError: no such file, or no records.
@@ -117,7 +117,7 @@ def entrants(
     path: str, kind: str, size: int, batch_size: int, augment: str, workers: int, seconds: float, python: Path,
     folder: str,
 ) -> list[Entrant]:  # fmt: skip
-    """The field for one file, each in the configuration that is fast for it. ``folder`` gets copies of the data."""
+    """The entrants for one file, each in its fast configuration. ``folder`` gets copies of the data."""
     data = {"path": path, "size": size, "batch_size": batch_size, "augment": augment}
     raw = kind == "raw"
     field = _ours(data, raw, workers)
@@ -167,7 +167,7 @@ def _mxnet(data: dict[str, Any], workers: int) -> list[Entrant]:
 
 
 def _peers(data: dict[str, Any], kind: str, workers: int, python: Path, folder: str) -> list[Entrant]:
-    """Those of the peers' environment: name, peer, where, what beside ``data``, and a note."""
+    """The entrants of the peers' environment."""
     raw = kind == "raw"
     stored: dict[str, Any] = {"num_workers": workers, "folder": folder}
     form, torch = "raw pixels" if raw else "JPEG", "PyTorch DataLoader"
@@ -203,7 +203,7 @@ def _peers(data: dict[str, Any], kind: str, workers: int, python: Path, folder: 
 
 
 def with_boxes(path: str, size: int, batch_size: int, workers: int) -> list[Entrant]:
-    """The field for detection records: images stretched to the size, half of them mirrored, boxes with them."""
+    """The entrants for detection records: images and boxes stretched to the size, half of them mirrored."""
     data, work = {"path": path, "size": size, "batch_size": batch_size}, f"{HOME}_loaders_ours:"
     note = "uint8 NHWC, boxes filled up with -1"
     mine, theirs = {**data, "num_workers": workers}, f"{note}: RecordFileDetection, its transforms of image and boxes"

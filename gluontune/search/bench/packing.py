@@ -1,27 +1,31 @@
-"""``gluontune bench packing``: our packer against MXNet's ``im2rec.py``, as it is and with a resize.
+"""``gluontune bench packing``: our packer against MXNet's ``im2rec.py``, with and without a resize.
 
-Both read the same list in the same order, from files in the page cache. Nobody pays for the start of an
-interpreter or the import of mxnet: a turn is one whole packing inside a process that is there. im2rec.py
-runs with several ``--num-thread``; its best counts. Ours writes its checksum file and looks at each image,
-too, which im2rec.py does not.
+Both read the same list in the same order, from files in the page cache. A turn is one whole packing in a running
+process: starting an interpreter and importing mxnet are not measured. im2rec.py runs with several ``--num-thread``;
+its best counts. Ours also writes its checksum file and checks each image.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import runpy
+import shutil
+import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any, Union
 
-from gluontune.core.errors import UsageError
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.records import pack
 from gluontune.records.sources import read_source
-from gluontune.runtime import usable_cores
-from gluontune.search.bench.benchmark import Terms, combine, document, hold, show as show
+from gluontune.runtime import mxnet, usable_cores
+from gluontune.search.bench.benchmark import Terms, combine, document, show as show
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
 PathLike = Union[str, "os.PathLike[str]"]
-HOME = "gluontune.search.bench._packers:"
+HOME = "gluontune.search.bench.packing:"
 PARTS = ("pass-through", "resize")
 
 
@@ -32,11 +36,11 @@ def run(
     """Measure both packers, first passing files through, then resizing.
 
     Args:
-        src, root: what to pack, see ``gt.records.pack``.
+        src, root: see ``gt.records.pack``.
         size: shorter side after the resize, pixels. quality: of the JPEG files made, 1-100.
         workers: most processes; None: the usable cores.
         part: ``pass-through``, ``resize`` or ``both``.
-        terms: of :class:`gluontune.search.bench.benchmark.Terms`; a slice is a whole packing, and five of them do.
+        terms: of :class:`gluontune.search.bench.benchmark.Terms`; a slice is a whole packing, five by default.
 
     Returns:
         the document of :func:`combine` with the parts ``pass-through`` and ``resize``.
@@ -66,7 +70,7 @@ def run(
             def weigh(done: list[Contender], sizes: dict[str, Any] = sizes) -> None:
                 sizes.update({c.entrant.name: c.ask("bytes") for c in done})
 
-            done = hold(field, rounds=how.rounds, say=partial(how.tell, of=name), finish=weigh)
+            done = how.contest(field, rounds=how.rounds, say=partial(how.tell, of=name), finish=weigh)
             conditions = {
                 "images": len(lst.read_text(encoding="utf-8").splitlines()), "resize": resized,
                 "quality": quality if resized else None, "most_workers": cores, "rounds": how.rounds, "bytes": sizes,
@@ -77,7 +81,7 @@ def run(
 
 
 def write_list(src: PathLike, root: PathLike | None, folder: Path) -> tuple[Path, Path]:
-    """What is to be packed as a ``.lst`` that both read, and the folder at which its paths begin.
+    """A ``.lst`` of the source for both packers, and the folder at which its paths begin.
 
     >>> place = Path(tempfile.mkdtemp())
     >>> for name in ("cat", "dog"):
@@ -108,3 +112,71 @@ def entrants(lst: str, root: str, folder: str, size: int | None, quality: int, w
         settings, name = {**data, "num_thread": count}, f"im2rec.py --num-thread {count}"
         field.append(Entrant(name, "im2rec.py", f"{HOME}Im2rec", settings, slices="once"))
     return field
+
+
+class Packer:
+    """``gt.records.pack``, of a ``.lst`` whose paths begin at ``root``."""
+
+    def __init__(self, lst: str, root: str, folder: str, size: int | None, quality: int, workers: int | None):
+        self.lst, self.out = lst, Path(folder) / "gluontune.rec"
+        options: dict[str, Any] = {"format": "jpg", "resize": size, "quality": quality} if size else {}
+        self.options = {"root": root, "workers": workers, **options}
+        self.info: dict[str, Any] = {}
+
+    def step(self) -> int:
+        """Pack all; the number of records."""
+        report = pack(self.lst, self.out, **self.options)
+        if report.skipped:
+            raise GluontuneError(f"{len(report.skipped)} images were left out: {report.skipped[0].reason}")
+        return report.packed
+
+    def bytes(self) -> int:
+        """Size of the packed file."""
+        return self.out.stat().st_size
+
+
+class Im2rec:
+    """``im2rec.py`` of the installed mxnet, run in this process, which has imported mxnet before the clock starts."""
+
+    def __init__(self, lst: str, root: str, folder: str, size: int | None, quality: int, num_thread: int):
+        mx = mxnet()  # restores numpy's aliases, which im2rec.py needs
+        self.script, self.prefix = im2rec_path(), Path(folder) / f"im2rec-{num_thread}" / "list"
+        self.prefix.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(lst, f"{self.prefix}.lst")
+        self.wanted = len(Path(lst).read_text(encoding="utf-8").splitlines())
+        work = ["--resize", str(size), "--quality", str(quality)] if size else ["--pass-through"]
+        self.arguments = [str(self.prefix), root, *work, "--num-thread", str(num_thread)]
+        self.info = {"versions": {"mxnet": mx.__version__}}
+
+    def step(self) -> int:
+        """Pack all; the number of records."""
+        before, sys.argv = sys.argv, [str(self.script), *self.arguments]
+        try:
+            left = runpy.run_path(str(self.script), run_name="__main__")
+            if "record" in left:  # with one thread it leaves the file open until the interpreter ends
+                left["record"].close()
+        finally:
+            sys.argv = before
+        with open(f"{self.prefix}.idx", encoding="utf-8") as index:
+            packed = sum(1 for _ in index)
+        if packed != self.wanted:
+            raise GluontuneError(f"im2rec.py packed {packed} of {self.wanted} images")
+        return packed
+
+    def bytes(self) -> int:
+        """Size of the packed file."""
+        return Path(f"{self.prefix}.rec").stat().st_size
+
+
+def im2rec_path() -> Path:
+    """The path of ``im2rec.py`` in the installed mxnet.
+
+    >>> im2rec_path().name
+    'im2rec.py'
+    """
+    folder = Path(str(mxnet().__file__)).parent
+    for path in (folder / "tools" / "im2rec.py", folder.parent / "tools" / "im2rec.py"):
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                return path
+    raise GluontuneError(f"{folder}: this mxnet has no tools/im2rec.py")

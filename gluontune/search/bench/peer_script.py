@@ -1,9 +1,9 @@
 """``gluontune tta --against-peer``: time to accuracy beside a script of the user's, repeat by repeat.
 
-The script trains once, by any library and with a validation rule of its own. After each validation it prints a line
-of JSON: ``{"seconds": 61.5, "accuracy": 0.912}``, seconds of training so far without validation, and accuracy 0 … 1;
-further keys are kept (``"flipped"``: the accuracy with test-time flips). Other lines are its own. The seed of the
-repeat is in the environment variable ``GLUONTUNE_SEED``.
+The script trains once, by any library and with any validation rule. After each validation it prints a line of JSON:
+``{"seconds": 61.5, "accuracy": 0.912}``, seconds of training so far without validation, and accuracy 0 … 1;
+``"flipped"``, the accuracy with test-time flips, is kept, too. Other lines are ignored. The seed of the repeat is in
+the environment variable ``GLUONTUNE_SEED``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gluontune.core.events import OnProgress, progress
 from gluontune.core.processes import how_it_ended
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.repeat import Clocks, begun
+from gluontune.search.study import Clocks, begun
 from gluontune.search.tta import time_to_accuracy
 from gluontune.training.group import RunFailed
 
 SEED_VARIABLE = "GLUONTUNE_SEED"
-_LINE = 1_000_000  # bytes without an end that are no line any more
+_LINE = 1_000_000  # bytes of a line at most
 
 
 def run(recipe: Recipe, script: str, *, python: Path | None = None, **options: Any) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def train_once(
     """Run the script once, in a fresh process; never raises for a failed run.
 
     Args:
-        recipe: gives the seed, and the target where the run ends at it. command: of :func:`command_of`.
+        recipe: for the seed, and the target at which the run ends. command: of :func:`command_of`.
         time_limit: seconds without a line.
     """
     with begun(recipe, machine) as (result, clocks):
@@ -110,7 +110,7 @@ def train_once(
 
 
 def _validations(command: Sequence[str], seed: int, time_limit: float) -> Iterator[dict[str, Any]]:
-    """What the script says after each validation, as it says it."""
+    """The script's validations, as it prints them."""
     environment = {**os.environ, SEED_VARIABLE: str(seed), "PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -130,8 +130,8 @@ def _validations(command: Sequence[str], seed: int, time_limit: float) -> Iterat
                 yield seen
             if process.wait(time_limit) != 0:
                 errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
-                said = errors.read().decode(errors="replace")
-                raise GluontuneError(how_it_ended("it", process.returncode, said))
+                tail = errors.read().decode(errors="replace")
+                raise GluontuneError(how_it_ended("it", process.returncode, tail))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -156,7 +156,7 @@ def _lines(stream: BinaryIO | Any, time_limit: float) -> Iterator[bytes]:
 
 
 def _read(line: bytes) -> dict[str, Any] | None:
-    """The seconds and the accuracy of a line; None where it is one of the script's own.
+    """The seconds and the accuracy of a line, or None if it is another line.
 
     >>> _read(b'{"seconds": 2, "accuracy": 0.5, "flipped": 0.6}'), _read(b"epoch 3 of 8")
     ({'seconds': 2.0, 'accuracy': 0.5, 'flipped': 0.6}, None)

@@ -1,7 +1,6 @@
 """The space of legal recipes: its axes, random draws from it, and a small set that covers all pairs of values.
 
-The axes are made from the registries and from the recipe's own choices: an optimizer or a loader that is added there
-is drawn here.
+The axes come from the registries and the recipe's choices: a new optimizer or loader is drawn here, too.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from gluontune.runtime import gpu_count
 
 Values = dict[str, Any]
 
-#: Small data: six batches at most, so that a recipe trains in about a second.
+#: Six batches at most, so that a recipe trains in about a second.
 BASE: Values = {"dataset": "sample", "train_samples": 44, "val_samples": 20, "batch_size_per_device": 8}
 
-# Values that cost more than others stand later; a covering set takes them where it must.
+# Expensive values stand last; a covering set uses them only where it must.
 _ENGINES = ("local", "shared-memory", "async", "horovod", "kvstore")
 _RESIDUAL = "cifar_resnet20_v1"
-_NONE = object()  # no value: None is one
+_NONE = object()  # no value, because None is one
 
 
 def axes() -> dict[str, tuple[Any, ...]]:
-    """Each field that is drawn, with its values: the cheap and usual ones first.
+    """The drawn fields with their values, cheap and usual ones first.
 
     >>> axes()["accumulate"], len(axes()["optimizer"]) >= 19
     ((1, 3), True)
@@ -77,7 +76,7 @@ def axes() -> dict[str, tuple[Any, ...]]:
 
 
 def unavailable() -> dict[str, tuple[Any, ...]]:
-    """Values that this machine cannot run: each is to be refused, and hides all that stands beside it.
+    """Values that this machine cannot run: each has to be refused, whatever the other values are.
 
     >>> sorted(unavailable()) == [] or "gpu" in str(unavailable())
     True
@@ -93,9 +92,9 @@ def unavailable() -> dict[str, tuple[Any, ...]]:
 
 
 def draw(rng: random.Random) -> Values:
-    """One legal recipe's values, each drawn by itself until they do not contradict each other.
+    """One legal recipe's values, drawn independently until they do not contradict each other.
 
-    Values that this machine lacks are drawn seldom: one is enough to have a recipe refused.
+    Values that this machine lacks are drawn seldom, because one of them is enough for a refusal.
 
     >>> draw(random.Random(3)) == draw(random.Random(3))
     True
@@ -104,8 +103,8 @@ def draw(rng: random.Random) -> Values:
     while True:
         values: Values = {}
         for name, of in axes().items():
-            there = [value for value in of if value not in missing.get(name, ())]
-            values[name] = rng.choice(list(of) if rng.random() < 0.05 else there)
+            available = [value for value in of if value not in missing.get(name, ())]
+            values[name] = rng.choice(list(of) if rng.random() < 0.05 else available)
             if name in ("stochastic_depth", "env") and rng.random() < 0.7:
                 values[name] = of[0]
         if values["net"] == _RESIDUAL and rng.random() < 0.7:  # it costs more than the others
@@ -136,13 +135,13 @@ def pairs_of(values: Mapping[str, Any], of: Mapping[str, Iterable[Any]]) -> set[
 
 @functools.lru_cache(maxsize=4)
 def covering(seed: int = 0) -> tuple[list[Values], list[Values]]:
-    """Recipes in which each pair of values occurs that can stand together.
+    """Recipes in which each compatible pair of values occurs.
 
-    Greedy, one recipe at a time, as AETG does it: begin with pairs that are still open, then give each other field the
-    value that closes most. (Cohen et al., *The AETG System*, IEEE Transactions on Software Engineering 23 (7), 1997.)
+    Greedy, one recipe at a time, as in AETG: begin with an open pair, then give each other field the value that
+    closes most pairs. (Cohen et al., *The AETG System*, IEEE Transactions on Software Engineering 23 (7), 1997.)
 
     Returns:
-        the recipes that train, and those to be refused: contradictions, and what this machine lacks.
+        the recipes that train, and those to be refused: contradictions, and values that this machine lacks.
 
     >>> trains, refused = covering()
     >>> all(_legal(values) for values in trains), len(trains) < 400
@@ -171,13 +170,13 @@ def covering(seed: int = 0) -> tuple[list[Values], list[Values]]:
 
 
 def _trains(values: Values) -> bool:
-    """Whether nothing in ``values`` has to be refused, by the recipe or by the net."""
+    """Whether neither the recipe nor the net refuses ``values``."""
     depth = values.get("stochastic_depth") and values.get("net", _RESIDUAL) != _RESIDUAL
     return not depth and _legal(values)
 
 
 def _complete(values: Values, of: Mapping[str, list[Any]]) -> Values | None:
-    """``values`` with at most one more that makes them legal; None where there is none."""
+    """``values``, with one field added if that makes them legal; else None."""
     if _trains(values):
         return values
     others = ((name, value) for name, all_of in of.items() if name not in values for value in all_of)
@@ -200,7 +199,7 @@ def _row(
                 + ((name, place, other, of[other].index(row[other])) in open_pairs)
                 for other in row
             )
-            gains.append((-gain, place, value))  # of equal gain the cheaper one
+            gains.append((-gain, place, value))  # of equal gain, the cheaper value
         ranked = (value for _, _, value in sorted(gains, key=lambda g: g[:2]))
         best = next((value for value in ranked if _trains({**row, name: value})), _NONE)
         if best is not _NONE:

@@ -1,11 +1,11 @@
-"""``gluontune bench recipes``: does every recipe train, or say before training why it cannot?
+"""``gluontune bench recipes``: whether every recipe trains, or is refused before training with a reason.
 
 Recipes are drawn from all their fields, or chosen so that each pair of values occurs; each trains a few steps of a
-small net and validates. What comes of one is ``trained``; ``refused``, which is an error before the first step that
-names the fields at odds (or the one that this machine lacks); or ``failed``, which is a fault of gluontune's.
+small net and validates. The outcome is ``trained``; ``refused``, an error before the first step that names the
+contradicting fields (or the one that this machine lacks); or ``failed``, a fault of gluontune.
 
-A process trains many recipes in a row (:mod:`gluontune.search.bench._recipe_pool`). A recipe that fails there has a
-second try in fresh processes, and what comes of that counts.
+A process trains many recipes in a row (:mod:`gluontune.search.bench._recipe_pool`). A recipe that fails there is
+repeated in fresh processes, and this outcome counts.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def run(
     """Train recipes and return the document.
 
     Args:
-        count: of random recipes; None takes the set that covers all pairs of values, and all that is to be refused.
-        seed: of the draws. lanes: recipes at a time; default one for each usable core.
+        count: of random recipes; None takes the set that covers all pairs of values, and all recipes to be refused.
+        seed: of the draws. lanes: parallel recipes; default one for each usable core.
         time_limit: seconds of silence after which a recipe counts as hung.
         terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.benchmark.Terms`.
 
     Returns:
         ``{"rows": [{"place", "values", "outcome", "reason", "fields", "seconds", "fresh"}], "figures": {"recipes",
-        "trained", "refused", "failed", "seconds"}, "machine", "conditions"}``. ``fresh``: in processes of its own.
+        "trained", "refused", "failed", "seconds"}, "machine", "conditions"}``. ``fresh``: in fresh processes.
 
     Raises:
         UsageError: a number below 1; a resume with other options.
@@ -79,7 +79,7 @@ def run(
 def _train_all(
     wanted: Sequence[Mapping[str, Any]], journal: Journal, lanes: int, limit: float, say: Callable[[str], None]
 ) -> None:
-    """All that the journal lacks. Lanes take from both ends of one line in which like stands beside like."""
+    """Train the recipes that the journal lacks. Lanes take them from both ends of one queue, sorted by kind."""
     left = [(place, values) for place, values in enumerate(wanted) if str(place) not in journal.pieces]
     line = collections.deque(sorted(left, key=lambda each: repr(kind_of(each[1]))))
     lock = threading.Lock()
@@ -111,10 +111,10 @@ def _train_all(
 
 
 def train_one(values: Mapping[str, Any], pool: Pool | None = None, time_limit: float = 60.0) -> dict[str, Any]:
-    """What comes of one recipe: ``{"outcome", "reason", "fields", "seconds", "fresh"}``.
+    """The outcome of one recipe: ``{"outcome", "reason", "fields", "seconds", "fresh"}``.
 
     Args:
-        values: fields of the recipe. pool: of processes that are used again; None: fresh ones.
+        values: fields of the recipe. pool: of reusable processes; None: fresh ones.
 
     >>> found = train_one({"dtype": "float16", "devices": "cpu"})
     >>> found["outcome"], found["fields"]
@@ -156,7 +156,7 @@ def _failed(reason: str, log: str) -> dict[str, Any]:
 
 
 def _refusal(message: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A refusal, if it is a clear one: it names two fields, or one whose value this machine lacks."""
+    """A refusal if the message names two fields, or one whose value this machine lacks; else a failure."""
     fields = named_fields(message)
     lacks = {name for name, missing in unavailable().items() if values.get(name) in missing}
     clear = len(fields) >= 2 or bool(lacks & set(fields))
@@ -184,7 +184,7 @@ def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], seconds
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print what failed, what was refused and why, and the counts."""
+    """Print failures, refusals by fields, and the counts."""
     for row in found["rows"]:
         if row["outcome"] == "failed":
             usual = Recipe().to_dict()

@@ -1,8 +1,8 @@
 """``gluontune tta --against-torch``: time to accuracy beside a careful PyTorch script, repeat by repeat.
 
-The repeats, their order, the statistics and the pages are :mod:`gluontune.search.tta`'s; here is only how one
-repeat is trained by PyTorch, in the peers' environment, with the mode and the allocator that were the fastest
-for this net in a short trial.
+The repeats, their order, the statistics and the pages are :mod:`gluontune.search.tta`'s; this module trains one
+repeat by PyTorch, in the peers' environment, with the mode and the allocator that were the fastest for this net in
+a short trial.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gluontune.recipe.result import RunResult
 from gluontune.runtime.packages import to_make
 from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import Contender, Entrant, peer_python
-from gluontune.search.bench.torch_modes import allocator_of, allocators, torch_entrants, with_allocator
-from gluontune.search.repeat import Clocks, begun
+from gluontune.search.bench.training import allocator_of, allocators, torch_entrants, with_allocator
+from gluontune.search.study import Clocks, begun
 from gluontune.search.tta import time_to_accuracy
 from gluontune.training.group import RunFailed
 
@@ -39,9 +39,9 @@ def run(
 
     Args:
         recipe: ours; the twin has its data, net, batch, ranks, augmentation, optimizer, schedule and seeds.
-        changes: fields that the twin has otherwise, such as a rate or an optimizer that suits it better.
+        changes: fields of the twin that differ, such as a rate or an optimizer that suits it better.
         mode: of PyTorch, such as ``compile channels_last``; None tries all of them and takes the fastest.
-        peers: the peers' environment. say: told about the trial that chooses PyTorch's mode.
+        peers: the peers' environment. say: called with lines about the trial that chooses PyTorch's mode.
         options: further arguments of ``time_to_accuracy``.
 
     Raises:
@@ -70,10 +70,10 @@ def run(
 
 
 def _check(recipe: Recipe) -> None:
-    """What the twin cannot follow is refused by name."""
+    """Refuse fields that the twin does not have."""
     if recipe.job is not None or not (recipe.net.startswith("cifar_resnet") and recipe.net.endswith("_v1")):
-        told = f"there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
-        raise UsageError(f"--against-torch: {told}")
+        text = f"there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
+        raise UsageError(f"--against-torch: {text}")
     alike: dict[str, tuple[Any, ...]] = {
         "optimizer": ("nag", "sgd", "muon"), "dtype": ("float32", "bfloat16"), "accumulate": (1,),
         "engine": ("local", "shared-memory", "kvstore", "horovod"), "exchange_every": (1,), "compression": ("none",),
@@ -86,17 +86,19 @@ def _check(recipe: Recipe) -> None:
 
 
 def _earlier(out: Path | None) -> dict[str, Any] | None:
-    """The mode that the interrupted run chose: a resume must not choose anew."""
+    """The mode of the interrupted run, which a resume keeps; else None."""
     try:
         return parse_json(read_text(Path(out or "") / "tta.json")).get("torch")
     except (OSError, ValueError, AttributeError):
-        return None  # time_to_accuracy says what is wrong
+        return None  # time_to_accuracy raises the error
 
 
-def fastest(recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None) -> dict[str, Any]:
+def fastest(
+    recipe: Recipe, python: Path, say: Callable[[str], None], mode: str | None = None, *, contest: Any = hold
+) -> dict[str, Any]:
     """PyTorch's fastest mode and allocator for a rank's step of this net, by a short interleaved trial.
 
-    Where ``mode`` is chosen already, nothing is tried, and the allocator is glibc's, tuned.
+    A given ``mode`` is taken without a trial, with glibc's allocator, tuned.
 
     Returns:
         ``{"name", "threads", "channels_last", "compiled", "allocator", "env", "samples_per_sec": {mode: rate}}``.
@@ -104,13 +106,13 @@ def fastest(recipe: Recipe, python: Path, say: Callable[[str], None], mode: str 
     threads = max(1, runtime.usable_cores() // recipe.num_devices)
     modes = torch_entrants(recipe.net, recipe.batch_size_per_device, 32, threads, python, recipe.dtype)
     if mode is None:
-        name, env = allocator_of(modes, say)
+        name, env = allocator_of(modes, say, contest)
     else:
         name, env = "glibc", allocators()["glibc"]
     modes = with_allocator(modes, name, env)
     if mode is not None:
         return _settings(modes[MODES.index(mode)], recipe, name, {})
-    field = hold(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
+    field = contest(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
     rates = {c.entrant.name: stats.interval(c.rates)["median"] for c in field if c.failure is None}
     if not rates:
         raise GluontuneError(f"--against-torch: PyTorch failed: {field[0].failure}")

@@ -1,14 +1,15 @@
-"""``gluontune bench training``: one training step, ours against MXNet as it comes and against PyTorch.
+"""``gluontune bench training``: one training step, ours against MXNet as installed and against PyTorch.
 
 The batches are synthetic and stay in memory, so that only compute counts. All contenders have the same
 networks (shapes of all parameters are compared), loss, update and batch, and the tuned ones and PyTorch
-the same threads. PyTorch gets the allocator that was the fastest for it in a short trial before.
+the same threads. PyTorch gets the allocator that was the fastest for it in a short trial.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -21,19 +22,19 @@ from gluontune.core.journal import Journal
 from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench.benchmark import Terms, document, hold, show as show_contest
 from gluontune.search.bench.contender import OURS, Contender, Entrant, peer_python
-from gluontune.search.bench.torch_modes import allocator_of, torch_entrants, with_allocator
 
 UNIT = "samples_per_sec"
 NETS = {"cifar_resnet20_v1": 32, "cifar_resnet56_v1": 32, "mobilenet0.25": 64, "small_vgg": 32}  # → side
 
 _OURS_WORK = "gluontune.search.bench._gluon_training:MxnetStep"
 _BRIDGED_WORK = "gluontune.search.bench._gluon_training:BridgedStep"
+_TORCH_WORK = "gluontune.search.bench._torch_training:TorchStep"
 _MXNET, _TORCH = "MXNet", "PyTorch"
 _REWRITES = {
     "float32": ("pool-to-mean", "fuse-bn-relu", "order-sums", "keep-blocks"),
     "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu"),
 }
-_TWO = ("pool-to-mean", "fuse-bn-relu")  # in float32 beside all, to show what the sums' rewrites bring
+_TWO = ("pool-to-mean", "fuse-bn-relu")  # a float32 row without the sums' rewrites, to show their gain
 
 
 def run(
@@ -80,7 +81,7 @@ def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entr
     """
     work = {"net": net, "batch_size": batch_size, "image_size": NETS[net]}
     tuned = launch_settings(cores=threads).env
-    bf16 = bfloat16_support().level in ("native", "slow")  # slow: to be seen
+    bf16 = bfloat16_support().level in ("native", "slow")
 
     def mxnet(name: str, peer: str, env: Mapping[str, str], note: str = "", **settings: Any) -> Entrant:
         return Entrant(name, peer, _OURS_WORK, {**work, **settings}, env=env, slices="steps", note=note)
@@ -107,12 +108,72 @@ def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entr
             found.append(mxnet(f"gluontune {dtype}, AMX, narrow in float32", OURS, amx, note=note, **made))
     for dtype in _REWRITES if bf16 else ("float32",):
         for compiled in (False, True):
-            words = f"{'compiled, ' if compiled else ''}{dtype}"
+            variant = f"{'compiled, ' if compiled else ''}{dtype}"
             here = {**work, "threads": threads, "dtype": dtype, "compiled": compiled}
-            name, note = f"gluontune on PyTorch, {words}", "channels_last"
+            name, note = f"gluontune on PyTorch, {variant}", "channels_last"
             found.append(Entrant(name, OURS, _BRIDGED_WORK, here, env=tuned, slices="steps", note=note))
     for dtype in _REWRITES if bf16 else ("float32",):
         found += torch_entrants(net, batch_size, NETS[net], threads, python, dtype)
+    return found
+
+
+def torch_entrants(
+    net: str, batch_size: int, image_size: int, threads: int, python: Path, dtype: str = "float32"
+) -> list[Entrant]:
+    """PyTorch's modes: eager and compiled, each as it comes and channels_last.
+
+    Args:
+        net: of ``gluontune.search.bench.training.NETS``. image_size: side of its images.
+        threads: of torch's operators. python: the peers' interpreter. dtype: ``float32`` or ``bfloat16``.
+    """
+    work = {"net": net, "batch_size": batch_size, "image_size": image_size, "threads": threads}
+    how: dict[str, Any] = {"python": python, "env": {"OMP_NUM_THREADS": str(threads)}, "slices": "steps"}
+    found = []
+    for compiled in (False, True):
+        for channels_last in (False, True):
+            mode = f"{'compile' if compiled else 'eager'}{' channels_last' if channels_last else ''}"
+            settings = {**work, "dtype": dtype, "compiled": compiled, "channels_last": channels_last}
+            name = f"PyTorch {mode} {dtype}"
+            found.append(Entrant(name, _TORCH, _TORCH_WORK, settings, note="allocator: default", **how))
+    return found
+
+
+def with_allocator(field: Sequence[Entrant], name: str, variables: Mapping[str, str]) -> list[Entrant]:
+    """The same entrants, PyTorch's with the allocator ``name``, which ``variables`` set."""
+    note = f"allocator: {name}"
+    return [replace(e, env={**e.env, **variables}, note=note) if e.peer == _TORCH else e for e in field]
+
+
+def allocator_of(
+    wanted: Sequence[Entrant], say: Callable[[str], None], contest: Callable[..., list[Contender]] = hold
+) -> tuple[str, dict[str, str]]:
+    """The fastest allocator for PyTorch's step, from a short trial of its best two modes."""
+    torch = [e for e in wanted if e.peer == _TORCH][-4:]
+    picked = (torch[1], torch[2])  # eager channels_last and compiled, in bfloat16 if available
+    choices = allocators()
+    trial = [
+        Entrant(f"{e.name}, {name}", name, e.target, e.settings, e.python, {**e.env, **env}, "steps")
+        for e in picked
+        for name, env in choices.items()
+    ]
+    rates: dict[str, float] = {}
+    for contender in contest(trial, rounds=3, seconds=0.5, say=lambda line: say(f"allocators: {line}")):
+        if contender.failure is None and contender.rates:
+            name = contender.entrant.peer
+            rates[name] = rates.get(name, 1.0) * stats.interval(contender.rates)["median"]
+    best = max(rates, key=lambda name: rates[name], default="default")
+    return best, choices[best]
+
+
+def allocators() -> dict[str, dict[str, str]]:
+    """The allocators that are installed here, by name, each with the variables that set it."""
+    found: dict[str, dict[str, str]] = {"default": {}}
+    for name in ("glibc", "tcmalloc", "jemalloc"):
+        try:
+            settings = launch_settings(cores=1, allocator=name).env
+        except GluontuneError:  # not installed
+            continue
+        found[name] = {k: v for k, v in settings.items() if k.startswith("MALLOC_") or k == "LD_PRELOAD"}
     return found
 
 
@@ -121,9 +182,9 @@ def _case(net: str, batch: int, threads: int, how: Terms, journal: Journal) -> d
     say, wanted = partial(how.tell, of=where), entrants(net, batch, threads, python)
     chosen = how.kept(wanted)
     if any(e.peer == _TORCH for e in chosen) and python.is_file():
-        name, variables = allocator_of(wanted, say)
+        name, variables = allocator_of(wanted, say, how.contest)
         chosen = with_allocator(chosen, name, variables)
-    contenders = hold(chosen, say=say, finish=_note_losses, journal=journal, key=where, **how.pace)
+    contenders = how.contest(chosen, say=say, finish=_note_losses, journal=journal, key=where, **how.pace)
     shapes = _same_shapes(net, contenders)
     conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
     found = document(contenders, conditions=conditions, unit=UNIT)
@@ -154,7 +215,7 @@ def _same_shapes(net: str, contenders: Sequence[Contender]) -> list[list[int]]:
 
 
 def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
-    """Our ratios for one case, from pairs within rounds; a figure whose contenders were not measured is missing.
+    """Our ratios for one case, from pairs within rounds; without figures of unmeasured contenders.
 
     ``ours_to_mxnet_imperative``: our best row ÷ MXNet as installed, imperative; ``ours_to_pytorch``: ÷ the
     best row of PyTorch; ``float32_to_pytorch``: our best float32 row ÷ PyTorch's best float32 row.
