@@ -1,0 +1,130 @@
+"""Events of a trace computed by PyTorch, one by one."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
+
+from gluontune.capture.trace import Backward, Op
+from gluontune.capture.updates import UPDATES
+from gluontune.convert.bridge.convert import attributes
+from gluontune.convert.bridge.registry import OPERATORS
+from gluontune.convert.graph.schemas import schema
+from gluontune.convert.graph.symbol import Node
+from gluontune.core.errors import UnknownNameError
+from gluontune.runtime.pytorch import torch
+
+Env = MutableMapping[int, Any]  # tensors by the numbers of their values
+
+
+def bridge_name(name: str) -> str:
+    """An operator's name as the bridge has it."""
+    try:
+        return schema({"_copyto": "_copy"}.get(name, name)).name
+    except UnknownNameError:
+        return name
+
+
+@functools.cache
+def computes(name: str) -> bool:
+    """Whether PyTorch's side knows an operator."""
+    importlib.import_module("gluontune.convert.bridge.operators")
+    return name in UPDATES or bridge_name(name) in OPERATORS
+
+
+class Interpreter:
+    """Computes events.
+
+    Args:
+        dtype: "float64" to compute in it; "" as the program does. steady: dropout drops nothing.
+        wanted: numbers of values that gradients are asked of.
+    """
+
+    def __init__(self, dtype: str = "", steady: bool = False):
+        self.torch, self.dtype, self.steady = torch(), dtype, steady
+        self.wanted: set[int] = set()
+        self.functions: dict[Any, Callable[..., Any]] = {}
+
+    def tensor(self, array: Any) -> Any:
+        """A numpy array as a tensor in the interpreter's precision."""
+        tensor = self.torch.from_numpy(array.copy()) if not hasattr(array, "is_floating_point") else array
+        return tensor.to(getattr(self.torch, self.dtype)) if self.dtype and tensor.is_floating_point() else tensor
+
+    def put(self, env: Env, number: int, tensor: Any) -> None:
+        """Note a value; one that gradients are asked of begins a graph."""
+        if number in self.wanted and not tensor.requires_grad and tensor.is_floating_point():
+            tensor = tensor.detach().requires_grad_()
+        env[number] = tensor
+
+    def run(self, event: Op | Backward, env: Env) -> None:
+        """Compute an event from the values in ``env``, and put its results there."""
+        if isinstance(event, Backward):
+            self._backward(event, env)
+            return
+        function = self._function(event)
+        with self.torch.enable_grad() if event.recording else self.torch.no_grad():
+            found = function(*[env[number] for number in event.inputs])
+        results = found if isinstance(found, (tuple, list)) else (found,)
+        for number, tensor in zip(event.outputs, results):
+            if tensor is not None:
+                self.put(env, number, tensor)
+
+    def _function(self, op: Op) -> Callable[..., Any]:
+        key = op.name, tuple(op.attrs.items()), op.training, op.results, len(op.outputs)
+        found = self.functions.get(key)
+        if found is None:
+            found = self.functions[key] = self._made(op)
+        return found
+
+    def _made(self, op: Op) -> Callable[..., Any]:
+        """What computes the operator; where it changes inputs, it returns their new values, too."""
+        attrs = dict(op.attrs)
+        if self.steady and op.name in ("Dropout", "RNN") and "p" in attrs:
+            attrs["p"] = "0"
+        if self.dtype and attrs.get("dtype") in ("float32", "float16"):
+            attrs["dtype"] = self.dtype
+        if op.name in UPDATES:
+            typed, update = schema(op.name).typed(attrs), UPDATES[op.name]
+            return lambda *inputs: update(*inputs, **typed)
+        name = bridge_name(op.name)
+        entry = OPERATORS[name]
+        given = attributes(entry, Node(name, f"{op.name} ({op.line})", schema(name).typed(attrs)))
+        if entry.source:
+            given["like"] = self.torch.zeros((), dtype=getattr(self.torch, self.dtype or "float32"))
+        if not entry.stateful:
+            return functools.partial(entry.run, **given)
+        return _stateful(entry.run(**given).train(op.training), op)
+
+    def _backward(self, b: Backward, env: Env) -> None:
+        library = self.torch
+        heads = [env[h] for h in b.heads]
+        given: Sequence[int | None] = b.head_grads or [None] * len(heads)
+        grads = [library.ones_like(h) if g is None else env[g] for h, g in zip(heads, given)]
+        pairs = [(h, g) for h, g in zip(heads, grads) if h.requires_grad]
+        found: Sequence[Any] = [None] * len(b.variables)
+        if pairs:
+            found = library.autograd.grad(
+                [h for h, _ in pairs],
+                [env[v] for v in b.variables],
+                [g for _, g in pairs],
+                retain_graph=b.retain,
+                allow_unused=True,
+            )
+        for number, variable, grad in zip(b.outputs, b.variables, found):
+            env[number] = library.zeros_like(env[variable]) if grad is None else grad
+
+
+def _stateful(module: Any, op: Op) -> Callable[..., Any]:
+    changed = len(op.outputs) - op.results
+
+    def call(*inputs: Any) -> Any:
+        if not changed:
+            return module(*inputs)
+        given = [*inputs[: len(inputs) - changed], *[state.clone() for state in inputs[len(inputs) - changed :]]]
+        found = module(*given)
+        found = found if isinstance(found, (tuple, list)) else (found,)
+        return [*found, *[None] * (op.results - len(found)), *given[len(given) - changed :]]
+
+    return call

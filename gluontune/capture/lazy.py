@@ -1,0 +1,192 @@
+"""A program's arithmetic on PyTorch: its operators are gathered, and computed when it asks for a value.
+
+The program runs under MXNet's front end, with its own data, prints and files; arrays are MXNet's in name and shape,
+their values are PyTorch's. What PyTorch's side does not know is computed by MXNet, on values brought there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.hooks import Call
+from gluontune.capture.interpret import Interpreter, computes
+from gluontune.capture.trace import Op, Recorder, Step
+from gluontune.runtime.pytorch import torch
+
+Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
+
+
+class LazyTorch(Recorder):
+    """Records, and once :attr:`lazy` is set computes by PyTorch; see :class:`Recorder`."""
+
+    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
+        super().__init__(mx, folder, finished)
+        self.lazy = False
+        self.specs: dict[Any, Spec] = {}
+        self.truth: dict[int, tuple[Any, Any]] = {}  # arrays whose values are PyTorch's
+        self.interpreter = Interpreter()
+        self.env: dict[int, Any] = {}
+        self.done = 0  # events of the step that are computed
+        arrays = importlib.import_module("mxnet.ndarray.ndarray")
+        self.new_handle = arrays._new_alloc_handle
+        self.kinds = (mx.nd.NDArray, mx.np.ndarray)
+
+    # values
+
+    def _key(self, call: Call, inputs: Sequence[int]) -> Any:
+        values = self.step.values
+        given = tuple((values[number].shape, values[number].dtype) for number in inputs)
+        return call.name, tuple(call.attrs.items()), given, self.mx.autograd.is_training()
+
+    def _arrived(self, value: int, array: Any) -> None:
+        if not self.lazy:
+            super()._arrived(value, array)
+            return
+        known = self.truth.get(id(array))
+        if known is None or known[0] is not array:
+            known = (array, self._from_mxnet(array))
+        self._written(array, value)
+        self.interpreter.put(self.env, value, known[1])
+
+    def _written(self, array: Any, value: int) -> None:
+        if self.lazy and self._variable(array)[0]:
+            self.interpreter.wanted.add(value)
+
+    def _from_mxnet(self, array: Any) -> Any:
+        return torch().from_numpy(self._copy(array).copy())
+
+    def tensor(self, array: Any) -> Any:
+        """An array's value; what is pending is computed."""
+        number = self.hold(array).value
+        self.flush()
+        return self.env[number]
+
+    def flush(self) -> None:
+        """Compute what is pending."""
+        events, self.done = self.step.events[self.done :], len(self.step.events)
+        for event in events:
+            self.interpreter.run(event, self.env)
+
+    def _settle(self, arrays: Sequence[Any]) -> None:
+        """Bring PyTorch's values of arrays to MXNet."""
+        for array in arrays:
+            if id(array) in self.held or id(array) in self.truth:
+                value = self.tensor(array)
+                with self.hooks.quiet():
+                    array._sync_copyfrom(value.detach().cpu().numpy())
+
+    # hooks
+
+    def op(self, call: Call) -> Any:
+        if not self.lazy:
+            return self._recorded(call)
+        self._between_steps()
+        inputs = [self.hold(array).value for array in call.inputs]
+        spec = self.specs.get(self._key(call, inputs)) if computes(call.name) else None
+        if call.out is not None:
+            results = list(call.out) if isinstance(call.out, (list, tuple)) else [call.out]
+            if computes(call.name):
+                self._add(call, inputs, results, "")
+                return call.out
+        if spec is None:
+            return self._by_mxnet(call, inputs)
+        results = [self._empty(shape, dtype, call) for shape, dtype in spec]
+        self._add(call, inputs, results, "")
+        return results if call.many or len(results) > 1 else results[0]
+
+    def _recorded(self, call: Call) -> Any:
+        out = super().op(call)
+        event = self.step.events[-1]
+        if isinstance(event, Op) and event.name == call.name and call.out is None:
+            values = [self.step.values[number] for number in event.outputs[: event.results]]
+            self.specs[self._key(call, event.inputs)] = tuple((v.shape, v.dtype) for v in values)
+        return out
+
+    def _empty(self, shape: tuple[int, ...], dtype: str, call: Call) -> Any:
+        """An array without memory."""
+        handle = self.new_handle(shape, self.mx.cpu(), True, np.dtype(dtype).type)
+        return self.kinds[call.is_np](handle=handle)
+
+    def _by_mxnet(self, call: Call, inputs: list[int]) -> Any:
+        """An operator whose results' shapes are not known, or that PyTorch's side does not know: by MXNet."""
+        self._settle(call.inputs)
+        with self.mx.autograd.pause(self.mx.autograd.is_training()):
+            out = call.run()
+        results = list(out) if isinstance(out, (list, tuple)) else [out]
+        if computes(call.name):  # computed again, so that gradients pass
+            spec = tuple((tuple(array.shape), np.dtype(array.dtype).name) for array in results)
+            self.specs[self._key(call, inputs)] = spec
+            self._add(call, inputs, results, "")
+            return out
+        for array in [*results, *(call.inputs if call.out is not None else ())]:
+            self._outside(array)
+        return out
+
+    def _outside(self, array: Any) -> None:
+        """MXNet has an array's value."""
+        self.truth.pop(id(array), None)
+        if id(array) in self.held:
+            number = self._new(array)
+            self.env[number] = self._from_mxnet(array)
+            self._write(array, number)
+
+    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+        self.truth.pop(id(array), None)
+        super().write(array, values, run)
+
+    def read(self, array: Any, run: Callable[[], Any]) -> Any:
+        if not self.lazy:
+            return super().read(array, run)
+        if id(array) not in self.held and id(array) not in self.truth:
+            return run()
+        return self.tensor(array).detach().cpu().numpy().copy()
+
+    def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
+        if not self.lazy:
+            return super().outside(arrays, run)
+        self._settle(arrays)
+        result = run()
+        for array in arrays:
+            self._outside(array)
+        return result
+
+    def wait(self, run: Callable[[], Any]) -> Any:
+        if self.lazy:
+            self.flush()
+        return run()
+
+    def _differentiated(self, array: Any) -> None:
+        if self.lazy:
+            array._fresh_grad = True
+
+    def _compute(self, run: Callable[[], Any]) -> Any:
+        return None if self.lazy else run()
+
+    def end(self) -> None:
+        """The step is over: what the program still holds is kept."""
+        if not self.lazy:
+            super().end()
+            return
+        self.flush()
+        held = [entry for entry in self.held.values() if entry.array is not None]
+        tensors = {id(e.array): (e.array, self.env[self.hold(e.array).value].detach()) for e in held}
+        self.flush()
+        self.held.clear()
+        self.before.clear()
+        del held
+        self.truth.update(tensors)
+        tensors.clear()
+        for key in list(self.truth):
+            if sys.getrefcount(self.truth[key][0]) <= 2:
+                del self.truth[key]
+        trained, step = self.updated, self.step
+        self.step, self.updated, self.done = Step(), False, 0
+        self.env.clear()
+        self.known.clear()
+        if trained:
+            self.finished(step)

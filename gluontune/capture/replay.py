@@ -1,0 +1,126 @@
+"""Programs of training steps computed again: by PyTorch, and by MXNet in another precision."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.hooks import operator_names
+from gluontune.capture.interpret import Interpreter, computes
+from gluontune.capture.program import Program
+from gluontune.capture.trace import Backward, Op, draws
+from gluontune.core.errors import GluontuneError
+
+
+class TorchReplay:
+    """A program on PyTorch, with the recorded draws and without dropout.
+
+    Args:
+        dtype: "float64" to compute in it; "" as the program does.
+
+    Raises:
+        GluontuneError: operators that PyTorch's side does not know; each is named with its line.
+    """
+
+    def __init__(self, program: Program, dtype: str = ""):
+        self.program, self.interpreter = program, Interpreter(dtype, steady=True)
+        unknown: dict[str, str] = {}
+        for i in program.instructions:
+            if isinstance(i, Op) and not (computes(i.name) or draws(i.name)):
+                unknown.setdefault(i.name, i.line)
+        if unknown:
+            told = ", ".join(f"{name} ({line})" for name, line in sorted(unknown.items()))
+            raise GluontuneError(f"operators that PyTorch's side does not know: {told}")
+        self.interpreter.wanted = program.variables
+
+    def __call__(self, leaves: Sequence[Any]) -> dict[int, Any]:
+        """Heads, gradients and written values by their numbers, as numpy arrays."""
+        env: dict[int, Any] = {}
+        run = self.interpreter
+        for number, leaf in enumerate(leaves):
+            run.put(env, number, run.tensor(leaf))
+        for i in self.program.instructions:
+            if isinstance(i, Op) and draws(i.name):
+                for number in i.outputs:
+                    run.put(env, number, run.tensor(self.program.values[number].array))
+            else:
+                run.run(i, env)
+        return {number: env[number].detach().numpy() for number in self.program.shown}
+
+
+class MXNetReplay:
+    """A program on MXNet, in ``dtype``, with the recorded draws; operator by operator.
+
+    Args:
+        mx: the mxnet module, without hooks.
+    """
+
+    def __init__(self, mx: Any, program: Program, dtype: str = "float64"):
+        self.mx, self.program, self.dtype = mx, program, dtype
+        self.handles = {name: handle for handle, name in operator_names(mx).items()}
+        self.invoke = importlib.import_module("mxnet.ndarray.register")._imperative_invoke
+
+    def __call__(self, leaves: Sequence[np.ndarray]) -> dict[int, Any]:
+        """All values by their numbers, as numpy arrays where they are heads, gradients or written."""
+        program, env = self.program, dict[int, Any]()
+        wanted = program.variables
+        for number, leaf in enumerate(leaves):
+            env[number] = self._array(leaf, number in wanted)
+        for i in program.instructions:
+            if isinstance(i, Op):
+                self._run(i, env, wanted)
+            else:
+                self._differentiate(i, env)
+        return {number: env[number].asnumpy() for number in program.shown}
+
+    def _array(self, values: np.ndarray, variable: bool) -> Any:
+        dtype = self.dtype if values.dtype.kind == "f" else values.dtype
+        array = self.mx.nd.array(values, dtype=dtype) if values.ndim else self.mx.np.array(values, dtype=dtype)
+        if variable:
+            array.attach_grad()
+        return array
+
+    def _run(self, op: Op, env: dict[int, Any], wanted: set[int]) -> None:
+        if draws(op.name):
+            for number in op.outputs:
+                env[number] = self._array(self.program.values[number].array, number in wanted)
+            return
+        attrs = dict(op.attrs)
+        if op.name in ("Dropout", "RNN") and "p" in attrs:
+            attrs["p"] = "0"
+        if attrs.get("dtype") in ("float32", "float16"):
+            attrs["dtype"] = self.dtype
+        inputs = [env[number] for number in op.inputs]
+        changed = len(op.outputs) - op.results
+        if changed:
+            at = len(inputs) - changed
+            inputs = [*inputs[:at], *[array.copy() for array in inputs[at:]]]
+        is_np = op.name.startswith(("_np", "_np_", "_npi_", "_npx_"))
+        with self._mode(op):
+            name = "_copy" if op.name == "_copyto" else op.name
+            found = self.invoke(self.handles[name], inputs, list(attrs), list(attrs.values()), None, is_np, True)
+        for number, array in zip(op.outputs, [*found[: op.results], *inputs[len(inputs) - changed :]]):
+            if number in wanted and not op.recording:
+                array = array.detach()
+                array.attach_grad()
+            env[number] = array
+
+    def _mode(self, op: Op) -> contextlib.AbstractContextManager[Any]:
+        scope = self.mx.autograd._RecordingStateScope
+        return scope(op.recording, op.training)  # type: ignore[no-any-return]
+
+    def _differentiate(self, b: Backward, env: dict[int, Any]) -> None:
+        heads = [env[h] for h in b.heads]
+        grads = None if b.head_grads is None else [None if g is None else env[g] for g in b.head_grads]
+        found = self.mx.autograd.grad(heads, [env[v] for v in b.variables], grads, retain_graph=b.retain, train_mode=b.training)
+        for number, grad in zip(b.outputs, found):
+            env[number] = grad
+
+
+def leaves_of(program: Program, given: Mapping[int, Any] | None = None) -> list[Any]:
+    """The recorded leaves of a program, but for those that are given."""
+    return [(given or {}).get(n, value.array) for n, value in enumerate(program.values[: program.leaves])]
