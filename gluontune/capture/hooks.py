@@ -7,11 +7,15 @@ past it in a few methods alone. With those replaced, a handler sees whatever a p
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+from gluontune.convert.graph.schemas import schema
+from gluontune.core.errors import UnknownNameError
 
 
 class Call(NamedTuple):
@@ -275,7 +279,11 @@ class Hooks:
                 iterator = before_iter(source)
             while True:
                 try:
-                    yield handler.batch(source, functools.partial(self._quietly, next, iterator)) if self.active else next(iterator)
+                    yield (
+                        handler.batch(source, functools.partial(self._quietly, next, iterator))
+                        if self.active
+                        else next(iterator)
+                    )
                 except StopIteration:
                     return
 
@@ -315,17 +323,25 @@ def _subclasses(kind: Any) -> list[Any]:
 
 
 def operator_names(mx: Any) -> dict[int, str]:
-    """Operators' names by the number that generated functions call them by."""
-    import ctypes
-
+    """Operators' names by the number that generated functions call them by: of its aliases the one in MXNet's table."""
     base = mx.base
     found: dict[int, str] = {}
     size, names = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
     base.check_call(base._LIB.MXListAllOpNames(ctypes.byref(size), ctypes.byref(names)))
     for i in range(size.value):
-        handle = ctypes.c_void_p()
+        handle, name = ctypes.c_void_p(), names[i].decode()
         base.check_call(base._LIB.NNGetOpHandle(names[i], ctypes.byref(handle)))
-        known, name = found.get(handle.value or 0), names[i].decode()
-        if known is None or len(name) < len(known):
-            found[handle.value or 0] = name
+        found.setdefault(handle.value or 0, canonical(name) or name)
     return found
+
+
+def canonical(name: str) -> str | None:
+    """An operator's name in MXNet's table, or None.
+
+    >>> canonical("normal"), canonical("my_operator")
+    ('_random_normal', None)
+    """
+    try:
+        return schema(name).name
+    except UnknownNameError:
+        return None

@@ -7,13 +7,13 @@ import importlib
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
-from gluontune.capture.trace import Backward, Op
+from gluontune.capture.hooks import canonical
+from gluontune.capture.trace import RUNNING, Backward, Op
 from gluontune.capture.updates import UPDATES
 from gluontune.convert.bridge.convert import attributes
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Node
-from gluontune.core.errors import UnknownNameError
 from gluontune.runtime.pytorch import torch
 
 Env = MutableMapping[int, Any]  # tensors by the numbers of their values
@@ -21,17 +21,14 @@ Env = MutableMapping[int, Any]  # tensors by the numbers of their values
 
 def bridge_name(name: str) -> str:
     """An operator's name as the bridge has it."""
-    try:
-        return schema({"_copyto": "_copy"}.get(name, name)).name
-    except UnknownNameError:
-        return name
+    return "_copy" if name == "_copyto" else canonical(name) or name
 
 
 @functools.cache
 def computes(name: str) -> bool:
     """Whether PyTorch's side knows an operator."""
     importlib.import_module("gluontune.convert.bridge.operators")
-    return name in UPDATES or bridge_name(name) in OPERATORS
+    return name == RUNNING or name.removeprefix("multi_") in UPDATES or bridge_name(name) in OPERATORS
 
 
 class Interpreter:
@@ -52,6 +49,11 @@ class Interpreter:
         tensor = self.torch.from_numpy(array.copy()) if not hasattr(array, "is_floating_point") else array
         return tensor.to(getattr(self.torch, self.dtype)) if self.dtype and tensor.is_floating_point() else tensor
 
+    def _wide(self, tensor: Any) -> Any:
+        """A result in the interpreter's precision, where an operator made it in its own."""
+        narrow = self.dtype and tensor.is_floating_point() and tensor.dtype != getattr(self.torch, self.dtype)
+        return tensor.to(getattr(self.torch, self.dtype)) if narrow else tensor
+
     def put(self, env: Env, number: int, tensor: Any) -> None:
         """Note a value; one that gradients are asked of begins a graph."""
         if number in self.wanted and not tensor.requires_grad and tensor.is_floating_point():
@@ -69,7 +71,7 @@ class Interpreter:
         results = found if isinstance(found, (tuple, list)) else (found,)
         for number, tensor in zip(event.outputs, results):
             if tensor is not None:
-                self.put(env, number, tensor)
+                self.put(env, number, self._wide(tensor))
 
     def _function(self, op: Op) -> Callable[..., Any]:
         key = op.name, tuple(op.attrs.items()), op.training, op.results, len(op.outputs)
@@ -85,6 +87,9 @@ class Interpreter:
             attrs["p"] = "0"
         if self.dtype and attrs.get("dtype") in ("float32", "float16"):
             attrs["dtype"] = self.dtype
+        if op.name == RUNNING:
+            momentum = float(attrs["momentum"])
+            return lambda old, new: old * momentum + new * (1 - momentum)
         if op.name in UPDATES:
             typed, update = schema(op.name).typed(attrs), UPDATES[op.name]
             return lambda *inputs: update(*inputs, **typed)
@@ -95,7 +100,8 @@ class Interpreter:
             given["like"] = self.torch.zeros((), dtype=getattr(self.torch, self.dtype or "float32"))
         if not entry.stateful:
             return functools.partial(entry.run, **given)
-        return _stateful(entry.run(**given).train(op.training), op)
+        module = entry.run(**given).train(op.training)
+        return functools.partial(_batch_norm, module) if len(op.outputs) > op.results else module
 
     def _backward(self, b: Backward, env: Env) -> None:
         library = self.torch
@@ -116,15 +122,11 @@ class Interpreter:
             env[number] = library.zeros_like(env[variable]) if grad is None else grad
 
 
-def _stateful(module: Any, op: Op) -> Callable[..., Any]:
-    changed = len(op.outputs) - op.results
-
-    def call(*inputs: Any) -> Any:
-        if not changed:
-            return module(*inputs)
-        given = [*inputs[: len(inputs) - changed], *[state.clone() for state in inputs[len(inputs) - changed :]]]
-        found = module(*given)
-        found = found if isinstance(found, (tuple, list)) else (found,)
-        return [*found, *[None] * (op.results - len(found)), *given[len(given) - changed :]]
-
-    return call
+def _batch_norm(module: Any, x: Any, gamma: Any, beta: Any, *_: Any) -> Any:
+    """Batch normalization, and the mean and the biased variance of the batch."""
+    library, at = torch(), module.axis % x.dim()
+    x = x if at == 1 else x.movedim(at, 1)
+    gamma = library.ones_like(gamma) if module.fix_gamma else gamma
+    out, mean, scale = library.native_batch_norm(x, gamma, beta, None, None, True, 0.0, module.eps)
+    var = 1 / (scale * scale) - module.eps
+    return out if at == 1 else out.movedim(1, at), mean.detach(), var.detach()

@@ -83,7 +83,7 @@ def program_of(step: Step, roots: Collection[int] = ()) -> Program:
     live = {*step.writes.values(), *roots}
     kept: list[Op | Backward] = []
     for event in reversed(step.events):
-        if live.isdisjoint(event.outputs):
+        if live.isdisjoint(event.outputs) or step.values[event.outputs[0]].source == "mxnet":
             continue
         kept.append(event)
         if isinstance(event, Op):

@@ -12,7 +12,8 @@ import numpy as np
 from gluontune.capture.hooks import operator_names
 from gluontune.capture.interpret import Interpreter, computes
 from gluontune.capture.program import Program
-from gluontune.capture.trace import Backward, Op, draws
+from gluontune.capture.trace import RUNNING, Backward, Op, draws
+from gluontune.capture.updates import UPDATES
 from gluontune.core.errors import GluontuneError
 
 
@@ -89,6 +90,10 @@ class MXNetReplay:
             for number in op.outputs:
                 env[number] = self._array(self.program.values[number].array, number in wanted)
             return
+        if op.name == RUNNING:
+            old, batch = (env[number] for number in op.inputs)
+            env[op.outputs[0]] = old * float(op.attrs["momentum"]) + batch * (1 - float(op.attrs["momentum"]))
+            return
         attrs = dict(op.attrs)
         if op.name in ("Dropout", "RNN") and "p" in attrs:
             attrs["p"] = "0"
@@ -96,6 +101,8 @@ class MXNetReplay:
             attrs["dtype"] = self.dtype
         inputs = [env[number] for number in op.inputs]
         changed = len(op.outputs) - op.results
+        if changed and op.name not in UPDATES:
+            return self._normalize(op, inputs, attrs, env)
         if changed:
             at = len(inputs) - changed
             inputs = [*inputs[:at], *[array.copy() for array in inputs[at:]]]
@@ -103,11 +110,28 @@ class MXNetReplay:
         with self._mode(op):
             name = "_copy" if op.name == "_copyto" else op.name
             found = self.invoke(self.handles[name], inputs, list(attrs), list(attrs.values()), None, is_np, True)
+            found = [self._wide(array) for array in found]
         for number, array in zip(op.outputs, [*found[: op.results], *inputs[len(inputs) - changed :]]):
             if number in wanted and not op.recording:
                 array = array.detach()
                 array.attach_grad()
             env[number] = array
+
+    def _normalize(self, op: Op, inputs: list[Any], attrs: dict[str, str], env: dict[int, Any]) -> None:
+        """A BatchNorm in training, with the mean and the variance of the batch."""
+        x, statistics = inputs[0].detach(), [array.copy() for array in inputs[3:]]
+        axes = {"axis": int(attrs.get("axis", "1")), "exclude": True}
+        with self._mode(op):
+            call = self.handles[op.name], [*inputs[:3], *statistics], list(attrs), list(attrs.values())
+            found = self.invoke(*call, None, isinstance(x, self.mx.np.ndarray), True)
+        x = x.as_nd_ndarray() if isinstance(x, self.mx.np.ndarray) else x
+        mean = self.mx.nd.mean(x, **axes)
+        square = self.mx.nd.mean(x * x, **axes) - mean * mean
+        env.update(zip(op.outputs, [found[0], mean, square]))
+
+    def _wide(self, array: Any) -> Any:
+        narrow = np.dtype(array.dtype).kind == "f" and array.dtype != np.dtype(self.dtype)
+        return array.astype(self.dtype) if narrow else array
 
     def _mode(self, op: Op) -> contextlib.AbstractContextManager[Any]:
         scope = self.mx.autograd._RecordingStateScope
@@ -116,7 +140,9 @@ class MXNetReplay:
     def _differentiate(self, b: Backward, env: dict[int, Any]) -> None:
         heads = [env[h] for h in b.heads]
         grads = None if b.head_grads is None else [None if g is None else env[g] for g in b.head_grads]
-        found = self.mx.autograd.grad(heads, [env[v] for v in b.variables], grads, retain_graph=b.retain, train_mode=b.training)
+        found = self.mx.autograd.grad(
+            heads, [env[v] for v in b.variables], grads, retain_graph=b.retain, train_mode=b.training
+        )
         for number, grad in zip(b.outputs, found):
             env[number] = grad
 

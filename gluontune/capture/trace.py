@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.capture.hooks import Call, Handler, Hooks
+from gluontune.capture.hooks import Call, Handler, Hooks, canonical
 from gluontune.convert.graph.schemas import schema
-from gluontune.core.errors import UnknownNameError
 
 #: Operators that change inputs in place, by the places of those inputs.
 MUTATED = {
@@ -23,19 +21,12 @@ MUTATED = {
     "_contrib_group_adagrad_update": (2,), "mp_sgd_update": (2,), "mp_sgd_mom_update": (2, 3),
     "mp_nag_mom_update": (2, 3),
 }  # fmt: skip
-_STATISTICS = {"BatchNorm": (3, 4), "_contrib_SyncBatchNorm": (3, 4), "_contrib_BatchNormWithReLU": (3, 4)}
+#: A running statistic of BatchNorm takes in a batch's: MXNet does so in the backward pass, in its order.
+RUNNING = "running"
+_NORMALIZING = ("BatchNorm", "_contrib_SyncBatchNorm", "_contrib_BatchNormWithReLU")
 _DRAWS = ("_random_", "_sample_", "_npi_normal", "_npi_uniform", "_npi_bernoulli", "_npi_choice", "_npi_exponential",
           "_npi_gamma", "_npi_gumbel", "_npi_laplace", "_npi_logistic", "_npi_multinomial", "_npi_pareto",
           "_npi_rayleigh", "_npi_weibull", "_npi_powerd", "_npi_shuffle", "_shuffle", "_image_random")  # fmt: skip
-
-
-@functools.cache
-def known(name: str) -> bool:
-    """Whether an operator is in MXNet's own table."""
-    try:
-        return bool(schema(name))
-    except UnknownNameError:
-        return False
 
 
 def draws(name: str) -> bool:
@@ -68,7 +59,11 @@ class Value:
 
 @dataclass
 class Op:
-    """An operator that was called. ``outputs`` has its results, then the new values of inputs that it changed."""
+    """An operator that was called.
+
+    ``outputs`` has its results, then the new values of inputs that it changed; of a BatchNorm in training the mean and
+    the variance of the batch.
+    """
 
     name: str
     attrs: dict[str, str]
@@ -135,8 +130,10 @@ class Recorder(Handler):
         self.before: dict[int, _Held] = {}  # of the step before
         self.variables: dict[int, tuple[Any, str]] = {}  # attach_grad's arrays and their grad_req
         self.known: dict[int, Any] = {}  # parameters by their arrays
+        self.statistics: dict[int, Sequence[Any]] = {}  # running statistics by the output of their BatchNorm
         self.batches, self.updated, self.was_recording = False, False, False
         self.copying = True  # values are copied, for a proof
+        self.computes: Callable[[str], Any] = canonical  # operators that can be part of a graph
 
     # values
 
@@ -265,11 +262,12 @@ class Recorder(Handler):
                 self._add(call._replace(name="zeros_like", attrs={}, inputs=[array], out=array), [value], [array], line)
             return
         numbers = [self._new(array) for array in results]
-        if draws(call.name):
+        if draws(call.name) or not (self.computes(call.name) or self.mx.autograd.is_recording()):
             for number, array in zip(numbers, results):
                 self._snapshot(number, array)
+                self.step.values[number].source = "" if draws(call.name) else "mxnet"
         autograd, attrs = self.mx.autograd, call.attrs
-        count = schema(call.name).count if known(call.name) else None
+        count = schema(call.name).count if canonical(call.name) else None
         if count is not None and count not in attrs:
             attrs = {**attrs, count: str(len(inputs))}
         training = autograd.is_training()
@@ -279,10 +277,10 @@ class Recorder(Handler):
                 self._write(array, number)
             else:
                 self.held[id(array)] = _Held(array, number)
-        places = _mutated(call)
-        if training and attrs.get("use_global_stats", "False") not in ("True", "1"):
-            places = places or _STATISTICS.get(call.name, ())
-        for place in places:
+        if training and call.name in _NORMALIZING and attrs.get("use_global_stats", "False") not in ("True", "1"):
+            event.outputs = [*event.outputs, self._new(call.inputs[3]), self._new(call.inputs[4])]
+            self.statistics[number] = call.inputs[3:5]
+        for place in _mutated(call):
             event.outputs = [*event.outputs, self._new(call.inputs[place])]
             self._write(call.inputs[place], event.outputs[-1])
         self.step.events += _one_by_one(event)
@@ -296,6 +294,7 @@ class Recorder(Handler):
             return result
         base = self.hold(array)
         recording, training = self.mx.autograd.is_recording(), self.mx.autograd.is_training()
+        recording = recording and kind != "detach"  # no gradient passes, and none is written
         names = _view(kind, arguments, array, result)
         line = self._line()
 
@@ -350,7 +349,17 @@ class Recorder(Handler):
             wanted, req = self._variable(entry.array)
             if wanted:
                 self._gradient(event, entry, req)
+        for op in [e for e in reversed(self.step.events) if isinstance(e, Op) and e.outputs[0] in reached]:
+            self._take_in(op)
         return result
+
+    def _take_in(self, op: Op) -> None:
+        """Running statistics change in the backward pass."""
+        for array, batch in zip(self.statistics.pop(op.outputs[0], ()), op.outputs[op.results :]):
+            old, number = self.hold(array).value, self._new(array)
+            attrs = {"momentum": op.attrs.get("momentum", "0.9")}
+            self.step.events.append(Op(RUNNING, attrs, [old, batch], [number], False, False, op.line))
+            self._write(array, number)
 
     def _compute(self, run: Callable[[], Any]) -> Any:
         return run()
@@ -425,6 +434,7 @@ class Recorder(Handler):
         trained = self.updated
         self.before = {key: entry for key, entry in self.held.items() if key > 0}
         self.held, self.step, self.updated = {}, Step(), False
+        self.statistics.clear()
         self.known.clear()
         if trained:
             with self.hooks.quiet():
@@ -454,7 +464,9 @@ def _one_by_one(event: Op) -> list[Op]:
             attrs[many[:-1]] = event.attrs[many].strip("()[] ").split(",")[at].strip()
         inputs = event.inputs[at * each : (at + 1) * each]
         outputs = [event.outputs[at], *event.outputs[count + at * states : count + (at + 1) * states]]
-        found.append(replace(event, name=event.name[len("multi_") :], attrs=attrs, inputs=inputs, outputs=outputs, results=1))
+        found.append(
+            replace(event, name=event.name[len("multi_") :], attrs=attrs, inputs=inputs, outputs=outputs, results=1)
+        )
     return found
 
 
@@ -485,10 +497,13 @@ def _view(kind: str, arguments: tuple[Any, ...], array: Any, result: Any) -> lis
     parts = [part if isinstance(part, slice) else slice(part, part + 1 if part != -1 else None) for part in key]
     bounds = [part.indices(size) for part, size in zip(parts, array.shape)]
     ends = tuple(None if end < 0 else end for _, end, _ in bounds)
-    attrs = {"begin": str(tuple(b for b, _, _ in bounds)), "end": str(ends), "step": str(tuple(s for _, _, s in bounds))}
+    attrs = {
+        "begin": str(tuple(b for b, _, _ in bounds)),
+        "end": str(ends),
+        "step": str(tuple(s for _, _, s in bounds)),
+    }
     return [("slice", attrs), reshape]
 
 
 def _shape(array: Any) -> dict[str, str]:
     return {"newshape" if array.ndim == 0 or 0 in array.shape else "shape": str(tuple(array.shape))}
-
