@@ -100,6 +100,7 @@ class Hooks:
         self.mx, self.handler = mx, handler
         self.thread, self.depth = threading.get_ident(), 0
         self.parameters: weakref.WeakSet[Any] = weakref.WeakSet()  # Gluon's that have been given arrays
+        self.changes = 0  # how often parameters were given arrays
         self._before: list[tuple[Any, str, Any]] = []
 
     @property
@@ -240,6 +241,7 @@ class Hooks:
 
             def quietly(parameter: Any, *args: Any, before: Any = before, **kwargs: Any) -> Any:
                 self.parameters.add(parameter)
+                self.changes += 1
                 run = functools.partial(self._quietly, before, parameter, *args, **kwargs)
                 if not self.active:
                     return run()

@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
+from gluontune.capture.events import RUNNING, Backward, Op
 from gluontune.capture.hooks import canonical
-from gluontune.capture.trace import RUNNING, Backward, Op
 from gluontune.capture.updates import UPDATES
 from gluontune.convert.bridge.convert import attributes
 from gluontune.convert.bridge.registry import OPERATORS

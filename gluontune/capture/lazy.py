@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.capture.events import Op, Step
 from gluontune.capture.hooks import Call
 from gluontune.capture.interpret import Interpreter, computes
-from gluontune.capture.trace import Op, Recorder, Step
+from gluontune.capture.recorder import Recorder
 from gluontune.runtime.pytorch import torch
 
 Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
@@ -187,6 +188,5 @@ class LazyTorch(Recorder):
         trained, step = self.updated, self.step
         self.step, self.updated, self.done = Step(), False, 0
         self.env.clear()
-        self.known.clear()
         if trained:
             self.finished(step)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gluontune.capture.trace import Backward, Op, Step, Value
+from gluontune.capture.events import Backward, Op, Step, Value
 
 #: Numbers that may differ from step to step in one and the same program: rates, and factors of loops.
 CHANGING = {"lr", "lrs", "wd", "wds", "scalar", "rescale_grad", "t", "eta", "alpha", "clip_gradient"}

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.capture.events import RUNNING, Backward, Op, draws
 from gluontune.capture.hooks import operator_names
 from gluontune.capture.interpret import Interpreter, computes
 from gluontune.capture.program import Program
-from gluontune.capture.trace import RUNNING, Backward, Op, draws
 from gluontune.capture.updates import UPDATES
 from gluontune.core.errors import GluontuneError
 
@@ -89,11 +89,11 @@ class MXNetReplay:
         if draws(op.name):
             for number in op.outputs:
                 env[number] = self._array(self.program.values[number].array, number in wanted)
-            return
+            return None
         if op.name == RUNNING:
             old, batch = (env[number] for number in op.inputs)
             env[op.outputs[0]] = old * float(op.attrs["momentum"]) + batch * (1 - float(op.attrs["momentum"]))
-            return
+            return None
         attrs = dict(op.attrs)
         if op.name in ("Dropout", "RNN") and "p" in attrs:
             attrs["p"] = "0"

@@ -5,111 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from gluontune.capture.events import NORMALIZING, RUNNING, Backward, Op, Step, Value, draws, mutated, one_by_one
 from gluontune.capture.hooks import Call, Handler, Hooks, canonical
+from gluontune.capture.views import arrays_in, view_operators
 from gluontune.convert.graph.schemas import schema
 
-#: Operators that change inputs in place, by the places of those inputs.
-MUTATED = {
-    "sgd_mom_update": (2,), "nag_mom_update": (2,), "signum_update": (2,), "rmsprop_update": (2,),
-    "adam_update": (2, 3), "ftrl_update": (2, 3), "ftml_update": (2, 3, 4), "rmspropalex_update": (2, 3, 4),
-    "lamb_update_phase1": (2, 3), "_adamw_update": (2, 3), "_sparse_adagrad_update": (2,),
-    "_contrib_group_adagrad_update": (2,), "mp_sgd_update": (2,), "mp_sgd_mom_update": (2, 3),
-    "mp_nag_mom_update": (2, 3),
-}  # fmt: skip
-#: A running statistic of BatchNorm takes in a batch's: MXNet does so in the backward pass, in its order.
-RUNNING = "running"
-_NORMALIZING = ("BatchNorm", "_contrib_SyncBatchNorm", "_contrib_BatchNormWithReLU")
-_DRAWS = ("_random_", "_sample_", "_npi_normal", "_npi_uniform", "_npi_bernoulli", "_npi_choice", "_npi_exponential",
-          "_npi_gamma", "_npi_gumbel", "_npi_laplace", "_npi_logistic", "_npi_multinomial", "_npi_pareto",
-          "_npi_rayleigh", "_npi_weibull", "_npi_powerd", "_npi_shuffle", "_shuffle", "_image_random")  # fmt: skip
 
-
-def draws(name: str) -> bool:
-    """Whether an operator draws random numbers.
-
-    >>> draws("_random_normal"), draws("_random_pdf_normal"), draws("Dropout")
-    (True, False, False)
-    """
-    return name.startswith(_DRAWS) and "_pdf_" not in name
-
-
-@dataclass
-class Value:
-    """A value: what an array holds between two writes.
-
-    Args:
-        shape, dtype: of the array. source: what made it, where no operator of this step did: ``parameter``,
-            ``variable`` (of ``attach_grad``), ``gradient``, ``batch``, ``host`` (copied from the host in this step),
-            ``earlier``. name: of a parameter; of others where it came from. line: of the program.
-        array: a copy of it: of leaves, of heads, gradients and new parameters.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    source: str = ""
-    name: str = ""
-    line: str = ""
-    array: np.ndarray | None = None
-
-
-@dataclass
-class Op:
-    """An operator that was called.
-
-    ``outputs`` has its results, then the new values of inputs that it changed; of a BatchNorm in training the mean and
-    the variance of the batch.
-    """
-
-    name: str
-    attrs: dict[str, str]
-    inputs: list[int]
-    outputs: list[int]
-    recording: bool
-    training: bool
-    line: str
-    results: int = 1
-
-
-@dataclass
-class Backward:
-    """A backward pass: gradients of ``heads`` by ``variables``; ``outputs`` are the new ones. retain: the tape stays."""
-
-    heads: list[int]
-    head_grads: list[int | None] | None
-    variables: list[int]
-    outputs: list[int]
-    training: bool
-    line: str
-    retain: bool = False
-
-
-@dataclass
-class Step:
-    """What was seen between two ends of training steps.
-
-    Args:
-        values: by number. events: operators and backward passes in order. writes: final values of parameters, by name.
-        reads: values that the program copied to the host, with the lines. updates: what trainers were told.
-        unknown: what no graph can hold, with its line.
-    """
-
-    values: dict[int, Value] = field(default_factory=dict)
-    events: list[Op | Backward] = field(default_factory=list)
-    writes: dict[str, int] = field(default_factory=dict)
-    reads: list[tuple[int, str]] = field(default_factory=list)
-    updates: list[dict[str, Any]] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-
-
-class _Held:
+class Held:
     """An array of the program's, the value that it holds, and what it is a view of."""
 
-    def __init__(self, array: Any, value: int, base: _Held | None = None, view: Any = None):
+    def __init__(self, array: Any, value: int, base: Held | None = None, view: Any = None):
         self.array, self.value, self.base, self.view = array, value, base, view
         self.version, self.seen = 0, base.version if base else 0
 
@@ -126,20 +35,35 @@ class Recorder(Handler):
         self.mx, self.folder, self.finished = mx, os.path.abspath(folder), finished
         self.hooks: Hooks  # set by who installs them
         self.number, self.step = 0, Step()
-        self.held: dict[int, _Held] = {}
-        self.before: dict[int, _Held] = {}  # of the step before
+        self.held: dict[int, Held] = {}
+        self.before: dict[int, Held] = {}  # of the step before
         self.variables: dict[int, tuple[Any, str]] = {}  # attach_grad's arrays and their grad_req
         self.known: dict[int, Any] = {}  # parameters by their arrays
+        self.told = -1  # how many parameters had been set when those were listed
+        self.dtypes: dict[Any, str] = {}
         self.statistics: dict[int, Sequence[Any]] = {}  # running statistics by the output of their BatchNorm
         self.batches, self.updated, self.was_recording = False, False, False
         self.copying = True  # values are copied, for a proof
+        self.steady = True  # dropout drops nothing
+        self.lines = True
         self.computes: Callable[[str], Any] = canonical  # operators that can be part of a graph
 
     # values
 
     def _new(self, array: Any, **of: Any) -> int:
+        """A new value that an array holds."""
+        dtype = array.dtype
+        name = self.dtypes.get(dtype) or self.dtypes.setdefault(dtype, np.dtype(dtype).name)
+        return self._add_value(tuple(array.shape), name, **of)
+
+    def _like(self, value: int) -> int:
+        """A new value of the same shape and type."""
+        like = self.step.values[value]
+        return self._add_value(like.shape, like.dtype)
+
+    def _add_value(self, shape: tuple[int, ...], dtype: str, **of: Any) -> int:
         self.number += 1
-        self.step.values[self.number] = Value(tuple(array.shape), np.dtype(array.dtype).name, **of)
+        self.step.values[self.number] = Value(shape, dtype, **of)
         return self.number
 
     def _snapshot(self, value: int, array: Any) -> None:
@@ -152,7 +76,7 @@ class Recorder(Handler):
                 return np.asarray(array.tostype("default").asnumpy())
             return np.asarray(array.asnumpy())
 
-    def hold(self, array: Any) -> _Held:
+    def hold(self, array: Any) -> Held:
         """The entry of an array; a leaf where no operator of this step made it."""
         found = self.held.get(id(array))
         if found is None:
@@ -163,10 +87,10 @@ class Recorder(Handler):
                 found.value, found.seen = found.view(base.value), base.version
         return found
 
-    def _fresh(self, entry: _Held) -> _Held:
+    def _fresh(self, entry: Held) -> Held:
         return self.hold(entry.array) if entry.array is not None else entry
 
-    def _leaf(self, array: Any) -> _Held:
+    def _leaf(self, array: Any) -> Held:
         parameter = self._parameter(array)
         earlier = self.before.get(id(array))
         what: dict[str, Any]
@@ -176,7 +100,7 @@ class Recorder(Handler):
             what = {"source": "variable", "name": f"variable{list(self.variables).index(id(array))}"}
         else:
             what = {"source": "earlier", "name": str(earlier.value) if earlier else ""}
-        entry = _Held(array, self._new(array, **what, line=self._line()))
+        entry = Held(array, self._new(array, **what, line=self._line()))
         self._arrived(entry.value, array)
         return entry
 
@@ -185,7 +109,9 @@ class Recorder(Handler):
         self._snapshot(value, array)
 
     def _parameter(self, array: Any) -> tuple[str, str] | None:
-        if id(array) not in self.known:
+        if self.told != self.hooks.changes:
+            self.told = self.hooks.changes
+            self.known.clear()
             for parameter in list(self.hooks.parameters):
                 for data in parameter._data or ():
                     self.known[id(data)] = ("parameter", parameter, data)
@@ -204,6 +130,8 @@ class Recorder(Handler):
         return req != "null", req
 
     def _line(self) -> str:
+        if not self.lines:
+            return ""
         frame: Any = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
@@ -215,7 +143,7 @@ class Recorder(Handler):
     def _write(self, array: Any, value: int) -> None:
         entry = self.held.get(id(array))
         if entry is None:
-            entry = self.held[id(array)] = _Held(array, value)
+            entry = self.held[id(array)] = Held(array, value)
         elif entry.base is not None and entry.base.array is not None:
             if tuple(entry.base.array.shape) != tuple(array.shape):
                 self.step.unknown.append(f"{self._line()}: a part of an array is written to through a view of it")
@@ -253,7 +181,7 @@ class Recorder(Handler):
 
     def _changed(self, call: Call) -> dict[str, str] | None:
         """Attributes that the recorder sets: nothing is dropped, so that a step can be computed again."""
-        return {"p": "0"} if self.copying and call.name in ("Dropout", "RNN") and "p" in call.attrs else None
+        return {"p": "0"} if self.steady and call.name in ("Dropout", "RNN") and "p" in call.attrs else None
 
     def _add(self, call: Call, inputs: list[int], results: list[Any], line: str) -> None:
         """The event of an operator that was called, and the values that its arrays have now."""
@@ -276,14 +204,14 @@ class Recorder(Handler):
             if call.out is not None:
                 self._write(array, number)
             else:
-                self.held[id(array)] = _Held(array, number)
-        if training and call.name in _NORMALIZING and attrs.get("use_global_stats", "False") not in ("True", "1"):
-            event.outputs = [*event.outputs, self._new(call.inputs[3]), self._new(call.inputs[4])]
+                self.held[id(array)] = Held(array, number)
+        if training and call.name in NORMALIZING and attrs.get("use_global_stats", "False") not in ("True", "1"):
+            event.outputs = [*event.outputs, self._like(inputs[3]), self._like(inputs[4])]
             self.statistics[number] = call.inputs[3:5]
-        for place in _mutated(call):
-            event.outputs = [*event.outputs, self._new(call.inputs[place])]
+        for place in mutated(call):
+            event.outputs = [*event.outputs, self._like(inputs[place])]
             self._write(call.inputs[place], event.outputs[-1])
-        self.step.events += _one_by_one(event)
+        self.step.events += one_by_one(event)
 
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
         result = run()
@@ -295,7 +223,7 @@ class Recorder(Handler):
         base = self.hold(array)
         recording, training = self.mx.autograd.is_recording(), self.mx.autograd.is_training()
         recording = recording and kind != "detach"  # no gradient passes, and none is written
-        names = _view(kind, arguments, array, result)
+        names = view_operators(kind, arguments, array, result)
         line = self._line()
 
         def made(value: int) -> int:
@@ -305,16 +233,16 @@ class Recorder(Handler):
                 value = number
             return value
 
-        self.held[id(result)] = _Held(result, made(base.value), base, made)
+        self.held[id(result)] = Held(result, made(base.value), base, made)
         return result
 
     def _gradient_of(self, variable: Any, result: Any) -> None:
         key = -id(variable)
         entry = self.held.get(key)
         if entry is None:
-            entry = self.held[key] = _Held(None, self._new(result, source="gradient", name=self.hold(variable).value))
+            entry = self.held[key] = Held(None, self._new(result, source="gradient", name=self.hold(variable).value))
             self._arrived(entry.value, result)
-        self.held[id(result)] = _Held(result, entry.value, entry, lambda value: value)
+        self.held[id(result)] = Held(result, entry.value, entry, lambda value: value)
 
     def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
         run()
@@ -356,7 +284,8 @@ class Recorder(Handler):
     def _take_in(self, op: Op) -> None:
         """Running statistics change in the backward pass."""
         for array, batch in zip(self.statistics.pop(op.outputs[0], ()), op.outputs[op.results :]):
-            old, number = self.hold(array).value, self._new(array)
+            old = self.hold(array).value
+            number = self._like(old)
             attrs = {"momentum": op.attrs.get("momentum", "0.9")}
             self.step.events.append(Op(RUNNING, attrs, [old, batch], [number], False, False, op.line))
             self._write(array, number)
@@ -372,7 +301,7 @@ class Recorder(Handler):
                 found.update(event.inputs)
         return found
 
-    def _gradient(self, event: Backward, entry: _Held, req: str) -> None:
+    def _gradient(self, event: Backward, entry: Held, req: str) -> None:
         kind, parameter, _ = self.known.get(id(entry.array), ("", None, None))
         with self.hooks.quiet():
             array = entry.array.grad if parameter is None else parameter.grad(entry.array.context)
@@ -393,7 +322,7 @@ class Recorder(Handler):
         if parameter is not None:
             self._write(array, number)
             return
-        found = self.held.setdefault(key, _Held(None, number))
+        found = self.held.setdefault(key, Held(None, number))
         found.value, found.version = number, found.version + 1
 
     def _differentiated(self, array: Any) -> None:
@@ -421,7 +350,7 @@ class Recorder(Handler):
         for place, array in arrays_in(result):
             value = self._new(array, source="batch", name=place, line=self._line())
             self._arrived(value, array)
-            self.held[id(array)] = _Held(array, value)
+            self.held[id(array)] = Held(array, value)
         return result
 
     def end(self) -> None:
@@ -435,75 +364,6 @@ class Recorder(Handler):
         self.before = {key: entry for key, entry in self.held.items() if key > 0}
         self.held, self.step, self.updated = {}, Step(), False
         self.statistics.clear()
-        self.known.clear()
         if trained:
             with self.hooks.quiet():
                 self.finished(step)
-
-
-def _mutated(call: Call) -> tuple[int, ...]:
-    """The places of the inputs that an update operator changes."""
-    if not call.name.startswith("multi_"):
-        return MUTATED.get(call.name, ())
-    one = MUTATED.get(call.name[len("multi_") :], ())
-    count = int(call.attrs["num_weights"])
-    each = len(call.inputs) // count
-    return tuple(at * each + place for at in range(count) for place in one)
-
-
-def _one_by_one(event: Op) -> list[Op]:
-    """An update of several weights as updates of one each."""
-    if not event.name.startswith("multi_"):
-        return [event]
-    count = int(event.attrs["num_weights"])
-    each, states = len(event.inputs) // count, (len(event.outputs) - count) // count
-    found = []
-    for at in range(count):
-        attrs = {key: value for key, value in event.attrs.items() if key not in ("lrs", "wds", "num_weights")}
-        for many in ("lrs", "wds"):
-            attrs[many[:-1]] = event.attrs[many].strip("()[] ").split(",")[at].strip()
-        inputs = event.inputs[at * each : (at + 1) * each]
-        outputs = [event.outputs[at], *event.outputs[count + at * states : count + (at + 1) * states]]
-        found.append(
-            replace(event, name=event.name[len("multi_") :], attrs=attrs, inputs=inputs, outputs=outputs, results=1)
-        )
-    return found
-
-
-def arrays_in(batch: Any, place: str = "") -> list[tuple[str, Any]]:
-    """The arrays of a batch by their places in it: a list, a tuple, a dict or a ``DataBatch``."""
-    if hasattr(batch, "asnumpy"):
-        return [(place or "0", batch)]
-    if hasattr(batch, "data") and hasattr(batch, "label"):
-        return arrays_in({"data": batch.data or [], "label": batch.label or []}, place)
-    items = batch.items() if isinstance(batch, dict) else enumerate(batch) if isinstance(batch, (list, tuple)) else ()
-    return [found for key, part in items for found in arrays_in(part, f"{place}.{key}" if place else str(key))]
-
-
-def _view(kind: str, arguments: tuple[Any, ...], array: Any, result: Any) -> list[tuple[str, dict[str, str]]]:
-    """The operators that compute a view anew."""
-    reshape = ("_np_reshape" if result.ndim == 0 or 0 in result.shape else "Reshape", _shape(result))
-    if kind in ("reshape", "same"):
-        return [reshape] if kind == "reshape" else [("_copy", {})]
-    if kind == "detach":
-        return [("BlockGrad", {})]
-    if kind == "at":
-        begin = arguments[0] % array.shape[0]
-        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(begin + 1)}), reshape]
-    if kind == "slice":
-        begin, end, _ = slice(*arguments).indices(array.shape[0])
-        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(end)})]
-    key = tuple(part for part in arguments[0] if part is not None)
-    parts = [part if isinstance(part, slice) else slice(part, part + 1 if part != -1 else None) for part in key]
-    bounds = [part.indices(size) for part, size in zip(parts, array.shape)]
-    ends = tuple(None if end < 0 else end for _, end, _ in bounds)
-    attrs = {
-        "begin": str(tuple(b for b, _, _ in bounds)),
-        "end": str(ends),
-        "step": str(tuple(s for _, _, s in bounds)),
-    }
-    return [("slice", attrs), reshape]
-
-
-def _shape(array: Any) -> dict[str, str]:
-    return {"newshape" if array.ndim == 0 or 0 in array.shape else "shape": str(tuple(array.shape))}
