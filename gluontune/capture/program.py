@@ -15,7 +15,7 @@ CHANGING = {"lr", "lrs", "wd", "wds", "scalar", "rescale_grad", "t", "eta", "alp
 
 
 @dataclass(frozen=True)
-class Program:
+class StepProgram:
     """What one kind of training step computes.
 
     Args:
@@ -74,7 +74,7 @@ class Program:
         return found
 
 
-def program_of(step: Step, roots: Collection[int] = ()) -> Program:
+def program_of(step: Step, roots: Collection[int] = ()) -> StepProgram:
     """What a step changes and what for: instructions that no parameter, head or root depends on are left out.
 
     Args:
@@ -97,7 +97,7 @@ def program_of(step: Step, roots: Collection[int] = ()) -> Program:
     leaves = len(order)
     order.update(dict.fromkeys(output for event in kept for output in event.outputs))
     number = {value: at for at, value in enumerate(order)}
-    return Program(
+    return StepProgram(
         tuple(step.values[value] for value in order),
         leaves,
         tuple(_renumbered(event, number) for event in kept),

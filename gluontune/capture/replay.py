@@ -12,7 +12,7 @@ import numpy as np
 from gluontune.capture.events import RUNNING, Backward, Op, draws
 from gluontune.capture.hooks import operator_names
 from gluontune.capture.interpret import Interpreter, computes
-from gluontune.capture.program import Program
+from gluontune.capture.program import StepProgram
 from gluontune.capture.updates import UPDATES
 from gluontune.core.errors import GluontuneError
 
@@ -27,7 +27,7 @@ class TorchReplay:
         GluontuneError: operators that PyTorch's side does not know; each is named with its line.
     """
 
-    def __init__(self, program: Program, dtype: str = ""):
+    def __init__(self, program: StepProgram, dtype: str = ""):
         self.program, self.interpreter = program, Interpreter(dtype, steady=True)
         unknown: dict[str, str] = {}
         for i in program.instructions:
@@ -60,7 +60,7 @@ class MXNetReplay:
         mx: the mxnet module, without hooks.
     """
 
-    def __init__(self, mx: Any, program: Program, dtype: str = "float64"):
+    def __init__(self, mx: Any, program: StepProgram, dtype: str = "float64"):
         self.mx, self.program, self.dtype = mx, program, dtype
         self.handles = {name: handle for handle, name in operator_names(mx).items()}
         self.invoke = importlib.import_module("mxnet.ndarray.register")._imperative_invoke
@@ -147,6 +147,6 @@ class MXNetReplay:
             env[number] = grad
 
 
-def leaves_of(program: Program, given: Mapping[int, Any] | None = None) -> list[Any]:
+def leaves_of(program: StepProgram, given: Mapping[int, Any] | None = None) -> list[Any]:
     """The recorded leaves of a program, but for those that are given."""
     return [(given or {}).get(n, value.array) for n, value in enumerate(program.values[: program.leaves])]
