@@ -73,7 +73,7 @@ class Op:
 
 @dataclass
 class Backward:
-    """A backward pass: gradients of ``heads`` by ``variables``; ``outputs`` are the new ones. retain: the tape stays."""
+    """A backward pass: gradients of ``heads`` by ``variables`` are ``outputs``. retain: the tape is kept."""
 
     heads: list[int]
     head_grads: list[int | None] | None
