@@ -68,10 +68,8 @@ def _like(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def rounded(program: StepProgram) -> bool:
     """Whether MXNet computes an operator of it with seven digits whatever the arrays' type."""
     importlib.import_module("gluontune.convert.bridge.operators")
-    return any(
-        isinstance(i, Op) and i.name in OPERATORS and OPERATORS[i.name].is_rounded(i.attrs)
-        for i in program.instructions
-    )
+    known = [i for i in program.instructions if isinstance(i, Op) and i.name in OPERATORS]
+    return any(OPERATORS[i.name].is_rounded(i.attrs) for i in known)
 
 
 def chance(program: StepProgram, draws: Callable[[str], bool]) -> bool:

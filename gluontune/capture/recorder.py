@@ -302,7 +302,7 @@ class Recorder(Handler):
         return found
 
     def _gradient(self, event: Backward, entry: Held, req: str) -> None:
-        kind, parameter, _ = self.known.get(id(entry.array), ("", None, None))
+        _, parameter, _ = self.known.get(id(entry.array), ("", None, None))
         with self.hooks.quiet():
             array = entry.array.grad if parameter is None else parameter.grad(entry.array.context)
         key = -id(entry.array) if parameter is None else id(array)
@@ -316,8 +316,7 @@ class Recorder(Handler):
             total = self._new(array)
             self.step.values[total].array = self.step.values[number].array
             self.step.values[number].array = None
-            names = ("elemwise_add", {}, [old.value, number], [total])
-            self.step.events.append(Op(*names, False, False, event.line))
+            self.step.events.append(Op("elemwise_add", {}, [old.value, number], [total], False, False, event.line))
             number = total
         if parameter is not None:
             self._write(array, number)
@@ -333,11 +332,9 @@ class Recorder(Handler):
         return run()
 
     def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
-        optimizer = trainer._optimizer
-        self.step.updates.append({
-            "optimizer": type(optimizer).__name__.lower(), "batch_size": batch_size, "learning_rate": trainer.learning_rate,
-            "parameters": [p.name for p in trainer._params if p.grad_req != "null"], "line": self._line(),
-        })  # fmt: skip
+        told = {"optimizer": type(trainer._optimizer).__name__.lower(), "learning_rate": trainer.learning_rate}
+        names = [parameter.name for parameter in trainer._params if parameter.grad_req != "null"]
+        self.step.updates.append({**told, "batch_size": batch_size, "parameters": names, "line": self._line()})
         result = run()
         self.updated = True
         return result
@@ -356,7 +353,7 @@ class Recorder(Handler):
     def end(self) -> None:
         """The step is over; its arrays are kept for one more, which may go on from them."""
         step = self.step
-        for name, value in step.writes.items():
+        for value in step.writes.values():
             held = next((e for e in self.held.values() if e.value == value and e.array is not None), None)
             if held is not None:
                 self._snapshot(value, held.array)

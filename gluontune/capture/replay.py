@@ -88,12 +88,14 @@ class MXNetReplay:
     def _run(self, op: Op, env: dict[int, Any], wanted: set[int]) -> None:
         if draws(op.name):
             for number in op.outputs:
-                env[number] = self._array(self.program.values[number].array, number in wanted)
-            return None
+                drawn = self.program.values[number].array
+                assert drawn is not None
+                env[number] = self._array(drawn, number in wanted)
+            return
         if op.name == RUNNING:
             old, batch = (env[number] for number in op.inputs)
             env[op.outputs[0]] = old * float(op.attrs["momentum"]) + batch * (1 - float(op.attrs["momentum"]))
-            return None
+            return
         attrs = dict(op.attrs)
         if op.name in ("Dropout", "RNN") and "p" in attrs:
             attrs["p"] = "0"
@@ -102,7 +104,8 @@ class MXNetReplay:
         inputs = [env[number] for number in op.inputs]
         changed = len(op.outputs) - op.results
         if changed and op.name not in UPDATES:
-            return self._normalize(op, inputs, attrs, env)
+            self._normalize(op, inputs, attrs, env)
+            return
         if changed:
             at = len(inputs) - changed
             inputs = [*inputs[:at], *[array.copy() for array in inputs[at:]]]

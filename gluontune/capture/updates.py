@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.runtime.pytorch import torch
-
 UPDATES: dict[str, Callable[..., Any]] = {}
 
 
@@ -59,8 +57,8 @@ def nag_mom_update(w: Any, g: Any, m: Any, *, lr: float, momentum: float, wd: fl
 
 
 @_update
-def adam_update(w: Any, g: Any, mean: Any, var: Any, *, lr: float, beta1: float, beta2: float, epsilon: float, wd: float,
-                rescale_grad: float, clip_gradient: float, **_: Any) -> Any:  # fmt: skip
+def adam_update(w: Any, g: Any, mean: Any, var: Any, *, lr: float, beta1: float, beta2: float, epsilon: float,
+                wd: float, rescale_grad: float, clip_gradient: float, **_: Any) -> Any:  # fmt: skip
     g = g * rescale_grad + wd * w
     g = g.clamp(-clip_gradient, clip_gradient) if clip_gradient >= 0 else g
     mean, var = beta1 * mean + (1 - beta1) * g, beta2 * var + (1 - beta2) * g * g
@@ -78,8 +76,8 @@ def rmsprop_update(w: Any, g: Any, n: Any, *, lr: float, gamma1: float, epsilon:
 
 
 @_update
-def ftrl_update(w: Any, g: Any, z: Any, n: Any, *, lr: float, lamda1: float, beta: float, wd: float, rescale_grad: float,
-                clip_gradient: float, **_: Any) -> Any:  # fmt: skip
+def ftrl_update(w: Any, g: Any, z: Any, n: Any, *, lr: float, lamda1: float, beta: float, wd: float,
+                rescale_grad: float, clip_gradient: float, **_: Any) -> Any:  # fmt: skip
     g = _scaled(g, rescale_grad, clip_gradient)
     z = z + g - ((n + g * g).sqrt() - n.sqrt()) * w / lr
     n = n + g * g
@@ -105,8 +103,3 @@ def _sparse_adagrad_update(w: Any, g: Any, h: Any, *, lr: float, epsilon: float,
     g = _scaled(g, rescale_grad, clip_gradient)
     h = h + g * g
     return w - lr * g / (h + epsilon).sqrt(), h
-
-
-def copyto(x: Any) -> Any:
-    """MXNet's copy into another array."""
-    return x.clone() if isinstance(x, torch().Tensor) else x
