@@ -65,13 +65,15 @@ class Interpreter:
         if isinstance(event, Backward):
             self._backward(event, env)
             return
-        function = self._function(event)
-        with self.torch.enable_grad() if event.recording else self.torch.no_grad():
-            found = function(*[env[number] for number in event.inputs])
-        results = found if isinstance(found, (tuple, list)) else (found,)
-        for number, tensor in zip(event.outputs, results):
-            if tensor is not None:
-                self.put(env, number, self._wide(tensor))
+        for number, tensor in zip(event.outputs, self.results(event, env)):
+            self.put(env, number, self._wide(tensor))
+
+    def results(self, op: Op, env: Env) -> Sequence[Any]:
+        """What an operator returns."""
+        function = self._function(op)
+        with self.torch.enable_grad() if op.recording else self.torch.no_grad():
+            found = function(*[env[number] for number in op.inputs])
+        return found if isinstance(found, (tuple, list)) else (found,)
 
     def _function(self, op: Op) -> Callable[..., Any]:
         key = op.name, tuple(op.attrs.items()), op.training, op.results, len(op.outputs)

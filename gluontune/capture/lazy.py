@@ -16,7 +16,7 @@ import numpy as np
 from gluontune.capture.events import Op, Step
 from gluontune.capture.hooks import Call
 from gluontune.capture.interpret import Interpreter, computes
-from gluontune.capture.recorder import Recorder
+from gluontune.capture.recorder import Held, Recorder
 from gluontune.runtime.pytorch import torch
 
 Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
@@ -88,17 +88,28 @@ class LazyTorch(Recorder):
             return self._recorded(call)
         self._between_steps()
         inputs = [self.hold(array).value for array in call.inputs]
-        spec = self.specs.get(self._key(call, inputs)) if computes(call.name) else None
-        if call.out is not None:
-            results = list(call.out) if isinstance(call.out, (list, tuple)) else [call.out]
-            if computes(call.name):
-                self._add(call, inputs, results, "")
-                return call.out
-        if spec is None:
-            return self._by_mxnet(call, inputs)
-        results = [self._empty(shape, dtype, call) for shape, dtype in spec]
-        self._add(call, inputs, results, "")
+        if call.out is not None and computes(call.name):
+            self._add(call, inputs, list(call.out) if isinstance(call.out, (list, tuple)) else [call.out], "")
+            return call.out
+        spec = self.specs.get(self._key(call, inputs))
+        if not computes(call.name):
+            return self._by_mxnet(call)
+        results = self._now(call, inputs) if spec is None else [self._empty(*one, call.is_np) for one in spec]
+        if spec is not None:
+            self._add(call, inputs, results, "")
         return results if call.many or len(results) > 1 else results[0]
+
+    def _now(self, call: Call, inputs: list[int]) -> list[Any]:
+        """Compute an operator at once, whose results' shapes are not known."""
+        self.flush()
+        autograd = self.mx.autograd
+        modes = autograd.is_recording(), autograd.is_training()
+        tensors = self.interpreter.results(Op(call.name, self._complete(call), inputs, [0], *modes, ""), self.env)
+        spec = tuple((tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for tensor in tensors)
+        self.specs[self._key(call, inputs)] = spec
+        results = [self._empty(*one, call.is_np) for one in spec]
+        self._add(call, inputs, results, "")
+        return results
 
     def _recorded(self, call: Call) -> Any:
         out = super().op(call)
@@ -108,23 +119,17 @@ class LazyTorch(Recorder):
             self.specs[self._key(call, event.inputs)] = tuple((v.shape, v.dtype) for v in values)
         return out
 
-    def _empty(self, shape: tuple[int, ...], dtype: str, call: Call) -> Any:
+    def _empty(self, shape: tuple[int, ...], dtype: str, is_np: bool) -> Any:
         """An array without memory."""
         handle = self.new_handle(shape, self.mx.cpu(), True, np.dtype(dtype).type)
-        return self.kinds[call.is_np](handle=handle)
+        return self.kinds[is_np](handle=handle)
 
-    def _by_mxnet(self, call: Call, inputs: list[int]) -> Any:
-        """An operator whose results' shapes are not known, or that PyTorch's side does not know: by MXNet."""
+    def _by_mxnet(self, call: Call) -> Any:
+        """An operator that PyTorch's side does not know, on values brought to MXNet."""
         self._settle(call.inputs)
         with self.mx.autograd.pause(self.mx.autograd.is_training()):
             out = call.run()
-        results = list(out) if isinstance(out, (list, tuple)) else [out]
-        if computes(call.name):  # computed again, so that gradients pass
-            spec = tuple((tuple(array.shape), np.dtype(array.dtype).name) for array in results)
-            self.specs[self._key(call, inputs)] = spec
-            self._add(call, inputs, results, "")
-            return out
-        for array in [*results, *(call.inputs if call.out is not None else ())]:
+        for array in [*(out if isinstance(out, (list, tuple)) else [out]), *call.inputs]:
             self._outside(array)
         return out
 
@@ -173,20 +178,22 @@ class LazyTorch(Recorder):
         if not self.lazy:
             super().end()
             return
+        alive = [entry.array for key, entry in self.held.items() if self._is_alive(key, entry)]
+        numbers = [self.hold(array).value for array in alive]
         self.flush()
-        held = [entry for entry in self.held.values() if entry.array is not None]
-        tensors = {id(e.array): (e.array, self.env[self.hold(e.array).value].detach()) for e in held}
-        self.flush()
+        self.truth.update({id(a): (a, self.env[number].detach()) for a, number in zip(alive, numbers)})
         self.held.clear()
         self.before.clear()
-        del held
-        self.truth.update(tensors)
-        tensors.clear()
-        for key in list(self.truth):
-            if sys.getrefcount(self.truth[key][0]) <= 2:
-                del self.truth[key]
+        alive.clear()
+        for key in [key for key, (array, _) in self.truth.items() if sys.getrefcount(array) <= 3]:
+            del self.truth[key]
         trained, step = self.updated, self.step
         self.step, self.updated, self.done = Step(), False, 0
         self.env.clear()
         if trained:
             self.finished(step)
+
+    def _is_alive(self, key: int, entry: Held) -> bool:
+        """Whether the program still has an array: whether anybody but the recorder refers to it."""
+        ours = 3 if key in self.truth else 2
+        return entry.array is not None and sys.getrefcount(entry.array) > ours

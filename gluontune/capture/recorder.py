@@ -183,6 +183,11 @@ class Recorder(Handler):
         """Attributes that the recorder sets: nothing is dropped, so that a step can be computed again."""
         return {"p": "0"} if self.steady and call.name in ("Dropout", "RNN") and "p" in call.attrs else None
 
+    def _complete(self, call: Call) -> dict[str, str]:
+        """The attributes, with the number of inputs where the operator takes any number."""
+        count = schema(call.name).count if canonical(call.name) else None
+        return {**call.attrs, count: str(len(call.inputs))} if count and count not in call.attrs else call.attrs
+
     def _add(self, call: Call, inputs: list[int], results: list[Any], line: str) -> None:
         """The event of an operator that was called, and the values that its arrays have now."""
         if call.name == "reset_arrays":
@@ -194,10 +199,7 @@ class Recorder(Handler):
             for number, array in zip(numbers, results):
                 self._snapshot(number, array)
                 self.step.values[number].source = "" if draws(call.name) else "mxnet"
-        autograd, attrs = self.mx.autograd, call.attrs
-        count = schema(call.name).count if canonical(call.name) else None
-        if count is not None and count not in attrs:
-            attrs = {**attrs, count: str(len(inputs))}
+        autograd, attrs = self.mx.autograd, self._complete(call)
         training = autograd.is_training()
         event = Op(call.name, attrs, inputs, numbers, autograd.is_recording(), training, line, len(numbers))
         for array, number in zip(results, numbers):
