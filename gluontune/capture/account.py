@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gluontune.capture.contest import Contest
 from gluontune.capture.helpers import HELPERS
 from gluontune.capture.helpers.base import Helper
 from gluontune.core import files
@@ -27,6 +28,7 @@ class Account:
     def __init__(self, options: Mapping[str, Any]):
         self._options, self._pid = options, os.getpid()
         self.helpers: list[Helper] = []
+        self._contest: Contest | None = None
         atexit.register(self.tell)
 
     def begin(self, mx: ModuleType) -> None:
@@ -40,17 +42,23 @@ class Account:
             except Exception as error:
                 helper.gave_up(error)
             self.helpers.append(helper)
+        self._contest = Contest(self.helpers)
+        self._contest.install(mx)
 
     def document(self) -> dict[str, Any]:
         """What was done and what it brought."""
         took = time.time() - self._options["began"]
         saved = {h.name: h.seconds_saved for h in self.helpers if h.seconds_saved > 0}
+        if self._contest is not None:
+            saved.update(self._contest.saved())
         return {
             "schema_version": 1,
             "seconds": took,
             "seconds_as_is": took + sum(saved.values()),
             "settings": self._options["settings"],
             "saved_seconds": saved,
+            "steps": self._contest.steps if self._contest else 0,
+            "matches": [m.to_dict() for m in self._contest.matches] if self._contest else [],
             "notes": [note for helper in self.helpers for note in helper.notes],
         }
 

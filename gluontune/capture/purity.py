@@ -42,7 +42,7 @@ def why_impure(function: Any, depth: int = 0) -> str:
     """
     if isinstance(function, functools.partial):
         held = (*function.args, *function.keywords.values())
-        if not all(_is_constant(value) for value in held):
+        if not all(is_constant(value) for value in held):
             return "it is bound to values that may change"
         return why_impure(function.func, depth)
     if isinstance(function, MethodType):
@@ -51,12 +51,12 @@ def why_impure(function: Any, depth: int = 0) -> str:
         return f"its code cannot be read ({type(function).__name__})"
     if depth > _DEPTH:
         return "it calls too deep"
-    for name in _written(function.__code__):
+    for name in written_names(function.__code__):
         return f"it changes {name}"
-    for name in _names(function.__code__):
+    for name in read_names(function.__code__):
         if _IMPURE.search(name):
             return f"it calls {name}"
-    for name, value in _surroundings(function):
+    for name, value in surroundings(function):
         reason = _why_not(value, depth)
         if reason:
             return f"it reads {name}, {reason}"
@@ -73,7 +73,7 @@ def branches(function: Any) -> bool:
 def _why_not(value: Any, depth: int) -> str:
     if isinstance(value, ModuleType):
         return "" if not _IMPURE.search(value.__name__.rpartition(".")[2]) else "which draws"
-    if isinstance(value, (type, BuiltinFunctionType)) or _is_constant(value):
+    if isinstance(value, (type, BuiltinFunctionType)) or is_constant(value):
         return ""
     if isinstance(value, FunctionType):
         if value.__module__.partition(".")[0] in ("numpy", "mxnet", "cv2", "math"):
@@ -83,9 +83,9 @@ def _why_not(value: Any, depth: int) -> str:
     return f"a {type(value).__name__} that may change"
 
 
-def _is_constant(value: Any) -> bool:
+def is_constant(value: Any) -> bool:
     if isinstance(value, (tuple, frozenset)):
-        return all(_is_constant(part) for part in value)
+        return all(is_constant(part) for part in value)
     return isinstance(value, _CONSTANTS)
 
 
@@ -97,7 +97,8 @@ def _codes(code: CodeType | None) -> Iterator[CodeType]:
                 yield from _codes(constant)
 
 
-def _written(code: CodeType) -> Iterator[str]:
+def written_names(code: CodeType) -> Iterator[str]:
+    """What a function writes besides its own variables."""
     for part in _codes(code):
         for step in dis.get_instructions(part):
             if step.opname in _WRITES:
@@ -106,13 +107,13 @@ def _written(code: CodeType) -> Iterator[str]:
                 yield str(step.argval)
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def read_names(code: CodeType) -> Iterator[str]:
     """Names of attributes, methods, globals and imports."""
     for part in _codes(code):
         yield from part.co_names
 
 
-def _surroundings(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def surroundings(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """What a function reads from outside: globals, its closure, its defaults."""
     read = {
         str(step.argval)

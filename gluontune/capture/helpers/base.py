@@ -39,8 +39,11 @@ class Helper(abc.ABC):
     def install(self, mx: Any) -> None:
         """Patch MXNet, which the script has just imported."""
 
-    def after_step(self, step: int) -> None:  # noqa: B027 - most have nothing to do
-        """Called after each step of the training, outside of ``record()``."""
+    def after_step(self, step: int, seconds: float) -> None:  # noqa: B027 - most have nothing to do
+        """Called after each step of the training with its number, and how long the training has run."""
+
+    def settled(self, left: list[str]) -> None:  # noqa: B027
+        """Called when a contest is over; ``left`` are the states that will still be tried."""
 
     def note(self, text: str) -> None:
         """Keep a sentence, once."""
