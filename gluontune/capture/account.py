@@ -1,0 +1,83 @@
+"""What the changes of a running script brought: kept while it runs, told when it ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gluontune.capture.contest import Contest
+from gluontune.capture.helpers import HELPERS
+from gluontune.capture.helpers.base import Helper
+from gluontune.core import files
+
+
+class Account:
+    """The helpers of this process, and the clock.
+
+    Args:
+        options: ``began`` (seconds since the epoch), ``settings`` (names of the variables that were set for this process),
+            ``out`` (a file for the document, or None), ``leave`` (names of helpers that stay out).
+    """
+
+    def __init__(self, options: Mapping[str, Any]):
+        self._options, self._pid = options, os.getpid()
+        self.helpers: list[Helper] = []
+        self._contest: Contest | None = None
+        atexit.register(self.tell)
+
+    def begin(self, mx: ModuleType) -> None:
+        """Install the helpers, now that mxnet is there."""
+        for name, kind in HELPERS.items():
+            if name in self._options["leave"]:
+                continue
+            helper = kind()
+            try:
+                helper.install(mx)
+            except Exception as error:
+                helper.gave_up(error)
+            self.helpers.append(helper)
+        self._contest = Contest(self.helpers)
+        self._contest.install(mx)
+
+    def document(self) -> dict[str, Any]:
+        """What was done and what it brought."""
+        took = time.time() - self._options["began"]
+        saved = {h.name: h.seconds_saved for h in self.helpers if h.seconds_saved > 0}
+        if self._contest is not None:
+            saved.update(self._contest.saved())
+        return {
+            "schema_version": 1,
+            "seconds": took,
+            "seconds_as_is": took + sum(saved.values()),
+            "settings": self._options["settings"],
+            "saved_seconds": saved,
+            "steps": self._contest.steps if self._contest else 0,
+            "matches": [m.to_dict() for m in self._contest.matches] if self._contest else [],
+            "notes": [note for helper in self.helpers for note in helper.notes],
+        }
+
+    def tell(self) -> None:
+        """Write the document, and two lines on stderr."""
+        if os.getpid() != self._pid:  # a worker that the script forked
+            return
+        found = self.document()
+        if self._options.get("out"):
+            files.write_json(Path(self._options["out"]), found)
+        print("\n".join(lines(found)), file=sys.stderr)
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """The two lines."""
+    took, as_is = found["seconds"], found["seconds_as_is"]
+    saved = sorted(found["saved_seconds"].items(), key=lambda item: -item[1])
+    with_what = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in saved)
+    return [
+        f"gluontune: took {took:.1f} s; without the changes below it would have taken about {as_is:.1f} s",
+        f"gluontune: {with_what or 'nothing gained inside the script'}",
+    ]
