@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from gluontune.capture.events import Step, draws
@@ -12,7 +17,9 @@ from gluontune.capture.lazy import LazyTorch
 from gluontune.capture.program import StepProgram, program_of
 from gluontune.capture.proof import Gaps, chance, compare
 from gluontune.capture.replay import MXNetReplay, TorchReplay, leaves_of
+from gluontune.core import files
 from gluontune.core.errors import GluontuneError
+from gluontune.runtime.pytorch import torch
 
 _FIRST = 2  # the step that is proven: in the first, weights are initialized
 
@@ -64,8 +71,9 @@ class OnTorch:
             program = program_of(step)
             if not program.heads:
                 return "a training step without a backward pass was seen"
-            mine = TorchReplay(program)(leaves_of(program))
-            self.gaps = compare(program, mine, self._theirs(program))
+            theirs = self._theirs(program)
+            mine = TorchReplay(program)(leaves_of(program), theirs)
+            self.gaps = compare(program, mine, theirs)
         except (GluontuneError, RuntimeError, ValueError, TypeError, IndexError) as error:
             return str(error).splitlines()[0]
         return "" if self.gaps.agree() else f"PyTorch's results differ: {self.gaps}"
@@ -75,3 +83,43 @@ class OnTorch:
         if chance(program, draws):
             return MXNetReplay(self.mx, program, "float32")(leaves_of(program))
         return {number: program.values[number].array for number in program.shown}
+
+    def document(self) -> dict[str, Any]:
+        """What happened, for JSON."""
+        gaps = None if self.gaps is None else vars(self.gaps)
+        return {"steps": self.steps, "steps_on_torch": self.moved, "gaps": gaps, "why_not": self.why_not}
+
+
+class TorchAccount:
+    """The process of ``gluontune run --backend torch``.
+
+    Args:
+        options: ``began`` (seconds since the epoch), ``out`` (a file for the document, or None).
+        folder: of the script.
+    """
+
+    def __init__(self, options: Mapping[str, Any], folder: str):
+        self._options, self._folder, self._pid = options, folder, os.getpid()
+        self._engine: OnTorch | None = None
+        atexit.register(self.tell)
+
+    def begin(self, mx: Any) -> None:
+        """MXNet was imported."""
+        torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+        self._engine = OnTorch(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
+
+    def tell(self) -> None:
+        """Write the document, and a line on stderr."""
+        if os.getpid() != self._pid:  # a worker that the script forked
+            return
+        engine, took = self._engine, time.time() - self._options["began"]
+        found = {"schema_version": 1, "seconds": took, "backend": "torch", **(engine.document() if engine else {})}
+        if self._options.get("out"):
+            files.write_json(Path(self._options["out"]), found)
+        moved, steps = found.get("steps_on_torch", 0), found.get("steps", 0)
+        told = (
+            f"PyTorch computed {moved} of {steps} training steps; the proof: {engine.gaps}"
+            if moved and engine
+            else (f"MXNet computed all: {engine.why_not if engine else 'the script did not import it'}")
+        )
+        print(f"gluontune: took {took:.1f} s; {told}", file=sys.stderr)

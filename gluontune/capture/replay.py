@@ -38,10 +38,15 @@ class TorchReplay:
             raise GluontuneError(f"operators that PyTorch's side does not know: {told}")
         self.interpreter.wanted = program.variables
 
-    def __call__(self, leaves: Sequence[Any]) -> dict[int, Any]:
-        """Heads, gradients and written values by their numbers, as numpy arrays."""
+    def __call__(self, leaves: Sequence[Any], given: Mapping[int, Any] | None = None) -> dict[int, Any]:
+        """Heads, gradients and written values by their numbers, as numpy arrays.
+
+        Args:
+            given: gradients that the updates use in the place of those computed here: an optimizer that divides by their
+                size makes of rounding a whole step.
+        """
         env: dict[int, Any] = {}
-        run = self.interpreter
+        run, own = self.interpreter, dict[int, Any]()
         for number, leaf in enumerate(leaves):
             run.put(env, number, run.tensor(leaf))
         for i in self.program.instructions:
@@ -50,7 +55,11 @@ class TorchReplay:
                     run.put(env, number, run.tensor(self.program.values[number].array))
             else:
                 run.run(i, env)
-        return {number: env[number].detach().numpy() for number in self.program.shown}
+            for number in i.outputs if isinstance(i, Backward) else ():
+                own[number] = env[number]
+                if given is not None and given.get(number) is not None:
+                    env[number] = run.tensor(given[number])
+        return {number: own.get(number, env[number]).detach().numpy() for number in self.program.shown}
 
 
 class MXNetReplay:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from gluontune.capture import script
 from gluontune.capture.account import Account
+from gluontune.capture.on_torch import TorchAccount
 
 
 def main() -> None:
     """``OPTIONS SCRIPT ARGS…``: options as one JSON document."""
-    account = Account(json.loads(sys.argv[1]))
-    program = script.Program.of(sys.argv[2:])
+    options, program = json.loads(sys.argv[1]), script.Program.of(sys.argv[2:])
+    account: Account | TorchAccount
+    if options.get("backend") == "torch":
+        folder = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(program.target))
+        account = TorchAccount(options, folder)
+    else:
+        account = Account(options)
     script.run(program, [account.begin])
 
 

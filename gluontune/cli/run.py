@@ -21,6 +21,9 @@ def register(app: typer.Typer) -> None:
     def run(
         words: list[str] = typer.Argument(..., metavar="SCRIPT [ARGS…]", help="As after python: a file, or -m MODULE."),
         out: Optional[Path] = typer.Option(None, "--out", help="Write what was changed and gained to FILE.json."),
+        backend: str = typer.Option(
+            "mxnet", "--backend", help="mxnet, or torch: PyTorch computes once a step is proven."
+        ),
         leave: str = typer.Option("", "--leave", help="Changes to leave out, between commas."),
     ) -> None:
         """Run a script as it is, faster, with its own output, files and exit code.
@@ -35,7 +38,10 @@ def register(app: typer.Typer) -> None:
         program.check()
         environment = script.environment()
         settings = sorted(set(environment) - set(os.environ))
+        if backend not in ("mxnet", "torch"):
+            raise UsageError(f"--backend {backend!r}: give mxnet or torch")
         options = {"began": began, "settings": settings, "out": str(out.absolute()) if out else None}
+        options["backend"] = backend
         options["leave"] = [name.strip() for name in leave.split(",") if name.strip()]
         command = script.command(program, "gluontune.capture.running", json.dumps(options))
         sys.stdout.flush()

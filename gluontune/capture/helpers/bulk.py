@@ -90,7 +90,9 @@ class Bulk:
             arrays, single = [base._data], True
         else:
             return None
-        if not all(isinstance(a, (mx.nd.NDArray, np.ndarray)) and getattr(a, "stype", "default") == "default" for a in arrays):
+        if not all(
+            isinstance(a, (mx.nd.NDArray, np.ndarray)) and getattr(a, "stype", "default") == "default" for a in arrays
+        ):
             return None
         if any(_decides(mx, function) for function in chain):
             return None

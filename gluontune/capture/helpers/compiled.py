@@ -160,5 +160,3 @@ def _form(args: Any) -> Any:
     if hasattr(args, "dtype") and hasattr(args, "shape"):
         return (type(args).__name__, len(args.shape), str(args.dtype))
     return None if args is None else type(args).__name__
-
-
