@@ -273,6 +273,7 @@ class Hooks:
                 return handler.update(trainer, size, functools.partial(before, trainer, *args, **kwargs))
 
             self._put(mx.gluon.Trainer, name, functools.wraps(before)(method))
+        self._put(mx.gluon.Trainer, "_init_kvstore", _without_store(mx.gluon.Trainer.__dict__["_init_kvstore"]))
         loader = mx.gluon.data.DataLoader
         before_iter = loader.__dict__["__iter__"]
 
@@ -303,6 +304,17 @@ class Hooks:
             return self.handler.call(block, args, functools.partial(before, block, *args))
 
         return functools.wraps(before)(call)
+
+
+def _without_store(before: Any) -> Any:
+    def init(trainer: Any) -> None:
+        """A store of one device adds nothing but calls that Python does not see."""
+        store = trainer._kvstore_params["kvstore"]
+        if len(trainer._contexts) == 1 and "dist" not in str(getattr(store, "type", store)):
+            trainer._kvstore_params.update(kvstore=None, update_on_kvstore=None)
+        before(trainer)
+
+    return functools.wraps(before)(init)
 
 
 def _inert(before: Any) -> Any:

@@ -190,6 +190,9 @@ class LazyTorch(Recorder):
         trained, step = self.updated, self.step
         self.step, self.updated, self.done = Step(), False, 0
         self.env.clear()
+        self.closed.clear()
+        self.left_open.clear()
+        self.statistics.clear()
         if trained:
             self.finished(step)
 

@@ -41,6 +41,9 @@ class Recorder(Handler):
         self.known: dict[int, Any] = {}  # parameters by their arrays
         self.told = -1  # how many parameters had been set when those were listed
         self.dtypes: dict[Any, str] = {}
+        self.closed: set[int] = set()  # values whose tape a backward pass has used up
+        self.left_open: list[tuple[int, Any]] = []
+        self.never_used: set[Any] = set()
         self.statistics: dict[int, Sequence[Any]] = {}  # running statistics by the output of their BatchNorm
         self.batches, self.updated, self.was_recording = False, False, False
         self.copying = True  # values are copied, for a proof
@@ -176,7 +179,7 @@ class Recorder(Handler):
         """A step without batches is over when the next recording begins."""
         recording = self.mx.autograd.is_recording()
         if recording and not self.was_recording and self.updated and not self.batches:
-            self.end()
+            self._end_unless_open()
         self.was_recording = recording
 
     def _changed(self, call: Call) -> dict[str, str] | None:
@@ -269,18 +272,22 @@ class Recorder(Handler):
         grads = None
         if head_grads is not None:
             grads = [None if grad is None else self.hold(grad).value for grad in head_grads]
+        reached = self._reached(values)
+        bases = [e for e in self.held.values() if e.array is not None and e.value in reached and e.base is None]
+        wanted = [(entry, req) for entry in bases for want, req in [self._variable(entry.array)] if want]
+        before = [self._gradient(entry, req == "add") for entry, req in wanted]
         result = self._compute(run)
         for head, value in zip(heads, values):
             self._snapshot(value, head)
-        reached = self._reached(values)
         event = Backward(values, grads, [], [], train, self._line(), retain)
         self.step.events.append(event)
-        for entry in [e for e in self.held.values() if e.array is not None and e.value in reached and e.base is None]:
-            wanted, req = self._variable(entry.array)
-            if wanted:
-                self._gradient(event, entry, req)
-        for op in [e for e in reversed(self.step.events) if isinstance(e, Op) and e.outputs[0] in reached]:
+        for (entry, _), found in zip(wanted, before):
+            self._new_gradient(event, entry, *found)
+        ops = [e for e in reversed(self.step.events) if isinstance(e, Op) and not reached.isdisjoint(e.outputs)]
+        for op in ops:
             self._take_in(op)
+        if not retain:
+            self.closed.update(number for op in ops for number in op.outputs)
         return result
 
     def _take_in(self, op: Op) -> None:
@@ -303,24 +310,30 @@ class Recorder(Handler):
                 found.update(event.inputs)
         return found
 
-    def _gradient(self, event: Backward, entry: Held, req: str) -> None:
+    def _gradient(self, entry: Held, adds: bool) -> tuple[Any, int, int | None]:
+        """A variable's gradient: the array, its key, and its value so far where a backward pass adds to it."""
         _, parameter, _ = self.known.get(id(entry.array), ("", None, None))
         with self.hooks.quiet():
             array = entry.array.grad if parameter is None else parameter.grad(entry.array.context)
-        key = -id(entry.array) if parameter is None else id(array)
-        old = self.held.get(key) or (self.hold(array) if parameter is not None and req == "add" else None)
+        if parameter is not None:
+            return array, id(array), self.hold(array).value if adds else None
+        if adds:
+            self._gradient_of(entry.array, array)
+        return array, -id(entry.array), self.held[-id(entry.array)].value if adds else None
+
+    def _new_gradient(self, event: Backward, entry: Held, array: Any, key: int, old: int | None) -> None:
         number = self._new(array)
         self._differentiated(entry.array)
         event.variables.append(entry.value)
         event.outputs.append(number)
         self._snapshot(number, array)
-        if req == "add" and old is not None:
-            total = self._new(array)
+        if old is not None:
+            total = self._like(number)
             self.step.values[total].array = self.step.values[number].array
             self.step.values[number].array = None
-            self.step.events.append(Op("elemwise_add", {}, [old.value, number], [total], False, False, event.line))
+            self.step.events.append(Op("elemwise_add", {}, [old, number], [total], False, False, event.line))
             number = total
-        if parameter is not None:
+        if key > 0:
             self._write(array, number)
             return
         found = self.held.setdefault(key, Held(None, number))
@@ -344,13 +357,36 @@ class Recorder(Handler):
     def batch(self, source: Any, run: Callable[[], Any]) -> Any:
         self.batches = True
         if self.updated or not any(isinstance(event, Backward) for event in self.step.events):
-            self.end()
+            self._end_unless_open()
         result = run()
         for place, array in arrays_in(result):
             value = self._new(array, source="batch", name=place, line=self._line())
             self._arrived(value, array)
             self.held[id(array)] = Held(array, value)
         return result
+
+    def _end_unless_open(self) -> None:
+        """End the step, unless a later backward pass may go through it, as through a generator's images.
+
+        What was left open and then not used is left open for good: attention weights that a net shows.
+        """
+        still = [(number, kind) for number, kind in self.left_open if number not in self.closed]
+        self.never_used.update(kind for _, kind in still)
+        self.left_open = [(number, kind) for number, kind in self._open() if kind not in self.never_used]
+        if not self.left_open:
+            self.end()
+
+    def _open(self) -> list[tuple[int, Any]]:
+        """Values on the tape that the program holds and no backward pass has reached, with what made them."""
+        held = {e.value for e in self.held.values() if e.array is not None and sys.getrefcount(e.array) > 2}
+        found: list[tuple[int, Any]] = []
+        on_tape: set[int] = {e.value for e in self.held.values() if e.array is not None and self._variable(e.array)[0]}
+        for event in self.step.events:
+            if isinstance(event, Op) and event.recording and not on_tape.isdisjoint(event.inputs):
+                on_tape.update(event.outputs)
+                kinds = [(n, (event.name, i, self.step.values[n].shape)) for i, n in enumerate(event.outputs)]
+                found += [(number, kind) for number, kind in kinds if number in held and number not in self.closed]
+        return found
 
     def end(self) -> None:
         """The step is over; its arrays are kept for one more, which may go on from them."""
@@ -363,6 +399,8 @@ class Recorder(Handler):
         self.before = {key: entry for key, entry in self.held.items() if key > 0}
         self.held, self.step, self.updated = {}, Step(), False
         self.statistics.clear()
+        self.closed.clear()
+        self.left_open.clear()
         if trained:
             with self.hooks.quiet():
                 self.finished(step)

@@ -51,9 +51,10 @@ def mp_sgd_mom_update(w: Any, g: Any, m: Any, w32: Any, *, lr: float, momentum: 
 @_update
 def nag_mom_update(w: Any, g: Any, m: Any, *, lr: float, momentum: float, wd: float, rescale_grad: float,
                    clip_gradient: float, **_: Any) -> Any:  # fmt: skip
-    g = _scaled(g, rescale_grad, clip_gradient) + wd * w
-    new = momentum * m - lr * g
-    return w + momentum * new - lr * g, new
+    scaled = _scaled(g, rescale_grad, clip_gradient)
+    g = scaled + wd * w
+    new = w + momentum * (momentum * m - lr * g) - lr * g
+    return new, momentum * m - lr * (scaled + wd * new)  # MXNet has overwritten the weight by then
 
 
 @_update
