@@ -58,7 +58,7 @@ class Op:
     """An operator that was called.
 
     ``outputs`` has its results, then the new values of inputs that it changed; of a BatchNorm in training the mean and
-    the variance of the batch.
+    the variance of the batch. ``mask`` is what a Dropout multiplied with, where values are copied.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Op:
     training: bool
     line: str
     results: int = 1
+    mask: np.ndarray | None = None
 
 
 @dataclass

@@ -35,7 +35,8 @@ class Interpreter:
     """Computes events.
 
     Args:
-        dtype: "float64" to compute in it; "" as the program does. steady: dropout drops nothing.
+        dtype: "float64" to compute in it; "" as the program does.
+        steady: as the recorder has it, nothing is dropped between layers of an RNN.
         wanted: numbers of values that gradients are asked of.
     """
 
@@ -70,6 +71,9 @@ class Interpreter:
 
     def results(self, op: Op, env: Env) -> Sequence[Any]:
         """What an operator returns."""
+        if op.mask is not None:
+            mask = self.tensor(op.mask)
+            return [env[op.inputs[0]] * mask]
         function = self._function(op)
         with self.torch.enable_grad() if op.recording else self.torch.no_grad():
             found = function(*[env[number] for number in op.inputs])
@@ -85,7 +89,7 @@ class Interpreter:
     def _made(self, op: Op) -> Callable[..., Any]:
         """What computes the operator; where it changes inputs, it returns their new values, too."""
         attrs = dict(op.attrs)
-        if self.steady and op.name in ("Dropout", "RNN") and "p" in attrs:
+        if self.steady and op.name == "RNN" and "p" in attrs:
             attrs["p"] = "0"
         if self.dtype and attrs.get("dtype") in ("float32", "float16"):
             attrs["dtype"] = self.dtype

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gluontune.capture.events import Step, draws
+from gluontune.capture.events import Step
 from gluontune.capture.hooks import Hooks
 from gluontune.capture.interpret import computes
 from gluontune.capture.lazy import LazyTorch
-from gluontune.capture.program import StepProgram, program_of
-from gluontune.capture.proof import Gaps, chance, compare
-from gluontune.capture.replay import MXNetReplay, TorchReplay, leaves_of
+from gluontune.capture.program import program_of
+from gluontune.capture.proof import Gaps, compare
+from gluontune.capture.replay import TorchReplay, leaves_of
 from gluontune.core import files
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
@@ -42,7 +42,7 @@ class OnTorch:
         self.why_not = "no training step was seen"
         self.proven: set[int] = set()
         self.recorder = LazyTorch(mx, folder, self._finished)
-        self.recorder.computes, self.recorder.steady, self.recorder.copying = computes, False, False
+        self.recorder.computes, self.recorder.copying = computes, False
         self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
         self.hooks.install()
 
@@ -71,18 +71,12 @@ class OnTorch:
             program = program_of(step)
             if not program.heads:
                 return "a training step without a backward pass was seen"
-            theirs = self._theirs(program)
+            theirs = {number: program.values[number].array for number in program.shown}
             mine = TorchReplay(program)(leaves_of(program), theirs)
             self.gaps = compare(program, mine, theirs)
         except (GluontuneError, RuntimeError, ValueError, TypeError, IndexError) as error:
             return str(error).splitlines()[0]
         return "" if self.gaps.agree() else f"PyTorch's results differ: {self.gaps}"
-
-    def _theirs(self, program: StepProgram) -> Any:
-        """MXNet's results: the script's own, or where it draws random numbers a step without."""
-        if chance(program, draws):
-            return MXNetReplay(self.mx, program, "float32")(leaves_of(program))
-        return {number: program.values[number].array for number in program.shown}
 
     def document(self) -> dict[str, Any]:
         """What happened, for JSON."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,11 +70,3 @@ def rounded(program: StepProgram) -> bool:
     importlib.import_module("gluontune.convert.bridge.operators")
     known = [i for i in program.instructions if isinstance(i, Op) and i.name in OPERATORS]
     return any(OPERATORS[i.name].is_rounded(i.attrs) for i in known)
-
-
-def chance(program: StepProgram, draws: Callable[[str], bool]) -> bool:
-    """Whether a step draws random numbers or drops some."""
-    return any(
-        isinstance(i, Op) and (draws(i.name) or (i.name in ("Dropout", "RNN") and float(i.attrs.get("p", "0")) > 0))
-        for i in program.instructions
-    )

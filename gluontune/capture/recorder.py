@@ -47,7 +47,6 @@ class Recorder(Handler):
         self.statistics: dict[int, Sequence[Any]] = {}  # running statistics by the output of their BatchNorm
         self.batches, self.updated, self.was_recording = False, False, False
         self.copying = True  # values are copied, for a proof
-        self.steady = True  # dropout drops nothing
         self.lines = True
         self.computes: Callable[[str], Any] = canonical  # operators that can be part of a graph
 
@@ -171,9 +170,24 @@ class Recorder(Handler):
     def op(self, call: Call) -> Any:
         self._between_steps()
         inputs, line = [self.hold(array).value for array in call.inputs], self._line()
-        out = call.run(None, self._changed(call))
+        out, mask = (
+            self._dropped(call) if self.copying and self._drops(call) else (call.run(None, self._changed(call)), None)
+        )
         self._add(call, inputs, list(out) if isinstance(out, (list, tuple)) else [out], line)
+        if mask is not None:
+            self.step.events[-1] = replace(self.step.events[-1], mask=mask)  # type: ignore[call-arg]
         return out
+
+    def _drops(self, call: Call) -> bool:
+        always = call.attrs.get("mode") == "always"
+        return call.name == "Dropout" and call.out is None and (always or bool(self.mx.autograd.is_training()))
+
+    def _dropped(self, call: Call) -> tuple[Any, np.ndarray]:
+        """Dropout by a mask that is known: what it makes of ones, from the same draws."""
+        with self.hooks.quiet():
+            with self.mx.autograd.pause(train_mode=True):
+                mask = call.run([call.inputs[0] * 0 + 1])
+            return call.inputs[0] * mask, np.asarray(mask.asnumpy())
 
     def _between_steps(self) -> None:
         """A step without batches is over when the next recording begins."""
@@ -183,8 +197,8 @@ class Recorder(Handler):
         self.was_recording = recording
 
     def _changed(self, call: Call) -> dict[str, str] | None:
-        """Attributes that the recorder sets: nothing is dropped, so that a step can be computed again."""
-        return {"p": "0"} if self.steady and call.name in ("Dropout", "RNN") and "p" in call.attrs else None
+        """Attributes that make a step computable again: no dropout between the layers of an RNN."""
+        return {"p": "0"} if self.copying and call.name == "RNN" and "p" in call.attrs else None
 
     def _complete(self, call: Call) -> dict[str, str]:
         """The attributes, with the number of inputs where the operator takes any number."""

@@ -18,7 +18,7 @@ from gluontune.core.errors import GluontuneError
 
 
 class TorchReplay:
-    """A program on PyTorch, with the recorded draws and without dropout.
+    """A program on PyTorch, with the recorded draws.
 
     Args:
         dtype: "float64" to compute in it; "" as the program does.
@@ -42,8 +42,8 @@ class TorchReplay:
         """Heads, gradients and written values by their numbers, as numpy arrays.
 
         Args:
-            given: gradients that the updates use in the place of those computed here: an optimizer that divides by their
-                size makes of rounding a whole step.
+            given: gradients for the updates, in the place of those computed here: an optimizer that divides by their size
+                turns rounding into a whole step.
         """
         env: dict[int, Any] = {}
         run, own = self.interpreter, dict[int, Any]()
@@ -106,8 +106,12 @@ class MXNetReplay:
             env[op.outputs[0]] = old * float(op.attrs["momentum"]) + batch * (1 - float(op.attrs["momentum"]))
             return
         attrs = dict(op.attrs)
-        if op.name in ("Dropout", "RNN") and "p" in attrs:
+        if op.name == "RNN" and "p" in attrs:
             attrs["p"] = "0"
+        if op.mask is not None:
+            with self._mode(op):
+                env[op.outputs[0]] = env[op.inputs[0]] * self._array(op.mask, False)
+            return
         if attrs.get("dtype") in ("float32", "float16"):
             attrs["dtype"] = self.dtype
         inputs = [env[number] for number in op.inputs]

@@ -44,14 +44,14 @@ def test_what_pytorch_does_not_know_is_computed_by_mxnet(tmp_path):
         "w, b =",
         """
 class Mine(mx.operator.CustomOp):
-    def forward(self, is_train, req, inputs, outputs, aux):
-        self.assign(outputs[0], req[0], nd.log_softmax(inputs[0]))
-    def backward(self, req, out_grad, inputs, outputs, grads, aux):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], nd.log_softmax(in_data[0]))
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
         g = out_grad[0]
-        self.assign(grads[0], req[0], g - nd.exp(outputs[0]) * g.sum(axis=1, keepdims=True))
+        self.assign(in_grad[0], req[0], g - nd.exp(out_data[0]) * g.sum(axis=1, keepdims=True))
 @mx.operator.register("mine")
 class Prop(mx.operator.CustomOpProp):
-    def create_operator(self, ctx, shapes, dtypes):
+    def create_operator(self, ctx, in_shapes, in_dtypes):
         return Mine()
 w, b =""",
     )  # fmt: skip
