@@ -170,12 +170,12 @@ class Recorder(Handler):
     def op(self, call: Call) -> Any:
         self._between_steps()
         inputs, line = [self.hold(array).value for array in call.inputs], self._line()
-        out, mask = (
-            self._dropped(call) if self.copying and self._drops(call) else (call.run(None, self._changed(call)), None)
-        )
+        dropped = self._dropped(call) if self.copying and self._drops(call) else None
+        out = call.run(None, self._changed(call)) if dropped is None else dropped[0]
         self._add(call, inputs, list(out) if isinstance(out, (list, tuple)) else [out], line)
-        if mask is not None:
-            self.step.events[-1] = replace(self.step.events[-1], mask=mask)  # type: ignore[call-arg]
+        last = self.step.events[-1]
+        if dropped is not None and isinstance(last, Op):
+            last.mask = dropped[1]
         return out
 
     def _drops(self, call: Call) -> bool:

@@ -42,8 +42,8 @@ class TorchReplay:
         """Heads, gradients and written values by their numbers, as numpy arrays.
 
         Args:
-            given: gradients for the updates, in the place of those computed here: an optimizer that divides by their size
-                turns rounding into a whole step.
+            given: gradients for the updates, in the place of those computed here: an optimizer that divides by
+                their size turns rounding into a whole step.
         """
         env: dict[int, Any] = {}
         run, own = self.interpreter, dict[int, Any]()
