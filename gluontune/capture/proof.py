@@ -43,7 +43,7 @@ class Gaps:
         return f"losses {self.losses:.0e}, gradients {self.gradients:.0e}, weights {self.weights:.0e}"
 
 
-def compare(program: StepProgram, mine: Mapping[int, np.ndarray], theirs: Mapping[int, np.ndarray | None]) -> Gaps:
+def compare(program: StepProgram, mine: Mapping[int, Any], theirs: Mapping[int, Any]) -> Gaps:
     """The gaps of one engine's results to those of another; values that ``theirs`` lacks are left out."""
 
     def worst(numbers: Any, scale: float = 0.0) -> float:
