@@ -19,6 +19,8 @@ MUTATED = {
 }  # fmt: skip
 #: A running statistic of BatchNorm takes in a batch's: MXNet does so in the backward pass, in its order.
 RUNNING = "running"
+#: A gradient is added to what was there, as ``grad_req="add"`` asks.
+ADDED = "added"
 NORMALIZING = ("BatchNorm", "_contrib_SyncBatchNorm", "_contrib_BatchNormWithReLU")
 _DRAWS = ("_random_", "_sample_", "_npi_normal", "_npi_uniform", "_npi_bernoulli", "_npi_choice", "_npi_exponential",
           "_npi_gamma", "_npi_gumbel", "_npi_laplace", "_npi_logistic", "_npi_multinomial", "_npi_pareto",

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
-from gluontune.capture.events import RUNNING, Backward, Op
+from gluontune.capture.events import ADDED, RUNNING, Backward, Op
 from gluontune.capture.hooks import canonical
 from gluontune.capture.updates import UPDATES
 from gluontune.convert.bridge.convert import attributes
@@ -28,7 +28,7 @@ def bridge_name(name: str) -> str:
 def computes(name: str) -> bool:
     """Whether PyTorch's side knows an operator."""
     importlib.import_module("gluontune.convert.bridge.operators")
-    return name == RUNNING or name.removeprefix("multi_") in UPDATES or bridge_name(name) in OPERATORS
+    return name in (ADDED, RUNNING) or name.removeprefix("multi_") in UPDATES or bridge_name(name) in OPERATORS
 
 
 class Interpreter:
@@ -93,6 +93,8 @@ class Interpreter:
             attrs["p"] = "0"
         if self.dtype and attrs.get("dtype") in ("float32", "float16"):
             attrs["dtype"] = self.dtype
+        if op.name == ADDED:
+            return self.torch.add
         if op.name == RUNNING:
             momentum = float(attrs["momentum"])
             return lambda old, new: old * momentum + new * (1 - momentum)

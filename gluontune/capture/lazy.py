@@ -17,8 +17,11 @@ from gluontune.capture.events import Op, Step
 from gluontune.capture.hooks import Call
 from gluontune.capture.interpret import Interpreter, computes
 from gluontune.capture.recorder import Held, Recorder
+from gluontune.capture.retreat import Retreat
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
+_ERRORS = (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
 Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
 
 
@@ -28,10 +31,12 @@ class LazyTorch(Recorder):
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder, finished)
         self.lazy = False
+        self.retreated: Callable[[str], None] = lambda why: None
         self.specs: dict[Any, Spec] = {}
         self.truth: dict[int, tuple[Any, Any]] = {}  # arrays whose values are PyTorch's
         self.interpreter = Interpreter()
         self.env: dict[int, Any] = {}
+        self.made: dict[int, Any] = {}  # the program's arrays by the values that they were given in this step
         self.done = 0  # events of the step that are computed
         arrays = importlib.import_module("mxnet.ndarray.ndarray")
         self.new_handle = arrays._new_alloc_handle
@@ -55,8 +60,10 @@ class LazyTorch(Recorder):
         self.interpreter.put(self.env, value, known[1])
 
     def _written(self, array: Any, value: int) -> None:
-        if self.lazy and self._variable(array)[0]:
-            self.interpreter.wanted.add(value)
+        if self.lazy:
+            self.made[value] = array
+            if self._variable(array)[0]:
+                self.interpreter.wanted.add(value)
 
     def _from_mxnet(self, array: Any) -> Any:
         return torch().from_numpy(self._copy(array).copy())
@@ -86,14 +93,24 @@ class LazyTorch(Recorder):
     def op(self, call: Call) -> Any:
         if not self.lazy:
             return self._recorded(call)
-        self._between_steps()
-        inputs = [self.hold(array).value for array in call.inputs]
-        if call.out is not None and computes(call.name):
+        try:
+            self._between_steps()
+            inputs = [self.hold(array).value for array in call.inputs]
+            if computes(call.name):
+                return self._gathered(call, inputs)
+            if self.mx.autograd.is_recording():
+                raise GluontuneError(f"PyTorch's side does not know {call.name}")
+            return self._by_mxnet(call)
+        except _ERRORS as error:
+            self.retreat(error)
+            return call.run()
+
+    def _gathered(self, call: Call, inputs: list[int]) -> Any:
+        """The results of an operator that is computed later."""
+        if call.out is not None:
             self._add(call, inputs, list(call.out) if isinstance(call.out, (list, tuple)) else [call.out], "")
             return call.out
         spec = self.specs.get(self._key(call, inputs))
-        if not computes(call.name):
-            return self._by_mxnet(call)
         results = self._now(call, inputs) if spec is None else [self._empty(*one, call.is_np) for one in spec]
         if spec is not None:
             self._add(call, inputs, results, "")
@@ -102,14 +119,32 @@ class LazyTorch(Recorder):
     def _now(self, call: Call, inputs: list[int]) -> list[Any]:
         """Compute an operator at once, whose results' shapes are not known."""
         self.flush()
-        autograd = self.mx.autograd
-        modes = autograd.is_recording(), autograd.is_training()
+        modes = self.mx.autograd.is_recording(), self.mx.autograd.is_training()
         tensors = self.interpreter.results(Op(call.name, self._complete(call), inputs, [0], *modes, ""), self.env)
         spec = tuple((tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for tensor in tensors)
-        self.specs[self._key(call, inputs)] = spec
         results = [self._empty(*one, call.is_np) for one in spec]
         self._add(call, inputs, results, "")
+        self.specs[self._key(call, inputs)] = spec
+        event = self.step.events[-1]
+        if len(event.outputs) == len(tensors):  # of a BatchNorm in training, more is computed
+            self.done += 1
+            for number, tensor in zip(event.outputs, tensors):
+                self.interpreter.put(self.env, number, tensor)
         return results
+
+    def retreat(self, error: Exception) -> None:
+        """MXNet computes from here on: the step so far again, and whatever else PyTorch has the value of."""
+        self.lazy = False
+        outputs = {number for event in self.step.events for number in event.outputs}
+        leaves = {n: self.env[n] for n, array in self.made.items() if n not in outputs and id(array) in self.truth}
+        with self.hooks.quiet():
+            Retreat(self.mx, self.made)(self.step, {n: t.detach().numpy() for n, t in leaves.items()})
+            here = {id(array) for array in self.made.values()}
+            for key, (array, tensor) in self.truth.items():
+                if key not in here:
+                    array._sync_copyfrom(tensor.detach().numpy())
+        self.hooks.remove()
+        self.retreated(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
     def _recorded(self, call: Call) -> Any:
         out = super().op(call)
@@ -150,7 +185,11 @@ class LazyTorch(Recorder):
             return super().read(array, run)
         if id(array) not in self.held and id(array) not in self.truth:
             return run()
-        return self.tensor(array).detach().cpu().numpy().copy()
+        try:
+            return self.tensor(array).detach().cpu().numpy().copy()
+        except _ERRORS as error:
+            self.retreat(error)
+            return run()
 
     def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
         if not self.lazy:
@@ -178,6 +217,7 @@ class LazyTorch(Recorder):
         if not self.lazy:
             super().end()
             return
+        self.made.clear()
         alive = [entry.array for key, entry in self.held.items() if self._is_alive(key, entry)]
         numbers = [self.hold(array).value for array in alive]
         self.flush()

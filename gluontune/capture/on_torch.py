@@ -46,6 +46,7 @@ class OnTorch:
         self.recorder = LazyTorch(mx, folder, self._finished)
         self.recorder.computes, self.recorder.copying = computes, False
         self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
+        self.recorder.retreated = self._retreated
         self.hooks.install()
 
     def _finished(self, step: Step) -> None:
@@ -64,6 +65,10 @@ class OnTorch:
             self.say(f"MXNet computes: {why_not}")
             return
         self.why_not, self.recorder.lazy = "", True
+
+    def _retreated(self, why: str) -> None:
+        self.why_not = why
+        self.say(f"MXNet computes from step {self.steps + 1} on: {why}")
 
     def _prove(self, step: Step) -> str:
         """Compute a recorded step by PyTorch; returns why its program cannot be taken over, or nothing."""

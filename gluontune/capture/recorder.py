@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.capture.events import NORMALIZING, RUNNING, Backward, Op, Step, Value, draws, mutated, one_by_one
+from gluontune.capture.events import ADDED, NORMALIZING, RUNNING, Backward, Op, Step, Value, draws, mutated, one_by_one
 from gluontune.capture.hooks import Call, Handler, Hooks, canonical
 from gluontune.capture.views import arrays_in, view_operators
 from gluontune.convert.graph.schemas import schema
@@ -163,7 +163,7 @@ class Recorder(Handler):
             self.updated = True
 
     def _written(self, array: Any, value: int) -> None:
-        """An array holds another value."""
+        """An array holds a value, or another one."""
 
     # hooks
 
@@ -224,6 +224,7 @@ class Recorder(Handler):
                 self._write(array, number)
             else:
                 self.held[id(array)] = Held(array, number)
+                self._written(array, number)
         if training and call.name in NORMALIZING and attrs.get("use_global_stats", "False") not in ("True", "1"):
             event.outputs = [*event.outputs, self._like(inputs[3]), self._like(inputs[4])]
             self.statistics[number] = call.inputs[3:5]
@@ -252,7 +253,8 @@ class Recorder(Handler):
                 value = number
             return value
 
-        self.held[id(result)] = Held(result, made(base.value), base, made)
+        entry = self.held[id(result)] = Held(result, made(base.value), base, made)
+        self._written(result, entry.value)
         return result
 
     def _gradient_of(self, variable: Any, result: Any) -> None:
@@ -262,6 +264,7 @@ class Recorder(Handler):
             entry = self.held[key] = Held(None, self._new(result, source="gradient", name=self.hold(variable).value))
             self._arrived(entry.value, result)
         self.held[id(result)] = Held(result, entry.value, entry, lambda value: value)
+        self._written(result, entry.value)
 
     def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
         run()
@@ -345,7 +348,7 @@ class Recorder(Handler):
             total = self._like(number)
             self.step.values[total].array = self.step.values[number].array
             self.step.values[number].array = None
-            self.step.events.append(Op("elemwise_add", {}, [old, number], [total], False, False, event.line))
+            self.step.events.append(Op(ADDED, {}, [old, number], [total], False, False, event.line))
             number = total
         if key > 0:
             self._write(array, number)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.capture.events import RUNNING, Backward, Op, draws
+from gluontune.capture.events import ADDED, RUNNING, Backward, Op, draws
 from gluontune.capture.hooks import operator_names
 from gluontune.capture.interpret import Interpreter, computes
 from gluontune.capture.program import StepProgram
@@ -100,6 +100,9 @@ class MXNetReplay:
                 drawn = self.program.values[number].array
                 assert drawn is not None
                 env[number] = self._array(drawn, number in wanted)
+            return
+        if op.name == ADDED:
+            env[op.outputs[0]] = env[op.inputs[0]] + env[op.inputs[1]]
             return
         if op.name == RUNNING:
             old, batch = (env[number] for number in op.inputs)

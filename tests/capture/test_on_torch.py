@@ -20,23 +20,46 @@ def run(folder, text, *options):
     return done.stdout, json.loads((folder / "out.json").read_text()), done.stderr
 
 
+def as_it_is(folder, text):
+    code = "import gluontune as gt; gt.runtime.mxnet(); exec(open('plain.py').read())"
+    (folder / "plain.py").write_text(text)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def numbers(text):
     return [float(word) for word in text.split()]
 
 
 @pytest.mark.parametrize("name", list(SCRIPTS))
 def test_a_program_prints_on_pytorch_what_it_prints_on_mxnet(name, tmp_path):
-    (tmp_path / "train.py").write_text(script(name))
-    plain = subprocess.run(
-        [sys.executable, "-c", "import gluontune as gt; gt.runtime.mxnet(); exec(open('train.py').read())"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert plain.returncode == 0, plain.stderr
     printed, found, _ = run(tmp_path, script(name), "--backend", "torch")
-    assert numbers(printed) == pytest.approx(numbers(plain.stdout), rel=2e-3, abs=2e-3)
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, script(name))), rel=2e-3, abs=2e-3)
     assert found["why_not"] == ""
     assert found["steps_on_torch"] == found["steps"] - 2 > 2
     assert found["gaps"]["losses"] < 1e-5
+
+
+FAILS = """
+def fails(x):
+    import sys
+    bridge = sys.modules.get("gluontune.convert.bridge.registry")
+    if bridge:
+        bridge.OPERATORS._entries["sin"] = bridge.Operator("sin", lambda x: x.nothing())
+    return x.sin() * 0 + x
+net = nn.HybridSequential()"""
+
+
+@pytest.mark.parametrize("before", ["            loss = cross(out, y)", "        trainer.step(len(x))"])
+def test_mxnet_takes_a_step_over_where_pytorch_fails(before, tmp_path):
+    indent = before[: len(before) - len(before.lstrip())]
+    text = script("normalized").replace(before, f"{indent}if epoch: out = fails(out)\n{before}")
+    text = text.replace("net = nn.HybridSequential()", FAILS)
+    printed, found, _ = run(tmp_path, text, "--backend", "torch")
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, text)), rel=2e-3, abs=2e-3)
+    assert 4 <= found["steps_on_torch"] < found["steps"]
+    assert "nothing" in found["why_not"]
 
 
 def test_what_pytorch_does_not_know_is_computed_by_mxnet(tmp_path):
