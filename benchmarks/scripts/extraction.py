@@ -13,6 +13,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 __all__ = ["Checkout", "checkout", "program"]
 
 _CELL = re.compile(r"^```(?:\{\.python[^}\n]*\}|python)[^\n]*\n(.*?)^```", re.M | re.S)
+_NOT_HERE = ("%", "!", "from __future__ import")
 _TAB = re.compile(r"^#@tab ([\w, ]+)\n")
 
 
@@ -79,7 +80,7 @@ def program(text: str, suffix: str) -> str:
     """The Python program of a chapter (``.md``) or notebook (``.ipynb``): its code cells in order.
 
     Of a chapter with tabs for several frameworks, MXNet's cells and those for all are taken. Lines that only IPython
-    understands (``%`` and ``!``) become comments.
+    understands (``%`` and ``!``) become comments, as do imports from ``__future__``, which only a first cell may have.
 
     >>> text = "Text.\\n```python\\n%matplotlib inline\\nx = 1\\n```\\nMore.\\n```python\\nprint(x)\\n```\\n"
     >>> print(program(text, ".md"))
@@ -96,7 +97,7 @@ def program(text: str, suffix: str) -> str:
     else:
         codes = [_of_mxnet(match[1]) for match in _CELL.finditer(text)]
     lines = "\n\n".join(code.rstrip("\n") for code in codes if code.strip()).split("\n")
-    return "\n".join(f"# {line}" if line.startswith(("%", "!")) else line for line in lines) + "\n"
+    return "\n".join(f"# {line}" if line.startswith(_NOT_HERE) else line for line in lines) + "\n"
 
 
 def _of_mxnet(code: str) -> str:

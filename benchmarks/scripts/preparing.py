@@ -59,7 +59,8 @@ def _make(entry: Mapping[str, Any], source: Mapping[str, Any], given: Checkout, 
     path = Path(entry["path"])
     shutil.copytree(HERE / "site", root / "site", ignore=shutil.ignore_patterns("__pycache__"))
     write_json(root / "site" / "stand_ins.json", {})
-    own = [str(path)] if path.suffix != ".py" else [str(path.parent)]
+    alone = path.suffix != ".py" or path.parent == Path()
+    own = [str(path if alone else path.parent)]
     lacking = given.extract([*entry.get("files", own), *source.get("files", ())], root / "src")
     if unknown := [name for name in lacking if name.endswith(".py")]:
         raise GluontuneError(f"{given.folder}: {entry['name']}: lacks the content of {', '.join(unknown)}")

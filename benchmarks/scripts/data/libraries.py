@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import numpy as np
 
 from benchmarks.scripts.data.images import encoded, scene
 from benchmarks.scripts.data.texts import sentences, words
 from benchmarks.scripts.place import Place, maker
+from gluontune.core.errors import UsageError
 
 __all__: list[str] = []
 
@@ -57,14 +59,17 @@ def snli_lines(place: Place, *, at: str, train: int, test: int) -> None:
 
 
 @maker
-def vectors(place: Place, *, name: str = "glove.6B.50d", size: int = 50, vocabulary: int = 500) -> None:
+def vectors(place: Place, *, kind: str, name: str, size: int, vocabulary: int = 500) -> None:
     """Word vectors in GluonNLP's format."""
-    official = {"glove.6B.50d": "aa16be8d184399d2199f83fd62586f2c30497bfa"}[name]
+    constants = (place.source / "src" / "gluonnlp" / "_constants.py").read_text()
+    found = re.search(rf"'{re.escape(name)}':\s*\(\s*'([^']*)',\s*'(\w+)'", constants)
+    if found is None:
+        raise UsageError(f"vectors: GluonNLP has none of the name {name}")
     tokens = np.array(["<unk>", *words(vocabulary)], object)
     out = io.BytesIO()
     values = place.random.normal(0, 0.4, (len(tokens), size)).astype(np.float32)
     np.savez(out, unknown_token=np.array("<unk>"), idx_to_token=tokens, idx_to_vec=values)
-    place.write(f"~/.mxnet/embedding/glove/{name}.npz", out.getvalue(), official)
+    place.write(f"~/.mxnet/embedding/{kind}/{found[1]}", out.getvalue(), found[2])
 
 
 _TOY = {

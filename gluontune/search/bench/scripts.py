@@ -22,7 +22,7 @@ from typing import Any
 from gluontune.core.errors import UsageError
 from gluontune.core.journal import Document
 from gluontune.core.processes import last_words
-from gluontune.core.reading import parse_yaml, read_text, understood
+from gluontune.core.reading import explain_os_error, parse_yaml, read_text
 from gluontune.core.texts import clean
 from gluontune.runtime import machine_facts
 from gluontune.search.bench.benchmark import selected
@@ -132,9 +132,14 @@ def read_list(path: Path) -> list[Script]:
 
     Raises:
         UsageError: the list cannot be understood; an entry names a file or folder that is not there.
+        GluontuneError: the list cannot be read.
     """
-    with understood(path):
+    try:
         entries = parse_yaml(read_text(path))
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    except ValueError as error:
+        raise UsageError(f"{path}: not YAML: {error}") from error
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{path}: give a list of scripts, each with path, and argv, cwd, env, name as needed")
     found = [_script(path, number, entry) for number, entry in enumerate(entries, 1)]
