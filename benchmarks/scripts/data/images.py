@@ -50,8 +50,8 @@ def pictures(
     found = np.empty((count, size, size, channels), np.uint8)
     for index, label in enumerate(labels):
         grown = cv2.resize(patterns[label], (size, size), interpolation=cv2.INTER_CUBIC).reshape(size, size, channels)
-        moved = np.roll(grown, place.random.integers(-size // 8, size // 8 + 1, 2), (0, 1))
-        noise = place.random.normal(0, 0.15, moved.shape)
+        moved = np.roll(grown, place.random.integers(-size // 16, size // 16 + 1, 2), (0, 1))
+        noise = place.random.normal(0, 0.1, moved.shape)
         found[index] = np.clip((moved + noise) * 220 + 18, 0, 255)
     return found, labels
 

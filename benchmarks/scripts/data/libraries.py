@@ -6,6 +6,7 @@ import io
 import json
 import re
 
+import cv2
 import numpy as np
 
 from benchmarks.scripts.data.images import encoded, scene
@@ -112,3 +113,26 @@ def voc_boxes(place: Place, *, train: int, test: int, size: int = 256, at: str =
             thing = f"<object><name>sheep</name><difficult>0</difficult><bndbox>{box}</bndbox></object>"
             shape = f"<size><width>{size}</width><height>{size}</height><depth>3</depth></size>"
             place.write(f"{at}/VOC{year}/Annotations/{name}.xml", f"<annotation>{shape}{thing}</annotation>")
+
+
+@maker
+def text8(place: Place, *, length: int, at: str = "~/.mxnet/datasets/text8") -> None:
+    """Text8: one line of words."""
+    line = " ".join(word for line in sentences(place, length // 12, 500) for word in line)
+    place.write(f"{at}/text8", line, "0dc3edebc970dcc96137e7deda4d9995af9d93de")
+
+
+@maker
+def lips(place: Place, *, train: int, test: int, size: tuple[int, int] = (40, 24)) -> None:
+    """LipNet's videos: 75 pictures of a mouth for each sentence, and the words with their times."""
+    for number in range(train + test):
+        subject, name = ("s3", f"t{number}") if number < train else ("s1", f"v{number}")
+        spoken = [word[:4] for word in sentences(place, 1, 30, 3, 5)[0]]
+        opened = np.interp(np.arange(75), np.linspace(0, 74, 9), place.random.uniform(1, size[1] / 2 - 2, 9))
+        for frame in range(75):
+            picture = np.full((size[1], size[0], 3), 140, np.uint8)
+            axes = (size[0] // 3, max(1, int(opened[frame])))
+            cv2.ellipse(picture, (size[0] // 2, size[1] // 2), axes, 0, 0, 360, (60, 60, 160), -1)
+            place.write(f"data/datasets/{subject}/{name}/mouth_{frame:03d}.png", encoded(picture, ".png"))
+        times = [f"{1000 * index} {1000 * index + 900} {word}" for index, word in enumerate(spoken)]
+        place.write(f"data/align/{name}.align", "\n".join(["0 100 sil", *times]) + "\n")

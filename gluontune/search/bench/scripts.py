@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -72,19 +73,26 @@ class Site:
             log: name of the file that gets what it prints.
 
         Returns:
-            ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "last"}``; ``last`` is the last
-            line printed, or the error that ended it.
+            ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "cpu_seconds", "last"}``; ``last``
+            is the last line printed, or the error that ended it.
         """
-        begun = time.monotonic()
+        begun, worked = time.monotonic(), _children_seconds()
         with tempfile.TemporaryFile() if self.folder is None else (self.folder / f"{log}.log").open("w+b") as printed:
             code = _wait(command, script, printed, self.time_limit)
-            seconds = time.monotonic() - begun
+            seconds, worked = time.monotonic() - begun, _children_seconds() - worked
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - _TAIL))
             said = _ESCAPE.sub("", printed.read().decode("utf-8", "replace")).replace("\r", "\n")
         lines = [line for line in said.splitlines() if line.strip()]
         last = last_words(said) if code else (lines or [""])[-1]
         status = "over the time limit" if code is None else "failed" if code else "ok"
-        return {"status": status, "exit": code, "seconds": round(seconds, 3), "last": clean(last, 200)}
+        times = {"seconds": round(seconds, 3), "cpu_seconds": round(worked, 3)}
+        return {"status": status, "exit": code, **times, "last": clean(last, 200)}
+
+
+def _children_seconds() -> float:
+    """Processor time of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _wait(command: Sequence[str], script: Script, printed: Any, time_limit: float) -> int | None:
