@@ -81,7 +81,7 @@ class Site:
             code = _wait(command, script, printed, self.time_limit)
             seconds, worked = time.monotonic() - begun, _children_seconds() - worked
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - _TAIL))
-            said = _ESCAPE.sub("", printed.read().decode("utf-8", "replace")).replace("\r", "\n")
+            said = _ESCAPE.sub("", printed.read().decode("utf-8", "replace"))
         lines = [line for line in said.splitlines() if line.strip()]
         last = last_words(said) if code else (lines or [""])[-1]
         status = "over the time limit" if code is None else "failed" if code else "ok"
