@@ -142,52 +142,6 @@ def scene(place: Place, size: int) -> tuple[np.ndarray, tuple[int, int, int]]:
 
 
 @maker
-def segments(place: Place, *, train: int = 64, test: int = 16, size: int = 500) -> None:
-    """VOC2012's segmentation: pictures, and pictures of their classes' colours."""
-    top, files = "VOCdevkit/VOC2012", []
-    for part, count in (("train", train), ("val", test)):
-        names = [f"2007_{part}_{index:04d}" for index in range(count)]
-        files.append((f"{top}/ImageSets/Segmentation/{part}.txt", "\n".join(names).encode()))
-        for name in names:
-            picture, (x, y, side) = scene(place, size)
-            colours = np.zeros_like(picture)
-            cv2.circle(colours, (x + side // 2, y + side // 2), side // 2, (0, 0, 128), -1)  # aeroplane, in BGR
-            files.append((f"{top}/JPEGImages/{name}.jpg", encoded(picture)))
-            files.append((f"{top}/SegmentationClass/{name}.png", encoded(colours, ".png")))
-    d2l_file(place, "voc2012", archive(files, "tar"))
-
-
-@maker
-def d2l_folders(
-    place: Place, *, name: str, folder: str, train: int, test: int, classes: list[str], size: int, suffix: str = ".png"
-) -> None:
-    """Class folders in d2l's archive of this name."""
-    files = []
-    for part, count in (("train", train), ("test", test)):
-        images, labels = pictures(place, count, len(classes), size)
-        for index, (image, label) in enumerate(zip(images, labels)):
-            where = f"{folder}/{part}/{classes[label]}" if test else f"{folder}/{classes[label]}"
-            files.append((f"{where}/{index}{suffix}", encoded(image, suffix)))
-    d2l_file(place, name, archive(files, "zip"))
-
-
-@maker
-def d2l_csv(
-    place: Place, *, name: str, folder: str, train: int, test: int, classes: list[str], size: int, suffix: str = ".png"
-) -> None:
-    """Kaggle's way: pictures in one folder, their classes in a table."""
-    files, rows = [], ["id,label"]
-    for part, count in (("train", train), ("test", test)):
-        images, labels = pictures(place, count, len(classes), size)
-        for index, (image, label) in enumerate(zip(images, labels), 1):
-            files.append((f"{folder}/{part}/{index}{suffix}", encoded(image, suffix)))
-            if part == "train":
-                rows.append(f"{index},{classes[label]}")
-    files += [(f"{folder}/{table}", "\n".join(rows).encode()) for table in ("trainLabels.csv", "labels.csv")]
-    d2l_file(place, name, archive(files, "zip"))
-
-
-@maker
 def records(place: Place, *, at: str, train: int, test: int, classes: int = 10, size: int = 32) -> None:
     """Record files of pictures: ``train.rec`` and ``test.rec`` with lists beside them."""
     for part, count in (("train", train), ("test", test)):

@@ -136,3 +136,19 @@ def lips(place: Place, *, train: int, test: int, size: tuple[int, int] = (40, 24
             place.write(f"data/datasets/{subject}/{name}/mouth_{frame:03d}.png", encoded(picture, ".png"))
         times = [f"{1000 * index} {1000 * index + 900} {word}" for index, word in enumerate(spoken)]
         place.write(f"data/align/{name}.align", "\n".join(["0 100 sil", *times]) + "\n")
+
+
+@maker
+def voc_segments(
+    place: Place, *, train: int, test: int, size: int = 96, at: str = "~/.mxnet/datasets/voc/VOC2012"
+) -> None:
+    """Pascal VOC's segmentation folders: an object in each picture, and its class at each pixel."""
+    for part, count in (("train", train), ("val", test)):
+        names = [f"{part}_{index:05d}" for index in range(count)]
+        place.write(f"{at}/ImageSets/Segmentation/{part}.txt", "\n".join(names) + "\n")
+        for name in names:
+            picture, (x, y, side) = scene(place, size)
+            classes = np.zeros((size, size), np.uint8)
+            cv2.circle(classes, (x + side // 2, y + side // 2), side // 2, 8, -1)
+            place.write(f"{at}/JPEGImages/{name}.jpg", encoded(picture))
+            place.write(f"{at}/SegmentationClass/{name}.png", encoded(classes, ".png"))
