@@ -149,6 +149,6 @@ def voc_segments(
         for name in names:
             picture, (x, y, side) = scene(place, size)
             classes = np.zeros((size, size), np.uint8)
-            cv2.circle(classes, (x + side // 2, y + side // 2), side // 2, 8, -1)
+            cv2.circle(classes, (x + side // 2, y + side // 2), side // 2, (8,), -1)
             place.write(f"{at}/JPEGImages/{name}.jpg", encoded(picture))
             place.write(f"{at}/SegmentationClass/{name}.png", encoded(classes, ".png"))
