@@ -112,7 +112,8 @@ def _wait(command: Sequence[str], script: Script, printed: Any, time_limit: floa
 
 
 Stage = Callable[[Script, Site], dict[str, Any]]
-#: The columns of the table, in their order. What a stage returns has at least ``status`` and ``last``.
+#: The columns of the table, in their order. What a stage returns has at least ``status`` (``ok``, ``refused``,
+#: ``failed``, …) and ``last``, and ``cell`` where the table is to show something else than seconds or the status.
 STAGES: dict[str, Stage] = {}
 
 
@@ -268,9 +269,13 @@ def _cell(found: Mapping[str, Any] | None) -> str:
     """
     >>> _cell({"status": "ok", "seconds": 12.34}), _cell({"status": "failed", "exit": 1}), _cell(None)
     ('12.3 s', 'exit 1', '')
+    >>> _cell({"status": "ok", "seconds": 12.34, "cell": "1.8 ×"})
+    '1.8 ×'
     """
     if found is None:
         return ""
+    if "cell" in found:
+        return clean(found["cell"], 40)
     if found["status"] == "ok" and "seconds" in found:
         return f"{found['seconds']:.1f} s"
     return f"exit {found['exit']}" if found["status"] == "failed" and "exit" in found else str(found["status"])
