@@ -22,7 +22,7 @@ __all__ = ["command", "prepare", "read"]
 HERE = Path(__file__).parent
 
 
-def read() -> tuple[dict[str, dict[str, str]], list[dict[str, Any]]]:
+def read() -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """The repositories by their short names, and the entries of the list."""
     text = yaml.safe_load((HERE / "strangers.yaml").read_text(encoding="utf-8"))
     return text["repositories"], text["scripts"]
@@ -46,6 +46,12 @@ def prepare(
         source = repositories[entry["from"]]
         if names is None or entry["name"] in names:
             say(entry["name"])
+            shutil.rmtree(out / entry["name"], ignore_errors=True)
+            for name in source.get("needs", ()):
+                needed = repositories[name]
+                checkout(checkouts, needed["repository"], needed["commit"]).extract(
+                    needed["files"], out / entry["name"] / "src"
+                )
             _make(entry, source, checkout(checkouts, source["repository"], source["commit"]), out / entry["name"])
         if (out / entry["name"]).is_dir():
             commands.append(command(entry, source, out))
@@ -55,7 +61,6 @@ def prepare(
 
 def _make(entry: Mapping[str, Any], source: Mapping[str, Any], given: Checkout, root: Path) -> None:
     """Write one script's sources and data."""
-    shutil.rmtree(root, ignore_errors=True)
     path = Path(entry["path"])
     shutil.copytree(HERE / "site", root / "site", ignore=shutil.ignore_patterns("__pycache__"))
     write_json(root / "site" / "stand_ins.json", {})

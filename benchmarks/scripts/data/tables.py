@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from benchmarks.scripts.data.images import archive
@@ -98,3 +100,22 @@ def movielens_folder(place: Place, *, users: int, items: int, count: int, at: st
     )
     place.write(f"{at}/u.item", "\n".join(films) + "\n")
     place.write(f"{at}.zip", archive([], "zip"))
+
+
+@maker
+def series(place: Place, *, name: str, count: int, length: int, prediction: int, freq: str = "H") -> None:
+    """GluonTS's folder of a data set: hourly series with a day's rhythm and a trend of their own."""
+    at = f"~/.gluonts/datasets/{name}"
+    hours, lines = np.arange(length), []
+    for number in range(count):
+        level, swing, phase, trend = place.random.uniform((20, 2, 0, 0), (60, 15, 24, 0.02))
+        noise = place.random.normal(0, 1, length)
+        values = level + swing * np.sin((hours + phase) * 2 * np.pi / 24) + trend * hours + noise
+        lines.append((number, [round(float(value), 3) for value in values]))
+    for part, kept in (("train", length - prediction), ("test", length)):
+        rows = (
+            json.dumps({"start": "2020-01-01 00:00:00", "target": values[:kept], "item_id": number})
+            for number, values in lines
+        )
+        place.write(f"{at}/{part}/data.json", "\n".join(rows) + "\n")
+    place.write(f"{at}/metadata.json", json.dumps({"freq": freq, "prediction_length": prediction}))
