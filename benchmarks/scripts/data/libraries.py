@@ -143,7 +143,7 @@ def voc_segments(
     place: Place, *, train: int, test: int, size: int = 96, at: str = "~/.mxnet/datasets/voc/VOC2012"
 ) -> None:
     """Pascal VOC's segmentation folders: an object in each picture, and its class at each pixel."""
-    for part, count in (("train", train), ("val", test)):
+    for part, count in (("train", train // 2), ("trainval", train), ("val", test)):
         names = [f"{part}_{index:05d}" for index in range(count)]
         place.write(f"{at}/ImageSets/Segmentation/{part}.txt", "\n".join(names) + "\n")
         for name in names:
