@@ -132,6 +132,7 @@ def test_the_list_is_whole():
         for options in script.get("data", ()):
             given = {key: value for key, value in options.items() if key != "maker"}
             inspect.signature(MAKERS[options["maker"]]).bind(None, **given)
+    assert {options["maker"] for script in scripts for options in script.get("data", ())} == set(MAKERS)
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_data_are_the_same_each_time(tmp_path):
     for name in "ab":
         place = Place(tmp_path / name, tmp_path / name / "src")
         MAKERS["mnist"](place, train=20, test=10, at="data", packed=False)
-        MAKERS["corpus"](place, at="{}.txt", lines=70)
+        MAKERS["labelled_lines"](place, at="{}.txt", train=70, test=10)
         MAKERS["voc_boxes"](place, train=2, test=1, at="voc")
         made.append(
             {

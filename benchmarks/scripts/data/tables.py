@@ -64,15 +64,6 @@ def ratings(place: Place, users: int, items: int, count: int) -> list[tuple[int,
 
 
 @maker
-def movielens(place: Place, *, users: int = 943, items: int = 1682, count: int = 20000) -> None:
-    """MovieLens-100K's table of ratings, in its archive."""
-    rows = ratings(place, users, items, count)
-    rows[0] = (users, items, *rows[0][2:])  # so that the largest numbers are there
-    text = "\n".join("\t".join(map(str, row)) for row in rows) + "\n"
-    d2l_file(place, "ml-100k", archive([("ml-100k/u.data", text.encode())], "zip"))
-
-
-@maker
 def clicks(place: Place, *, train: int = 8192, test: int = 2048, fields: int = 34) -> None:
     """Click-through data: a label and fields of categories."""
     files = []

@@ -107,15 +107,6 @@ def snli(place: Place, *, train: int = 4000, test: int = 500) -> None:
     d2l_file(place, "SNLI", archive(files, "zip"))
 
 
-@maker
-def corpus(place: Place, *, at: str, lines: int, vocabulary: int = 500, parts: str = "train valid test") -> None:
-    """Plain text files, a sentence a line: ``at`` is their path with ``{}`` for the part."""
-    for part in parts.split():
-        count = lines if part.startswith("train") else max(lines // 10, 60)
-        text = "\n".join(" ".join(line) for line in sentences(place, count, vocabulary))
-        place.write(at.format(part), text + "\n")
-
-
 _WIKITEXT = {
     "train": "863f29c46ef9d167fff4940ec821195882fe29d1", "valid": "0418625c8b4da6e4b5c7a0b9e78d4ae8f7ee5422",
     "test": "c7b8ce0aa086fb34dab808c5c49224211eb2b172",
