@@ -9,20 +9,21 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gluontune.capture.contest import Contest
-from gluontune.capture.helpers import HELPERS
-from gluontune.capture.helpers.base import Helper
-from gluontune.core import files
+from gluontune.capture.names import CHANGES
+
+if TYPE_CHECKING:
+    from gluontune.capture.contest import Contest
+    from gluontune.capture.helpers.base import Helper
 
 
 class Account:
     """The helpers of this process, and the clock.
 
     Args:
-        options: ``began`` (seconds since the epoch), ``settings`` (names of the variables that were set for this process),
-            ``out`` (a file for the document, or None), ``leave`` (names of helpers that stay out).
+        options: ``began`` (seconds since the epoch), ``settings`` (names of the variables that were set for this
+            process), ``out`` (a file for the document, or None), ``leave`` (names of helpers that stay out), ``dtype``.
     """
 
     def __init__(self, options: Mapping[str, Any]):
@@ -33,10 +34,17 @@ class Account:
 
     def begin(self, mx: ModuleType) -> None:
         """Install the helpers, now that mxnet is there."""
-        for name, kind in HELPERS.items():
+        from gluontune.capture.contest import Contest
+        from gluontune.recipe.registry import resolve
+
+        if self._options["dtype"] != "float32":
+            from gluontune.compute.process import start_process
+
+            start_process(self._options["dtype"], "cpu")
+        for name, place in CHANGES.items():
             if name in self._options["leave"]:
                 continue
-            helper = kind()
+            helper = resolve(place)()
             try:
                 helper.install(mx)
             except Exception as error:
@@ -68,6 +76,8 @@ class Account:
             return
         found = self.document()
         if self._options.get("out"):
+            from gluontune.core import files
+
             files.write_json(Path(self._options["out"]), found)
         print("\n".join(lines(found)), file=sys.stderr)
 

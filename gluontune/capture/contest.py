@@ -1,6 +1,6 @@
 """Changes in place, measured on the running training itself: slices of steps as they are and changed, in turn.
 
-A step ends where ``gluon.Trainer`` has updated the parameters; in a script without a trainer, where ``backward`` returns.
+A step ends where ``gluon.Trainer`` has updated the parameters; in a script without one, where ``backward`` returns.
 Slices begin and end with ``waitall``. What is not faster beyond doubt, and by 2 %, is taken back.
 """
 

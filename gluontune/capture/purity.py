@@ -67,7 +67,9 @@ def branches(function: Any) -> bool:
     """Whether the code of ``function``, or of a function in it, takes decisions or loops."""
     target = function.__func__ if isinstance(function, MethodType) else function
     codes = _codes(getattr(target, "__code__", None))
-    return any("JUMP" in step.opname or "FOR_ITER" in step.opname for code in codes for step in dis.get_instructions(code))
+    return any(
+        "JUMP" in step.opname or "FOR_ITER" in step.opname for code in codes for step in dis.get_instructions(code)
+    )
 
 
 def _why_not(value: Any, depth: int) -> str:

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import time
 from pathlib import Path
 from typing import Optional
 
 import typer
 
+from gluontune.cli._common import names_of
 from gluontune.core.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @app.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+    @app.command("run", context_settings={"allow_interspersed_args": False})
     def run(
-        words: list[str] = typer.Argument(..., metavar="SCRIPT [ARGS…]", help="As after python: a file, or -m MODULE."),
+        words: list[str] = typer.Argument(..., metavar="SCRIPT [ARGS…]", help="A Python file and its own words."),
+        module: bool = typer.Option(False, "-m", help="SCRIPT is a module, as after python -m."),
         out: Optional[Path] = typer.Option(None, "--out", help="Write what was changed and gained to FILE.json."),
-        leave: str = typer.Option("", "--leave", help="Changes to leave out, between commas."),
+        dtype: str = typer.Option(
+            "float32", "--dtype", help="bfloat16: MXNet computes in it on the CPU; losses change."
+        ),
+        leave: Optional[str] = typer.Option(None, "--leave", help="Changes to leave out: samples, blocks."),
     ) -> None:
         """Run a script as it is, faster, with its own output, files and exit code.
 
-        All that follows SCRIPT is the script's. Changes are kept where they measure better while it trains; two lines on
-        stderr say at the end what they brought.
+        All that follows SCRIPT is the script's. Changes are kept where they measure better while it trains; two lines
+        on stderr say at the end what they brought.
         """
-        began = time.time()
-        from gluontune.capture import script
+        from gluontune.capture.names import CHANGES
+        from gluontune.capture.starting import start
 
-        program = script.Program.of(words)
-        program.check()
-        environment = script.environment()
-        settings = sorted(set(environment) - set(os.environ))
-        options = {"began": began, "settings": settings, "out": str(out.absolute()) if out else None}
-        options["leave"] = [name.strip() for name in leave.split(",") if name.strip()]
-        command = script.command(program, "gluontune.capture.running", json.dumps(options))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        try:
-            os.execve(command[0], command, environment)
-        except OSError as error:
-            raise UsageError(f"{command[0]}: cannot be started: {error}") from error
+        left = names_of(leave, "--leave") or []
+        unknown = [name for name in left if name not in CHANGES]
+        if unknown:
+            raise UsageError(f"--leave {leave!r}: {unknown[0]!r} is no change; choose of {', '.join(CHANGES)}")
+        if dtype not in ("float32", "bfloat16"):
+            raise UsageError(f"--dtype {dtype!r}: choose float32 or bfloat16")
+        start([*(["-m"] if module else []), *words], str(out) if out else None, left, dtype)

@@ -1,8 +1,8 @@
 """Blocks of the script, compiled where it runs them imperatively, with slow layers rewritten in the compiled graph.
 
-The script's blocks keep their classes, modes and graphs: a compiled graph of ours stands beside each outermost block and
-is called in its place. Before the first one is used, a forked copy of the process computes outputs and gradients of each
-block both ways, on a batch of the training.
+The script's blocks keep their classes, modes and graphs: a compiled graph of ours stands beside each outermost block
+and is called in its place. Before the first one is used, a forked copy of the process computes outputs and gradients of
+each block both ways, on a batch of the training.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def static_flags(often: bool, varied: bool) -> dict[str, bool]:
     """How a block is compiled.
 
     Args:
-        often: it is called more than once in a step: MXNet 1.9 then computes wrong gradients with ``static_shape`` where
-            several compiled blocks follow each other. varied: its inputs have several shapes.
+        often: it is called more than once in a step: MXNet 1.9 then computes wrong gradients with ``static_shape``
+            where several compiled blocks follow each other. varied: its inputs have several shapes.
     """
     if varied:
         return {}

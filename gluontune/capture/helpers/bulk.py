@@ -90,7 +90,9 @@ class Bulk:
             arrays, single = [base._data], True
         else:
             return None
-        if not all(isinstance(a, (mx.nd.NDArray, np.ndarray)) and getattr(a, "stype", "default") == "default" for a in arrays):
+        if not all(
+            isinstance(a, (mx.nd.NDArray, np.ndarray)) and getattr(a, "stype", "default") == "default" for a in arrays
+        ):
             return None
         if any(_decides(mx, function) for function in chain):
             return None
@@ -112,7 +114,7 @@ class Bulk:
         return [part.asnumpy() if hasattr(part, "asnumpy") else np.asarray(part) for part in parts]
 
     def chunks(self) -> Iterator[tuple[int, list[Any]]]:
-        """``(start, fields)``: the parts of consecutive samples, each with a row for each sample. Ends where it fails."""
+        """``(start, fields)`` of consecutive samples; a field has a row for each of them. Ends where it fails."""
         count, first = len(self._dataset), self.sample(0)
         if first is None:
             return

@@ -13,7 +13,13 @@ _DEPTH = 4
 _PRINTS = {"print", "logging", "append", "extend", "write"}
 _DRAWS = {"random", "rand", "randn", "randint", "uniform", "choice", "normal", "time"}
 
-_CACHE = {"_cached_graph": (), "_cached_op": None, "_cached_op_args": [], "_in_format": None, "_out_format": None}
+_CACHE: dict[str, Any] = {
+    "_cached_graph": (),
+    "_cached_op": None,
+    "_cached_op_args": [],
+    "_in_format": None,
+    "_out_format": None,
+}
 
 
 class Compiled:
@@ -160,5 +166,3 @@ def _form(args: Any) -> Any:
     if hasattr(args, "dtype") and hasattr(args, "shape"):
         return (type(args).__name__, len(args.shape), str(args.dtype))
     return None if args is None else type(args).__name__
-
-
