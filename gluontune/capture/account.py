@@ -67,6 +67,7 @@ class Account:
             "saved_seconds": saved,
             "steps": self._contest.steps if self._contest else 0,
             "matches": [m.to_dict() for m in self._contest.matches] if self._contest else [],
+            **{name: value for helper in self.helpers for name, value in helper.facts().items()},
             "notes": [note for helper in self.helpers for note in helper.notes],
         }
 

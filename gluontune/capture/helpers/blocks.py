@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from gluontune.capture.helpers.base import Helper, patched
-from gluontune.capture.helpers.compiled import Compiled, why_not_compiled
+from gluontune.capture.helpers.compiled import Compiled, on_gpu, static_flags, why_not_compiled
 from gluontune.capture.helpers.proving import Proving
 
 PLAIN, REWRITTEN = "compiled", "compiled and rewritten"
@@ -44,7 +44,7 @@ class Blocks(Helper):
         self._phase = "watching"
         self._proving: Proving | None = None
         self._changes, self._steps = 0, 1
-        self.apart = 0.0
+        self._apart = 0.0
 
     def install(self, mx: Any) -> None:
         self._mx, self._autograd = mx, mx.autograd
@@ -127,6 +127,10 @@ class Blocks(Helper):
                 root.ways.clear()
             self.note(f"{self.name}: no longer used, because the script has changed {type(block).__name__}")
 
+    def facts(self) -> dict[str, Any]:
+        """How far the compiled blocks' outputs were apart in the proof."""
+        return {"outputs_apart": self._apart}
+
     # -- the proof
 
     def after_step(self, step: int, seconds: float) -> None:
@@ -150,7 +154,7 @@ class Blocks(Helper):
                 root.reason = answer["reason"]
                 self.note(f"{self.name}: {type(root.block).__name__} is left as it is: {root.reason}")
                 continue
-            self.apart = max(self.apart, answer["apart"])
+            self._apart = max(self._apart, answer["apart"])
             root.rewrites = answer["rewrites"]
             often = root.calls > self._steps
             flags = static_flags(often, len(root.shapes) > 1)
@@ -176,22 +180,3 @@ class Blocks(Helper):
                 root.ways.pop(REWRITTEN, None)
         if not self.state and not left:
             self._phase = "over"
-
-
-def on_gpu(value: Any) -> bool:
-    """Whether one of nested arrays is on a GPU: a forked process cannot use it, and nothing is proven there."""
-    if isinstance(value, (list, tuple)):
-        return any(on_gpu(part) for part in value)
-    return getattr(getattr(value, "context", None), "device_type", "cpu") == "gpu"
-
-
-def static_flags(often: bool, varied: bool) -> dict[str, bool]:
-    """How a block is compiled.
-
-    Args:
-        often: it is called more than once in a step: MXNet 1.9 then computes wrong gradients with ``static_shape``
-            where several compiled blocks follow each other. varied: its inputs have several shapes.
-    """
-    if varied:
-        return {}
-    return {"static_alloc": True} if often else {"static_alloc": True, "static_shape": True}

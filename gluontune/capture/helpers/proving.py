@@ -13,7 +13,7 @@ import time
 import warnings
 from typing import Any
 
-from gluontune.capture.helpers.compiled import Compiled
+from gluontune.capture.helpers.compiled import Compiled, static_flags
 from gluontune.core.gaps import worst
 from gluontune.core.processes import die_with_parent
 
@@ -94,8 +94,6 @@ def _answer(mx: Any, root: Any) -> dict[str, Any]:
 
 
 def _compared(mx: Any, root: Any) -> dict[str, Any]:
-    from gluontune.capture.helpers.blocks import static_flags
-
     from gluontune.compute.process import started_dtype
 
     outputs, gradients = (OUTPUTS, GRADIENTS) if started_dtype() != "bfloat16" else (0.1, 0.5)

@@ -42,10 +42,9 @@ class Samples(Helper):
         self._random = random.Random(0)  # our own: the script's streams are not touched
         self._batches = 0
 
-    @property
-    def acted(self) -> bool:
-        """Whether any batch came from rows."""
-        return self._batches > 0
+    def facts(self) -> dict[str, Any]:
+        """How many batches came from rows."""
+        return {"kept_batches": self._batches}
 
     def install(self, mx: Any) -> None:
         self._mx = mx
