@@ -87,8 +87,9 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     """The two lines."""
     took, as_is = found["seconds"], found["seconds_as_is"]
     saved = sorted(found["saved_seconds"].items(), key=lambda item: -item[1])
+    settings = " (threads and allocator come on top)" if saved and "OMP_NUM_THREADS" in found["settings"] else ""
     with_what = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in saved)
     return [
-        f"gluontune: took {took:.1f} s; without the changes below it would have taken about {as_is:.1f} s",
+        f"gluontune: took {took:.1f} s; without the changes below about {as_is:.1f} s{settings}",
         f"gluontune: {with_what or 'nothing gained inside the script'}",
     ]

@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 #: The commands by what one wants to do, in the order of `--help`. One that is not named here comes last.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Start": ("doctor", "init", "ladder"),
+    "Start": ("doctor", "run", "init", "ladder"),
     "Train": ("train", "tune", "esgd", "export", "migrate"),
     "Measure": ("factors", "tta", "monitor", "bench", "report"),
     "Data": ("data", "pack", "verify", "size"),
@@ -30,6 +30,7 @@ gluontune --help shows all commands.
 #: Two calls of each command, as its `--help` shows them; a test parses each.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("doctor", "doctor --job job.py"),
+    "run": ("run train.py --epochs 10", "run --out gained.json -m package.train"),
     "init": ("init job.py", "init work/job.py"),
     "ladder": ("ladder --quick", "ladder --job job.py --out runs/mine --resume"),
     "train": ("train --dataset sample --epochs 1", "train --recipe best.yaml --checkpoint ckpt --resume --json"),
