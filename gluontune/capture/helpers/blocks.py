@@ -17,6 +17,7 @@ from gluontune.capture.helpers.proving import Proving
 PLAIN, REWRITTEN = "compiled", "compiled and rewritten"
 _WATCHED_S, _WATCHED_STEPS = 0.5, 3
 _MOST_ROOTS = 64
+_OWN = {"_active", "_backend", "_monitor_all", "skip_states"}  # attributes that Gluon itself sets
 
 
 class Root:
@@ -92,6 +93,8 @@ class Blocks(Helper):
 
     def _meet(self, block: Any) -> Root:
         reason = "too many blocks" if len(self._roots) >= _MOST_ROOTS else why_not_compiled(self._mx, block)
+        if reason and not type(block).__module__.startswith("mxnet.") and isinstance(block, self._mx.gluon.HybridBlock):
+            self.note(f"{self.name}: {type(block).__name__} is left as it is: {reason}")
         root = self._roots[id(block)] = Root(block, reason)
         return root
 
@@ -111,7 +114,7 @@ class Blocks(Helper):
         def setting(block: Any, name: str, value: Any) -> None:
             before = vars(block).get(name)
             original(block, name, value)
-            simple = isinstance(value, (int, float, str, bool, tuple)) and not name.startswith("_")
+            simple = isinstance(value, (int, float, str, bool, tuple)) and name not in _OWN
             if self._phase == "proven" and simple and before is not None and before != value:
                 self._changed(block)
 

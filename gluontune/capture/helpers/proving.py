@@ -19,7 +19,7 @@ from gluontune.core.processes import die_with_parent
 
 OUTPUTS, GRADIENTS = 1e-5, 1e-3  # relative; a rewritten layer rounds otherwise
 _SAMPLES = 8  # of the batch
-_LIMIT_S = 240.0
+_LIMIT_S, _WAIT_S = 240.0, 0.0
 
 
 class Proving:
@@ -50,7 +50,7 @@ class Proving:
 
     def answer(self) -> list[dict[str, Any]] | None:
         """The answers, one for each root; None while the process is at work."""
-        while select.select([self._reading], [], [], 0)[0]:
+        while select.select([self._reading], [], [], _WAIT_S)[0]:
             chunk = os.read(self._reading, 65536)
             self._heard += chunk
             if not chunk:
