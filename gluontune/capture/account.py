@@ -50,8 +50,13 @@ class Account:
             except Exception as error:
                 helper.gave_up(error)
             self.helpers.append(helper)
-        self._contest = Contest(self.helpers)
-        self._contest.install(mx)
+        try:
+            contest = Contest(self.helpers)
+            contest.install(mx)
+            self._contest = contest
+        except Exception as error:  # an mxnet that is not as we know it: nothing is measured, and nothing changed
+            for helper in self.helpers:
+                helper.gave_up(error)
 
     def document(self) -> dict[str, Any]:
         """What was done and what it brought."""

@@ -8,7 +8,7 @@ from typing import Optional
 import typer
 
 from gluontune.cli._common import names_of
-from gluontune.core.errors import UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -38,4 +38,14 @@ def register(app: typer.Typer) -> None:
             raise UsageError(f"--leave {leave!r}: {unknown[0]!r} is no change; choose of {', '.join(CHANGES)}")
         if dtype not in ("float32", "bfloat16"):
             raise UsageError(f"--dtype {dtype!r}: choose float32 or bfloat16")
+        if dtype == "bfloat16":
+            _check_bfloat16()
         start([*(["-m"] if module else []), *words], str(out) if out else None, left, dtype)
+
+
+def _check_bfloat16() -> None:
+    from gluontune.compute.process import bfloat16_support
+
+    support = bfloat16_support()
+    if support.level == "none":
+        raise GluontuneError(f"--dtype bfloat16: {support.message}; leave it out")

@@ -223,3 +223,33 @@ def test_a_script_of_its_own_update_rule_and_one_that_fails_in_a_block(tmp_path)
     plain, ours, found = both(tmp_path, TRAINING, text)
     assert found["steps"] == 30 and np.allclose(numbers(ours, "loss"), numbers(plain, "loss"), rtol=1e-5)
     assert ours[-1] == plain[-1]
+
+
+def test_threads_that_share_a_record_file_read_their_own_records(tmp_path):
+    text = """
+        import os
+        writer = mx.recordio.MXIndexedRecordIO("a.idx", "a.rec", "w")
+        for k in range(3000):
+            writer.write_idx(k, (b"%06d" % k) * (1 + k % 50))
+        writer.close()
+        data = gluon.data.RecordFileDataset("a.rec").transform(lambda r: np.frombuffer(r[:6], dtype="uint8"))
+        loader = gluon.data.DataLoader(data, 50, num_workers=8, thread_pool=True)
+        found = [int(bytes(row)) for _ in range(4) for batch in loader for row in batch.asnumpy()]
+        print(sum(a != b for a, b in zip(found, [*range(3000)] * 4)), len(found))
+    """
+    _, ours, found = both(tmp_path, text)
+    assert ours == ["0 12000"] and "take turns" in "\n".join(found["notes"])
+
+
+def test_blocks_called_from_several_threads_stay_as_they_are(tmp_path):
+    text = """
+        import threading
+        net = Net()
+        def between(i):
+            if i == 120:
+                thread = threading.Thread(target=net, args=(mx.nd.ones((2, 3, 12, 12)),)); thread.start(); thread.join()
+        train(net, between=between)
+    """
+    plain, ours, found = both(tmp_path, TRAINING, text)
+    assert np.allclose(numbers(ours, "loss"), numbers(plain, "loss"), rtol=1e-4)
+    assert "several threads" in "\n".join(found["notes"])

@@ -63,6 +63,9 @@ class Blocks(Helper):
         def forward(block: Any, *args: Any) -> Any:
             if self.broken or getattr(local, "inside", False) or self._phase == "over":
                 return original(block, *args)
+            if threading.get_ident() != self._main:
+                self._stop("the script calls blocks from several threads")
+                return original(block, *args)
             root = self._roots.get(id(block))
             if root is None:
                 root = self._meet(block)
@@ -99,9 +102,8 @@ class Blocks(Helper):
         return root
 
     def _watch(self, root: Root, args: tuple[Any, ...]) -> None:
-        if threading.get_ident() == self._main:
-            root.arguments, root.calls = args, root.calls + 1
-            root.shapes.add(tuple(getattr(a, "shape", None) for a in args))
+        root.arguments, root.calls = args, root.calls + 1
+        root.shapes.add(tuple(getattr(a, "shape", None) for a in args))
 
     def _around_change(self, original: Any) -> Any:
         def clear(block: Any) -> None:
@@ -125,10 +127,13 @@ class Blocks(Helper):
         if self._phase != "proven" or getattr(self._local, "inside", False):
             return
         if any(way.holds(block) for root in self._roots.values() for way in root.ways.values()):
-            self.state, self.states, self._phase = "", [], "over"
-            for root in self._roots.values():
-                root.ways.clear()
-            self.note(f"{self.name}: no longer used, because the script has changed {type(block).__name__}")
+            self._stop(f"the script has changed {type(block).__name__}")
+
+    def _stop(self, reason: str) -> None:
+        self.state, self.states, self._phase = "", [], "over"
+        for root in self._roots.values():
+            root.ways.clear()
+        self.note(f"{self.name}: not used any more: {reason}")
 
     def facts(self) -> dict[str, Any]:
         """How far the compiled blocks' outputs were apart in the proof."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import collections
 import math
 import multiprocessing
+import os
 import random
 import signal
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -41,6 +43,7 @@ class Samples(Helper):
         self._left = psutil.virtual_memory().available * _MEMORY_SHARE
         self._random = random.Random(0)  # our own: the script's streams are not touched
         self._batches = 0
+        self._guarded = False
 
     def facts(self) -> dict[str, Any]:
         """How many batches came from rows."""
@@ -58,7 +61,9 @@ class Samples(Helper):
             workers = kwargs.get("num_workers", 0)
             late = type(loader) is self._loader and isinstance(workers, int) and workers > 0 and not self.broken
             late = late and len(args) <= 6 and not kwargs.get("thread_pool") and not kwargs.get("auto_reload")
-            late = late and kwargs.get("batchify_fn") is None and why_not_pure(self._mx, dataset) == ""
+            late = late and kwargs.get("batchify_fn") is None and self._is_pure(dataset)
+            if kwargs.get("thread_pool"):
+                self._guard_records()
             if not late:
                 original(loader, dataset, *args, **kwargs)
                 return
@@ -69,6 +74,30 @@ class Samples(Helper):
             loader._prefetch = max(0, int(prefetch) if prefetch is not None else 2 * workers)
 
         return init
+
+    def _is_pure(self, dataset: Any) -> bool:
+        try:
+            return not why_not_pure(self._mx, dataset)
+        except Exception as error:
+            self.gave_up(error)
+            return False
+
+    def _guard_records(self) -> None:
+        """Let threads read records one after the other: they share a file's position, and read each other's records."""
+        if self._guarded:
+            return
+        self._guarded, lock = True, threading.RLock()
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+        def one_by_one(original: Any) -> Any:
+            def read_idx(*args: Any) -> Any:
+                with lock:
+                    return original(*args)
+
+            return read_idx
+
+        patched(self._mx.recordio.MXIndexedRecordIO, "read_idx", one_by_one)
+        self.note("threads that read records of one file take turns: they would get each other's")
 
     def _around_iteration(self, original: Any) -> Any:
         def iteration(loader: Any) -> Any:
