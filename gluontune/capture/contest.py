@@ -1,6 +1,6 @@
 """Changes in place, measured on the running training itself: slices of steps as they are and changed, in turn.
 
-A step ends where ``gluon.Trainer`` has updated the parameters; in a script without a trainer, where ``backward`` returns.
+A step ends where ``gluon.Trainer`` has updated the parameters; in a script without one, where ``backward`` returns.
 Slices begin and end with ``waitall``. What is not faster beyond doubt, and by 2 %, is taken back.
 """
 
@@ -140,7 +140,7 @@ class Match:
         self._length, self._left, self._start = _SLICE_STEPS[0], 2, 0.0
         self._order = [state, helper.state]
         self.over, self.won, self.lost_s = False, False, 0.0
-        self._opened = clock()
+        self._spent_s, self._spent_steps, self._last = 0.0, 0, clock()
         self._enter()
 
     def _enter(self) -> None:
@@ -155,9 +155,10 @@ class Match:
             return
         self._left -= 1
         if self._left > 0:
+            self._count()
             return
         self._waitall()
-        now = self._clock()
+        now = self._count()
         if self._start == 0.0:  # the untimed steps are over
             self._start, self._left = now, self._length
             return
@@ -168,6 +169,14 @@ class Match:
         if not self.over:
             self._enter()
 
+    def _count(self) -> float:
+        """Add this step to what the new state has cost, its compiling included; the time."""
+        now = self._clock()
+        if self.helper.state == self.state:
+            self._spent_s, self._spent_steps = self._spent_s + now - self._last, self._spent_steps + 1
+        self._last = now
+        return now
+
     def _judge(self) -> None:
         mine, theirs = self._times[self.state], self._times[self.before]
         step = max(statistics.median(mine), 1e-6)
@@ -175,16 +184,14 @@ class Match:
         pairs = len(mine)
         self._order = [self.state, self.before] if pairs % 2 == 0 else [self.before, self.state]
         if pairs < _PAIRS[0]:
-            hopeless = pairs >= 2 and min(mine) > 1.5 * max(theirs)
-            self.over = hopeless
+            self.over = min(mine) > (2.0 if pairs == 1 else 1.5) * max(theirs)
         else:
             low, high = ratio_interval(theirs, mine)["ci95"]
             worth = self.speedup >= WORTH
             self.won = low > 1.0 and worth
             self.over = self.won or high < WORTH or pairs >= _PAIRS[1]
         if self.over:
-            slower = max(0.0, statistics.median(mine) - statistics.median(theirs))
-            self.lost_s = slower * pairs * self._length
+            self.lost_s = max(0.0, self._spent_s - self._spent_steps * statistics.median(theirs))
 
     @property
     def speedup(self) -> float:

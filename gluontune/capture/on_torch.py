@@ -22,7 +22,7 @@ from gluontune.core import files
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
-_PROOF_S = 60.0
+_PROOF_S = 120.0
 _FIRST = 2  # the step that is proven: in the first, weights are initialized
 
 

@@ -14,8 +14,9 @@ from gluontune.capture.program import StepProgram
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.core.gaps import gap, size
 
-#: The largest gaps that count as agreement, by precision: of losses, of gradients, of new weights.
-BOUNDS = {"float64": (1e-8, 1e-8, 1e-8), "float32": (1e-4, 2e-3, 2e-3)}
+#: The largest gaps that count as agreement, by precision: of losses, of gradients (MXNet's sums round more than most),
+#: of new weights from the same gradients.
+BOUNDS = {"float64": (1e-8, 1e-8, 1e-8), "float32": (1e-4, 1e-2, 1e-3)}
 
 
 @dataclass(frozen=True)

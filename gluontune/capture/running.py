@@ -1,4 +1,4 @@
-"""The process of ``gluontune run``: the user's program with the changes in place, and two lines about them at the end."""
+"""The process of ``gluontune run``: the user's program with changes in place, and two lines about them at the end."""
 
 from __future__ import annotations
 

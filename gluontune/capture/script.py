@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import os
+import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, ModuleType, TracebackType
@@ -18,6 +20,16 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import SAFE, python
+
+#: Variables that :func:`environment` may set.
+SETTINGS = (
+    "GOMP_SPINCOUNT", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "OMP_NUM_THREADS",
+    "MXNET_OPTIMIZER_AGGREGATION_SIZE",
+)  # fmt: skip
+
+#: Numerically the same: updates of many parameters in one call. MXNet's own default is 4.
+_CAREFUL = {"MXNET_OPTIMIZER_AGGREGATION_SIZE": "45"}
+_LOOKS, _LOOK_S = 7, 0.01
 
 #: Called with the module ``mxnet`` when the script imports it, before the script goes on.
 WhenImported = Callable[[ModuleType], None]
@@ -94,7 +106,31 @@ def environment(runtime: str = "tuned", environ: Mapping[str, str] | None = None
 
     users = pristine(os.environ if environ is None else environ)
     child = child_env(runtime, environ=environ)
+    if runtime == "tuned":
+        child.update(_CAREFUL)
+        if busy_with_others():
+            del child["OMP_NUM_THREADS"]
     return {name: users.get(name, value) for name, value in child.items()}
+
+
+def busy_with_others(root: str = "/") -> bool:
+    """Whether other programs want all cores now: a second thread would then only wait for its turn.
+
+    Args:
+        root: the folder that holds ``proc``.
+    """
+    from gluontune.runtime import usable_cores
+
+    seen = []
+    for _ in range(_LOOKS):
+        try:
+            with open(os.path.join(root, "proc/stat"), encoding="ascii") as stream:
+                running = next(int(line.split()[1]) for line in stream if line.startswith("procs_running"))
+        except (OSError, ValueError, StopIteration):
+            return False
+        seen.append(running - 1)  # without this process
+        time.sleep(_LOOK_S)
+    return statistics.median(seen) >= usable_cores()
 
 
 def run(program: Program, when_imported: Sequence[WhenImported] = ()) -> None:
@@ -112,6 +148,8 @@ def run(program: Program, when_imported: Sequence[WhenImported] = ()) -> None:
     try:
         code = _module(program, main) if program.is_module else _file(program, main)
         sys.modules["__main__"] = main
+        if "__mp_main__" in sys.modules:  # multiprocessing was imported by us, and calls the main module so
+            sys.modules["__mp_main__"] = main
         exec(code, vars(main))
     except BaseException as error:
         _without_our_frames(error)
@@ -154,17 +192,39 @@ def _found(name: str) -> Any:
 
 def _without_our_frames(error: BaseException) -> None:
     """Whatever hook prints this error shows the script's frames alone. Python itself gives the exit code."""
-    ours, trace, hook = {__file__, *_IMPORTLIB}, error.__traceback__, sys.excepthook
-    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
-        trace = trace.tb_next
+    hook = sys.excepthook
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    traces = {}
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traces[id(each)] = _scripts_own(each.__traceback__)
+            each.__traceback__ = traces[id(each)]
+            waiting += [each.__cause__, each.__context__]
 
-    def show(kind: type[BaseException], value: BaseException, _: TracebackType | None) -> None:
+    def show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        trace = traces.get(id(value), trace)  # what passed through here since has our frames again
         hook(kind, value.with_traceback(trace), trace)
 
     sys.excepthook = show
 
 
-_IMPORTLIB = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+def _scripts_own(trace: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith(_OURS) and not (name.startswith("<frozen") and not kept):
+            kept.append(trace)
+        trace = trace.tb_next
+    own: TracebackType | None = None
+    for each in reversed(kept):
+        own = TracebackType(own, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return own
+
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def _watch_for_mxnet(when_imported: Sequence[WhenImported]) -> None:

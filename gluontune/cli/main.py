@@ -79,6 +79,8 @@ def main(
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     own = arguments.index("--") if "--" in arguments else len(arguments)
+    if "run" in arguments[:own] and arguments[: arguments.index("run")].count("--debug") == arguments.index("run"):
+        own = arguments.index("run")  # what follows is the script's
     debug = "--debug" in arguments[:own]
     arguments = [a for a in arguments[:own] if a != "--debug"] + arguments[own:]
     debugging.set(debug)

@@ -45,6 +45,10 @@ class Helper(abc.ABC):
     def settled(self, left: list[str]) -> None:  # noqa: B027
         """Called when a contest is over; ``left`` are the states that will still be tried."""
 
+    def facts(self) -> dict[str, Any]:
+        """What the document says of it, beside what contests measured."""
+        return {}
+
     def note(self, text: str) -> None:
         """Keep a sentence, once."""
         if text not in self.notes:

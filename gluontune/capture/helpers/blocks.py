@@ -1,8 +1,8 @@
 """Blocks of the script, compiled where it runs them imperatively, with slow layers rewritten in the compiled graph.
 
-The script's blocks keep their classes, modes and graphs: a compiled graph of ours stands beside each outermost block and
-is called in its place. Before the first one is used, a forked copy of the process computes outputs and gradients of each
-block both ways, on a batch of the training.
+The script's blocks keep their classes, modes and graphs: a compiled graph of ours stands beside each outermost block
+and is called in its place. Before the first one is used, a forked copy of the process computes outputs and gradients of
+each block both ways, on a batch of the training.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import threading
 from typing import Any
 
 from gluontune.capture.helpers.base import Helper, patched
-from gluontune.capture.helpers.compiled import Compiled, why_not_compiled
+from gluontune.capture.helpers.compiled import Compiled, on_gpu, static_flags, why_not_compiled
 from gluontune.capture.helpers.proving import Proving
 
 PLAIN, REWRITTEN = "compiled", "compiled and rewritten"
 _WATCHED_S, _WATCHED_STEPS = 0.5, 3
 _MOST_ROOTS = 64
+_OWN = {"_active", "_backend", "_monitor_all", "skip_states"}  # attributes that Gluon itself sets
 
 
 class Root:
@@ -44,7 +45,7 @@ class Blocks(Helper):
         self._phase = "watching"
         self._proving: Proving | None = None
         self._changes, self._steps = 0, 1
-        self.apart = 0.0
+        self._apart = 0.0
 
     def install(self, mx: Any) -> None:
         self._mx, self._autograd = mx, mx.autograd
@@ -61,6 +62,9 @@ class Blocks(Helper):
 
         def forward(block: Any, *args: Any) -> Any:
             if self.broken or getattr(local, "inside", False) or self._phase == "over":
+                return original(block, *args)
+            if threading.get_ident() != self._main:
+                self._stop("the script calls blocks from several threads")
                 return original(block, *args)
             root = self._roots.get(id(block))
             if root is None:
@@ -92,13 +96,14 @@ class Blocks(Helper):
 
     def _meet(self, block: Any) -> Root:
         reason = "too many blocks" if len(self._roots) >= _MOST_ROOTS else why_not_compiled(self._mx, block)
+        if reason and not type(block).__module__.startswith("mxnet.") and isinstance(block, self._mx.gluon.HybridBlock):
+            self.note(f"{self.name}: {type(block).__name__} is left as it is: {reason}")
         root = self._roots[id(block)] = Root(block, reason)
         return root
 
     def _watch(self, root: Root, args: tuple[Any, ...]) -> None:
-        if threading.get_ident() == self._main:
-            root.arguments, root.calls = args, root.calls + 1
-            root.shapes.add(tuple(getattr(a, "shape", None) for a in args))
+        root.arguments, root.calls = args, root.calls + 1
+        root.shapes.add(tuple(getattr(a, "shape", None) for a in args))
 
     def _around_change(self, original: Any) -> Any:
         def clear(block: Any) -> None:
@@ -111,7 +116,7 @@ class Blocks(Helper):
         def setting(block: Any, name: str, value: Any) -> None:
             before = vars(block).get(name)
             original(block, name, value)
-            simple = isinstance(value, (int, float, str, bool, tuple)) and not name.startswith("_")
+            simple = isinstance(value, (int, float, str, bool, tuple)) and name not in _OWN
             if self._phase == "proven" and simple and before is not None and before != value:
                 self._changed(block)
 
@@ -122,10 +127,17 @@ class Blocks(Helper):
         if self._phase != "proven" or getattr(self._local, "inside", False):
             return
         if any(way.holds(block) for root in self._roots.values() for way in root.ways.values()):
-            self.state, self.states, self._phase = "", [], "over"
-            for root in self._roots.values():
-                root.ways.clear()
-            self.note(f"{self.name}: no longer used, because the script has changed {type(block).__name__}")
+            self._stop(f"the script has changed {type(block).__name__}")
+
+    def _stop(self, reason: str) -> None:
+        self.state, self.states, self._phase = "", [], "over"
+        for root in self._roots.values():
+            root.ways.clear()
+        self.note(f"{self.name}: not used any more: {reason}")
+
+    def facts(self) -> dict[str, Any]:
+        """How far the compiled blocks' outputs were apart in the proof."""
+        return {"outputs_apart": self._apart}
 
     # -- the proof
 
@@ -150,7 +162,7 @@ class Blocks(Helper):
                 root.reason = answer["reason"]
                 self.note(f"{self.name}: {type(root.block).__name__} is left as it is: {root.reason}")
                 continue
-            self.apart = max(self.apart, answer["apart"])
+            self._apart = max(self._apart, answer["apart"])
             root.rewrites = answer["rewrites"]
             often = root.calls > self._steps
             flags = static_flags(often, len(root.shapes) > 1)
@@ -176,22 +188,3 @@ class Blocks(Helper):
                 root.ways.pop(REWRITTEN, None)
         if not self.state and not left:
             self._phase = "over"
-
-
-def on_gpu(value: Any) -> bool:
-    """Whether one of nested arrays is on a GPU: a forked process cannot use it, and nothing is proven there."""
-    if isinstance(value, (list, tuple)):
-        return any(on_gpu(part) for part in value)
-    return getattr(getattr(value, "context", None), "device_type", "cpu") == "gpu"
-
-
-def static_flags(often: bool, varied: bool) -> dict[str, bool]:
-    """How a block is compiled.
-
-    Args:
-        often: it is called more than once in a step: MXNet 1.9 then computes wrong gradients with ``static_shape`` where
-            several compiled blocks follow each other. varied: its inputs have several shapes.
-    """
-    if varied:
-        return {}
-    return {"static_alloc": True} if often else {"static_alloc": True, "static_shape": True}

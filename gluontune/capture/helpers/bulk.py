@@ -114,7 +114,7 @@ class Bulk:
         return [part.asnumpy() if hasattr(part, "asnumpy") else np.asarray(part) for part in parts]
 
     def chunks(self) -> Iterator[tuple[int, list[Any]]]:
-        """``(start, fields)``: the parts of consecutive samples, each with a row for each sample. Ends where it fails."""
+        """``(start, fields)`` of consecutive samples; a field has a row for each of them. Ends where it fails."""
         count, first = len(self._dataset), self.sample(0)
         if first is None:
             return

@@ -13,7 +13,13 @@ _DEPTH = 4
 _PRINTS = {"print", "logging", "append", "extend", "write"}
 _DRAWS = {"random", "rand", "randn", "randint", "uniform", "choice", "normal", "time"}
 
-_CACHE = {"_cached_graph": (), "_cached_op": None, "_cached_op_args": [], "_in_format": None, "_out_format": None}
+_CACHE: dict[str, Any] = {
+    "_cached_graph": (),
+    "_cached_op": None,
+    "_cached_op_args": [],
+    "_in_format": None,
+    "_out_format": None,
+}
 
 
 class Compiled:
@@ -160,3 +166,25 @@ def _form(args: Any) -> Any:
     if hasattr(args, "dtype") and hasattr(args, "shape"):
         return (type(args).__name__, len(args.shape), str(args.dtype))
     return None if args is None else type(args).__name__
+<<<<<<< HEAD
+=======
+
+
+def on_gpu(value: Any) -> bool:
+    """Whether one of nested arrays is on a GPU: a forked process cannot use it, and nothing is proven there."""
+    if isinstance(value, (list, tuple)):
+        return any(on_gpu(part) for part in value)
+    return getattr(getattr(value, "context", None), "device_type", "cpu") == "gpu"
+
+
+def static_flags(often: bool, varied: bool) -> dict[str, bool]:
+    """How a block is compiled.
+
+    Args:
+        often: it is called more than once in a step: MXNet 1.9 then computes wrong gradients with ``static_shape``
+            where several compiled blocks follow each other. varied: its inputs have several shapes.
+    """
+    if varied:
+        return {}
+    return {"static_alloc": True} if often else {"static_alloc": True, "static_shape": True}
+>>>>>>> run41

@@ -13,13 +13,13 @@ import time
 import warnings
 from typing import Any
 
-from gluontune.capture.helpers.compiled import Compiled
+from gluontune.capture.helpers.compiled import Compiled, static_flags
 from gluontune.core.gaps import worst
 from gluontune.core.processes import die_with_parent
 
 OUTPUTS, GRADIENTS = 1e-5, 1e-3  # relative; a rewritten layer rounds otherwise
 _SAMPLES = 8  # of the batch
-_LIMIT_S = 240.0
+_LIMIT_S, _WAIT_S = 240.0, 0.0
 
 
 class Proving:
@@ -50,7 +50,7 @@ class Proving:
 
     def answer(self) -> list[dict[str, Any]] | None:
         """The answers, one for each root; None while the process is at work."""
-        while select.select([self._reading], [], [], 0)[0]:
+        while select.select([self._reading], [], [], _WAIT_S)[0]:
             chunk = os.read(self._reading, 65536)
             self._heard += chunk
             if not chunk:
@@ -70,8 +70,8 @@ class Proving:
 
 
 def _become_quiet(parent: int, reading: int) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.close(reading)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -94,21 +94,22 @@ def _answer(mx: Any, root: Any) -> dict[str, Any]:
 
 
 def _compared(mx: Any, root: Any) -> dict[str, Any]:
-    from gluontune.capture.helpers.blocks import static_flags
+    from gluontune.compute.process import started_dtype
 
+    outputs, gradients = (OUTPUTS, GRADIENTS) if started_dtype() != "bfloat16" else (0.1, 0.5)
     block, args = root.block, _part(root.arguments, _SAMPLES)
     plain = _passes(mx, block, block, args)
     again = _passes(mx, block, block, args)
-    if _apart(again, plain)[0] > OUTPUTS:
+    if _apart(again, plain)[0] > outputs:
         return _refusal("it computes something else at each call")
     flags = static_flags(False, False)
     apart = _apart(_passes(mx, Compiled(mx, block, flags, (), args), block, args), plain)
-    if apart[0] > OUTPUTS or apart[1] > GRADIENTS:
+    if apart[0] > outputs or apart[1] > gradients:
         return _refusal(f"compiled, outputs differ by {apart[0]:.1e} and gradients by {apart[1]:.1e}")
     names = _rewrites(block, args)
     if names:
         rewritten = _apart(_passes(mx, Compiled(mx, block, flags, names, args), block, args), plain)
-        if rewritten[0] > OUTPUTS or rewritten[1] > GRADIENTS:
+        if rewritten[0] > outputs or rewritten[1] > gradients:
             names = []
         else:
             apart = max(apart, rewritten)
@@ -116,12 +117,12 @@ def _compared(mx: Any, root: Any) -> dict[str, Any]:
 
 
 def _rewrites(block: Any, args: Any) -> list[str]:
-    from gluontune.compute.rewriting import apply_rewrites, rewrites_for
+    from gluontune.compute.process import started_dtype
+    from gluontune.compute.rewriting import rewrites_for
 
     try:
-        names = [name for name in rewrites_for(block, *args) if name not in ("whole-sequential", "pad-channels")]
-        applied = apply_rewrites(block, names, *args) if names else []
-        return list(dict.fromkeys(change.rewrite for change in applied))
+        left = ("whole-sequential",) if started_dtype() == "bfloat16" else ("whole-sequential", "pad-channels")
+        return [name for name in rewrites_for(block, *args) if name not in left]
     except Exception:
         return []
 

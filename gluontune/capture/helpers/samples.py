@@ -10,8 +10,11 @@ from __future__ import annotations
 import collections
 import math
 import multiprocessing
+import os
 import random
 import signal
+import statistics
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -40,11 +43,11 @@ class Samples(Helper):
         self._left = psutil.virtual_memory().available * _MEMORY_SHARE
         self._random = random.Random(0)  # our own: the script's streams are not touched
         self._batches = 0
+        self._guarded = False
 
-    @property
-    def acted(self) -> bool:
-        """Whether any batch came from rows."""
-        return self._batches > 0
+    def facts(self) -> dict[str, Any]:
+        """How many batches came from rows."""
+        return {"kept_batches": self._batches}
 
     def install(self, mx: Any) -> None:
         self._mx = mx
@@ -58,7 +61,9 @@ class Samples(Helper):
             workers = kwargs.get("num_workers", 0)
             late = type(loader) is self._loader and isinstance(workers, int) and workers > 0 and not self.broken
             late = late and len(args) <= 6 and not kwargs.get("thread_pool") and not kwargs.get("auto_reload")
-            late = late and kwargs.get("batchify_fn") is None and why_not_pure(self._mx, dataset) == ""
+            late = late and kwargs.get("batchify_fn") is None and self._is_pure(dataset)
+            if kwargs.get("thread_pool"):
+                self._guard_records()
             if not late:
                 original(loader, dataset, *args, **kwargs)
                 return
@@ -70,6 +75,30 @@ class Samples(Helper):
 
         return init
 
+    def _is_pure(self, dataset: Any) -> bool:
+        try:
+            return not why_not_pure(self._mx, dataset)
+        except Exception as error:
+            self.gave_up(error)
+            return False
+
+    def _guard_records(self) -> None:
+        """Let threads read records one after the other: they share a file's position, and read each other's records."""
+        if self._guarded:
+            return
+        self._guarded, lock = True, threading.RLock()
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+        def one_by_one(original: Any) -> Any:
+            def read_idx(*args: Any) -> Any:
+                with lock:
+                    return original(*args)
+
+            return read_idx
+
+        patched(self._mx.recordio.MXIndexedRecordIO, "read_idx", one_by_one)
+        self.note("threads that read records of one file take turns: they would get each other's")
+
     def _around_iteration(self, original: Any) -> Any:
         def iteration(loader: Any) -> Any:
             if not self.broken:
@@ -80,7 +109,15 @@ class Samples(Helper):
                 except Exception as error:
                     self.gave_up(error)
             self._start_pool(loader)
-            return original(loader)
+            rows = vars(loader).get("_gluontune_rows")
+            if self.broken or rows is None or rows.refused:
+                return original(loader)
+            sampler = loader._batch_sampler
+            loader._batch_sampler = noted = _Noted(sampler)
+            try:
+                return _from_workers(self, rows, noted.drawn, original(loader))
+            finally:
+                loader._batch_sampler = sampler
 
         return iteration
 
@@ -111,8 +148,12 @@ class Samples(Helper):
         if rows.known is not None and not self._still_true(loader, rows):
             return None
         module = self._mx.gluon.data.dataloader
-        if loader._num_workers > 0 and not rows.whole:
-            return None
+        if loader._num_workers > 0:
+            if not rows.whole:
+                return None
+            if loader._worker_pool is not None and type(loader) is self._loader:
+                loader._worker_pool.terminate()
+                loader._worker_pool = None
         ahead = loader._prefetch if loader._num_workers > 0 else 0
         return _epoch(self, loader, rows, ahead, module)
 
@@ -187,27 +228,30 @@ class Samples(Helper):
     def batch(self, loader: Any, rows: Rows, indices: Any) -> Any:
         """The loader's batch of these samples."""
         places = np.asarray(indices)
-        began = time.perf_counter()
+        began = time.thread_time()  # of this thread alone: other programs' turns are not counted
         if rows.learned >= _LEARNED and rows.known is not None and rows.known[places].all():
             made = rows.batch(self._mx, places)
-            taken = time.perf_counter() - began
-            share = min(loader._num_workers, usable_cores()) or 1
-            self.seconds_saved += rows.as_is_s * len(places) / share - taken
+            taken = time.thread_time() - began
+            self.seconds_saved += rows.as_is_seconds(len(places), loader._num_workers) - taken
             self._batches += 1
             return made
         made = loader._batchify_fn([loader._dataset[k] for k in indices])
-        rows.as_is_s = min(rows.as_is_s, (time.perf_counter() - began) / max(1, len(places)))
+        rows.as_is_s = min(rows.as_is_s, (time.thread_time() - began) / max(1, len(places)))
+        self.learn(rows, places, made)
+        return made
+
+    def learn(self, rows: Rows, places: Any, made: Any) -> None:
+        """Keep a batch that the loader itself has made, where it is of the kind that can be kept."""
         if rows.refused:
-            return made
+            return
         try:
             self._learn(rows, places, made)
         except Exception as error:
             rows.refused = f"{type(error).__name__}: {error}"
+        if rows.refused:
             self.note(f"{self.name}: a loader is left as it is: {rows.refused}")
-        return made
 
     def _learn(self, rows: Rows, places: Any, made: Any) -> None:
-        """Keep a batch that the loader itself has made."""
         arrays = made if isinstance(made, list) else [made]
         if not all(isinstance(array, self._mx.nd.NDArray) and array.stype == "default" for array in arrays):
             rows.refused = "its batches are no dense arrays"
@@ -240,7 +284,7 @@ class Rows:
     Attributes:
         fields: an array for each part of a sample, a row for each sample. known: which rows are filled.
         template: type and context of each array of the loader's own batches. learned: how many of those were seen.
-        as_is_s: seconds that a sample of theirs took, in the fastest.
+        as_is_s: seconds that a sample of theirs took, in the fastest. waits_s: for batches of workers.
         refused: why nothing is kept.
     """
 
@@ -252,11 +296,18 @@ class Rows:
         self.template: list[Any] | None = None
         self.as_is_s = math.inf
         self.learned = 0
+        self.waits_s: list[float] = []
 
     @property
     def whole(self) -> bool:
         """Whether every row is there."""
         return self.known is not None and bool(self.known.all())
+
+    def as_is_seconds(self, count: int, workers: int) -> float:
+        """How long the script would have waited for a batch of so many samples."""
+        if self.waits_s:
+            return statistics.median(self.waits_s)
+        return self.as_is_s * count / (min(workers, usable_cores()) or 1)
 
     def allot(self, kinds: list[tuple[Any, Any]], is_tuple: bool) -> None:
         self.fields = [np.empty((self.count, *shape), dtype) for shape, dtype in kinds]
@@ -293,6 +344,34 @@ def _batches(helper: Samples, loader: Any, rows: Rows, indices: Any, waiting: An
         if not waiting:
             return
         yield helper.batch(loader, rows, waiting.popleft())
+
+
+class _Noted:
+    """A batch sampler that notes what is drawn from it."""
+
+    def __init__(self, sampler: Any):
+        self._sampler = sampler
+        self.drawn: collections.deque[Any] = collections.deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        for indices in self._sampler:
+            self.drawn.append(indices)
+            yield indices
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+def _from_workers(helper: Samples, rows: Rows, drawn: Any, batches: Any) -> Iterator[Any]:
+    """The batches of the loader's own workers, kept as they come."""
+    while True:
+        began = time.perf_counter()
+        made = next(batches, None)
+        if made is None:
+            return
+        rows.waits_s.append(time.perf_counter() - began)
+        helper.learn(rows, np.asarray(drawn.popleft()), made)
+        yield made
 
 
 def as_fields(sample: Any) -> list[Any]:

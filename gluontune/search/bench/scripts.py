@@ -7,6 +7,8 @@ own folder and environment; what it prints goes to a file beside the document, w
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import re
 import resource
@@ -131,6 +133,39 @@ def stage(name: str) -> Callable[[Stage], Stage]:
 def as_is(script: Script, site: Site) -> dict[str, Any]:
     """The script by this Python, without gluontune."""
     return site.run(script, [sys.executable, script.path, *script.argv], "as-is")
+
+
+@stage("captured")
+def captured(script: Script, site: Site) -> dict[str, Any]:
+    """The proof of its first 20 training steps: PyTorch computes what MXNet computes, in float64."""
+    with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
+        out = Path(folder, "capture.json")
+        options = json.dumps({"out": str(out), "steps": 20})
+        module = ["-m", "gluontune.capture.capturing", options, script.path, *script.argv]
+        done = site.run(script, [sys.executable, *module], "captured")
+        found = json.loads(out.read_text("utf-8")) if out.exists() else None
+    if found is None or not found["steps"]:
+        return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
+    gaps = max((found["gaps_float64"] or {"": math.inf}).values())
+    kinds = {"kinds": len(found["kinds"]), "steps": found["steps"], "gap": gaps if math.isfinite(gaps) else None}
+    if found["refused"]:
+        return {**done, **kinds, "status": "refused", "last": clean(found["refused"], 200)}
+    return {**done, **kinds, "status": "ok", "cell": f"{gaps:.0e} in {found['steps']} steps"}
+
+
+@stage("torch")
+def on_torch(script: Script, site: Site) -> dict[str, Any]:
+    """The whole script with PyTorch's arithmetic, once a step is proven: ``gluontune run --backend torch``."""
+    with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
+        out = Path(folder, "run.json")
+        words = ["-m", "gluontune", "run", "--backend", "torch", "--out", str(out), script.path, *script.argv]
+        done = site.run(script, [sys.executable, *words], "torch")
+        found = json.loads(out.read_text("utf-8")) if out.exists() else {}
+    moved = found.get("steps_on_torch", 0)
+    told = {"steps": found.get("steps", 0), "steps_on_torch": moved}
+    if done["status"] == "ok" and not moved:
+        return {**done, **told, "status": "refused", "last": clean(found.get("why_not", ""), 200)}
+    return {**done, **told, "cell": f"{moved} of {told['steps']} steps, {done['seconds']:.0f} s"}
 
 
 def read_list(path: Path) -> list[Script]:
