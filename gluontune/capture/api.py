@@ -29,8 +29,8 @@ def capture(
         time_limit: seconds for the whole process. cwd: the folder in which the script runs.
 
     Returns:
-        ``{"refused": None or why, "steps", "gaps_float64", "gaps_of_the_script", "seven_digits", "trainers", "kinds"}``.
-        The gaps are ``{"losses", "gradients", "weights"}``, relative; a kind is one structure of a step, with its
+        ``{"refused", "steps", "gaps_float64", "gaps_of_the_script", "seven_digits", "trainers", "kinds"}``. ``refused``
+        is None, or why there is no proof. The gaps are ``{"losses", "gradients", "weights"}``, relative; a kind is one structure of a step, with its
         ``operators`` and ``leaves``: of each its ``source``, shape, type and line. ``seven_digits``: MXNet computes an
         operator of it in float32 whatever it is given.
 

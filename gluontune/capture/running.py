@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 from gluontune.capture import script
-from gluontune.capture.account import Account
-from gluontune.capture.on_torch import TorchAccount
 
 
 def main() -> None:
     """``OPTIONS SCRIPT ARGS…``: options as one JSON document."""
     options, program = json.loads(sys.argv[1]), script.Program.of(sys.argv[2:])
-    account: Account | TorchAccount
-    if options.get("backend") == "torch":
+    account: Any
+    if options["backend"] == "torch":
+        from gluontune.capture.on_torch import TorchAccount  # each brings its own libraries
+
         folder = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(program.target))
         account = TorchAccount(options, folder)
     else:
+        from gluontune.capture.account import Account
+
         account = Account(options)
     script.run(program, [account.begin])
 

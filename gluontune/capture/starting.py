@@ -14,14 +14,16 @@ from gluontune.core.errors import GluontuneError
 
 
 def start(
-    words: Sequence[str], out: Optional[str] = None, leave: Sequence[str] = (), dtype: str = "float32"
-) -> NoReturn:
+    words: Sequence[str], out: Optional[str] = None, leave: Sequence[str] = (), dtype: str = "float32",
+    backend: str = "mxnet",
+) -> NoReturn:  # fmt: skip
     """Put the program in this process's place, with the tuned environment and our changes.
 
     Args:
         words: ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``. out: path of the document of what was gained, or None.
         leave: names of changes that are left out.
         dtype: ``bfloat16`` has MXNet's operators compute in it, as the user has asked.
+        backend: ``torch`` has PyTorch compute, once a step is proven.
 
     Raises:
         UsageError: there is no such script. GluontuneError: Python cannot be started.
@@ -32,7 +34,7 @@ def start(
     environment = script.environment()
     settings = sorted(name for name in script.SETTINGS if name in environment and name not in os.environ)
     options = {"began": began, "settings": settings, "out": out and os.path.abspath(out), "leave": list(leave)}
-    options["dtype"] = dtype
+    options.update(dtype=dtype, backend=backend)
     command = script.command(program, "gluontune.capture.running", json.dumps(options))
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

@@ -12,9 +12,10 @@ from gluontune.cli._common import JSON_OPTION, deliver, say
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @app.command("capture", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+    @app.command("capture", context_settings={"allow_interspersed_args": False})
     def capture(
-        words: list[str] = typer.Argument(..., metavar="SCRIPT [ARGS…]", help="As after python: a file, or -m MODULE."),
+        words: list[str] = typer.Argument(..., metavar="SCRIPT [ARGS…]", help="A Python file and its own words."),
+        module: bool = typer.Option(False, "-m", help="SCRIPT is a module, as after python -m."),
         steps: int = typer.Option(20, "--steps", min=2, help="Training steps to look at; then the script is left."),
         time_limit: Optional[float] = typer.Option(None, "--time-limit", min=1, help="Seconds for all of it."),
         as_json: bool = JSON_OPTION,
@@ -26,6 +27,6 @@ def register(app: typer.Typer) -> None:
         """
         from gluontune.capture import api
 
-        found = api.capture(words, steps, time_limit)
+        found = api.capture([*(["-m"] if module else []), *words], steps, time_limit)
         deliver(found, as_json, lambda: say("\n".join(api.summary(found))))
         return 1 if found["refused"] else 0

@@ -19,17 +19,11 @@ def register(app: typer.Typer) -> None:
         words: list[str] = typer.Argument(..., metavar="SCRIPT [ARGS…]", help="A Python file and its own words."),
         module: bool = typer.Option(False, "-m", help="SCRIPT is a module, as after python -m."),
         out: Optional[Path] = typer.Option(None, "--out", help="Write what was changed and gained to FILE.json."),
-<<<<<<< HEAD
-        backend: str = typer.Option(
-            "mxnet", "--backend", help="mxnet, or torch: PyTorch computes once a step is proven."
-        ),
-        leave: str = typer.Option("", "--leave", help="Changes to leave out, between commas."),
-=======
+        backend: str = typer.Option("mxnet", "--backend", help="torch: PyTorch computes, once a step is proven."),
         dtype: str = typer.Option(
             "float32", "--dtype", help="bfloat16: MXNet computes in it on the CPU; losses change."
         ),
         leave: Optional[str] = typer.Option(None, "--leave", help="Changes to leave out: samples, blocks."),
->>>>>>> run41
     ) -> None:
         """Run a script as it is, faster, with its own output, files and exit code.
 
@@ -39,33 +33,19 @@ def register(app: typer.Typer) -> None:
         from gluontune.capture.names import CHANGES
         from gluontune.capture.starting import start
 
-<<<<<<< HEAD
-        program = script.Program.of(words)
-        program.check()
-        environment = script.environment()
-        settings = sorted(set(environment) - set(os.environ))
-        if backend not in ("mxnet", "torch"):
-            raise UsageError(f"--backend {backend!r}: give mxnet or torch")
-        options = {"began": began, "settings": settings, "out": str(out.absolute()) if out else None}
-        options["backend"] = backend
-        options["leave"] = [name.strip() for name in leave.split(",") if name.strip()]
-        command = script.command(program, "gluontune.capture.running", json.dumps(options))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        try:
-            os.execve(command[0], command, environment)
-        except OSError as error:
-            raise UsageError(f"{command[0]}: cannot be started: {error}") from error
-=======
         left = names_of(leave, "--leave") or []
         unknown = [name for name in left if name not in CHANGES]
         if unknown:
             raise UsageError(f"--leave {leave!r}: {unknown[0]!r} is no change; choose of {', '.join(CHANGES)}")
+        if backend not in ("mxnet", "torch"):
+            raise UsageError(f"--backend {backend!r}: choose mxnet or torch")
+        if backend == "torch" and (left or dtype != "float32"):
+            raise UsageError("--leave and --dtype go with --backend mxnet")
         if dtype not in ("float32", "bfloat16"):
             raise UsageError(f"--dtype {dtype!r}: choose float32 or bfloat16")
         if dtype == "bfloat16":
             _check_bfloat16()
-        start([*(["-m"] if module else []), *words], str(out) if out else None, left, dtype)
+        start([*(["-m"] if module else []), *words], str(out) if out else None, left, dtype, backend)
 
 
 def _check_bfloat16() -> None:
@@ -74,4 +54,3 @@ def _check_bfloat16() -> None:
     support = bfloat16_support()
     if support.level == "none":
         raise GluontuneError(f"--dtype bfloat16: {support.message}; leave it out")
->>>>>>> run41

@@ -166,8 +166,6 @@ def _form(args: Any) -> Any:
     if hasattr(args, "dtype") and hasattr(args, "shape"):
         return (type(args).__name__, len(args.shape), str(args.dtype))
     return None if args is None else type(args).__name__
-<<<<<<< HEAD
-=======
 
 
 def on_gpu(value: Any) -> bool:
@@ -187,4 +185,3 @@ def static_flags(often: bool, varied: bool) -> dict[str, bool]:
     if varied:
         return {}
     return {"static_alloc": True} if often else {"static_alloc": True, "static_shape": True}
->>>>>>> run41
