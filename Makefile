@@ -32,7 +32,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts strangers lab course browser docs axe figures wheels dist clean
+.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts strangers scripts lab course browser docs axe figures wheels dist clean
 
 # Byte code is made on all cores after an install (pip: on one, for twice as long), and kept even where the environment
 # says PYTHONDONTWRITEBYTECODE, as containers do: there every process would compile all that it imports, for 1.5 s.
@@ -196,6 +196,14 @@ hosts: $(STAMP)
 # MXNet's own unit tests with our parts in MXNet's place: make strangers FROM=PATH, a checkout of MXNet v1.x (only read).
 strangers: $(STAMP)
 	$(PY) tests/trials/strangers_real.py "$(FROM)" $(ARGS)
+
+# Gluon scripts, each as it is and through what gluontune does with them: the examples; or those that others wrote, from
+# a folder of checkouts: make scripts FROM=PATH (the list with repositories, commits and words is benchmarks/scripts/).
+SCRIPTS_OUT := runs/scripts
+scripts: $(STAMP)
+	@[ -z "$(FROM)" ] || $(PY) -m benchmarks strangers --from "$(FROM)" --out $(SCRIPTS_OUT)/strangers
+	$(VENV)/bin/gluontune bench scripts --list $(if $(FROM),$(SCRIPTS_OUT)/strangers/list.yaml,examples/scripts.yaml) \
+	  --out $(SCRIPTS_OUT)/$(if $(FROM),seen,examples) $(ARGS)
 
 # JupyterLab with a kernel that has gluontune's launch settings.
 lab: $(STAMP)

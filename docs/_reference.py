@@ -9,6 +9,7 @@ import importlib
 import inspect
 import json
 import re
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import mkdocs_gen_files
 from typer import Context
 
 import gluontune
+from benchmarks.scripts.preparing import read as read_strangers
 from gluontune.cli._help import option_record
 from gluontune.cli.main import build_app
 from gluontune.core import lazy
@@ -26,6 +28,10 @@ from gluontune.course.website import write_site
 ROOT = Path(__file__).resolve().parents[1]
 #: For authors of gluontune, not for users.
 INNER = {"stats", "errors", "course"}
+#: The reference's last pages and their titles.
+LAST = {
+    "cli": "Command line", "json": "JSON", "examples": "Examples", "strangers": "Scripts that others wrote",
+}  # fmt: skip
 
 
 def write(path: str, text: str) -> None:
@@ -41,6 +47,30 @@ def examples_page() -> str:
     for path in sorted(folder.glob("*.py")):
         lines += [f"## {path.name}", "", "```python", path.read_text(encoding="utf-8").rstrip(), "```", ""]
     return "\n".join(lines)
+
+
+def strangers_page() -> str:
+    """The scripts that others wrote, with repository, commit and command."""
+    repositories, scripts = read_strangers()
+    lines = [
+        "# Scripts that others wrote",
+        "",
+        "Gluon training scripts as they are in their repositories, with made-up data where they look for data. A",
+        "chapter or notebook is the program of its cells. `make scripts FROM=PATH` takes them out of checkouts, runs",
+        "them; `gluontune bench scripts --list FILE` does the same with scripts of yours.",
+        "",
+        "| repository | commit |",
+        "|---|---|",
+        *(f"| {each['repository']} | `{each['commit']}` |" for each in repositories.values()),
+        "",
+        "| name | script and arguments | uses |",
+        "|---|---|---|",
+    ]
+    for script in scripts:
+        words = shlex.join([script["path"], *map(str, script.get("argv", ()))])
+        name = repositories[script["from"]]["repository"].split("/")[1]
+        lines.append(f"| {script['name']} | {name}: `{words}` | {script['uses']} |")
+    return "\n".join(lines) + "\n"
 
 
 def room_page(room: str) -> str:
@@ -156,10 +186,10 @@ def main() -> None:
     cli = ["# The command line", "", "`gluontune COMMAND --help` says the same.", ""]
     write("reference/cli.md", "\n".join(cli + command_pages(get_command(build_app()), "gluontune")))
     write("reference/examples.md", examples_page())
+    write("reference/strangers.md", strangers_page())
     write("reference/index.md", "\n".join(index) + "\n")
     write(
-        "reference/SUMMARY.md",
-        "\n".join([*nav, "* [Command line](cli.md)", "* [JSON](json.md)", "* [Examples](examples.md)"]) + "\n",
+        "reference/SUMMARY.md", "\n".join([*nav, *(f"* [{title}]({page}.md)" for page, title in LAST.items())]) + "\n"
     )
     guides = ["* [All guides](index.md)"]
     listed = (ROOT / "docs" / "how-to" / "index.md").read_text(encoding="utf-8")

@@ -1,10 +1,30 @@
-"""``python -m gluontune`` is the command line."""
+"""``gluontune`` and ``python -m gluontune``: the command line."""
+
+from __future__ import annotations
+
+import sys
+
+
+def entry() -> None:
+    """The console script. ``run SCRIPT`` without options starts the script at once, without the other commands."""
+    from gluontune.core.errors import GluontuneError
+
+    words = sys.argv[1:]
+    if words[:1] == ["run"] and len(words) > 1 and (not words[1].startswith("-") or words[1] == "-m"):
+        from gluontune.capture.starting import start
+
+        try:
+            start(words[1:])
+        except GluontuneError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+    from gluontune.cli.main import entry as command_line
+
+    command_line()
+
 
 if __name__ == "__main__":
     from gluontune.core.interpreter import leave_current_folder
 
     leave_current_folder()  # before anything else is imported
-
-    from gluontune.cli.main import entry
-
     entry()

@@ -10,8 +10,8 @@ from typer.core import TyperCommand, TyperGroup
 
 #: The commands by what one wants to do, in the order of `--help`. One that is not named here comes last.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Start": ("doctor", "init", "ladder"),
-    "Train": ("train", "tune", "esgd", "export", "migrate"),
+    "Start": ("doctor", "run", "init", "ladder"),
+    "Train": ("capture", "train", "tune", "esgd", "export", "migrate"),
     "Measure": ("factors", "tta", "monitor", "bench", "report"),
     "Data": ("data", "pack", "verify", "size"),
     "Several machines": ("launch", "scale"),
@@ -30,8 +30,10 @@ gluontune --help shows all commands.
 #: Two calls of each command, as its `--help` shows them; a test parses each.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("doctor", "doctor --job job.py"),
+    "run": ("run train.py --epochs 10", "run --out gained.json -m package.train"),
     "init": ("init job.py", "init work/job.py"),
     "ladder": ("ladder --quick", "ladder --job job.py --out runs/mine --resume"),
+    "capture": ("capture train.py --epochs 1", "capture --steps 5 --json train.py"),
     "train": ("train --dataset sample --epochs 1", "train --recipe best.yaml --checkpoint ckpt --resume --json"),
     "tune": ("tune --dataset sample --budget 10 --out tuned", "tune --dataset cifar10 --out tuned --resume"),
     "esgd": ("esgd --net mlp --loader resident --population 4 --generations 3", "esgd --out esgd --resume"),
@@ -47,6 +49,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench inference": ("bench inference ckpt", "bench inference --net mobilenet1.0 --json"),
     "bench bridge": ("bench bridge --quick", "bench bridge --out bridge.json --resume"),
     "bench recipes": ("bench recipes", "bench recipes --count 50 --seed 1"),
+    "bench scripts": ("bench scripts --list scripts.yaml", "bench scripts --list scripts.yaml --out seen --resume"),
     "report": ("report runs/ --out report.html", "report base.json new.json --compare --threshold 5"),
     "data list": ("data list", "data list --json"),
     "data fetch": ("data fetch cifar10", "data fetch fashion-mnist"),

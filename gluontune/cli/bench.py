@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
         help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
     )
     app.add_typer(group, name="bench")
-    for command in (loading, packing, training, inference, bridge, recipes):
+    for command in (loading, packing, training, inference, bridge, recipes, scripts):
         group.command()(grouped(command))
     any_words = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     for name in MOVED:
@@ -237,3 +237,25 @@ def recipes(
     Exits with 1 if one neither trains nor is clearly refused.
     """
     measure("recipes", locals(), holds=lambda module, found: not found["figures"]["failed"])
+
+
+def scripts(
+    listed: Path = typer.Option(..., "--list", help="YAML: a list of path, and argv, cwd, env, name as needed."),
+    only: Optional[list[str]] = typer.Option(None, "--only", help="Scripts of this name, or that hold it; repeatable."),
+    stages: Optional[str] = typer.Option(None, "--stages", help="Comma-separated (default: all)."),
+    time_limit: float = typer.Option(600.0, "--time-limit", help="Seconds for one process."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds; what failed is tried again."),
+    as_json: bool = JSON_OPTION,
+    out: Optional[Path] = typer.Option(None, "--out", help="Folder for scripts.json and what the scripts print."),
+) -> None:
+    """Gluon scripts of a list: each as it is, and through what gluontune can do with it.
+
+    Exits with 1 if a script fails in one of the stages.
+    """
+    from gluontune.search.bench import scripts as benchmark
+
+    work = partial(
+        benchmark.run, listed, only=only, stages=names_of(stages, "--stages"), time_limit=time_limit, out=out,
+        resume=resume,
+    )  # fmt: skip
+    carry_out(work, as_json, None, benchmark.show, holds=benchmark.holds)

@@ -79,6 +79,9 @@ def main(
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     end = arguments.index("--") if "--" in arguments else len(arguments)
+    for command in ("run", "capture"):
+        if command in arguments[:end] and set(arguments[: arguments.index(command)]) <= {"--debug"}:
+            end = arguments.index(command)  # what follows is the script's
     debug = "--debug" in arguments[:end]
     arguments = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
     debugging.set(debug)

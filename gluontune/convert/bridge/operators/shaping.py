@@ -54,7 +54,7 @@ def reshape_like(x: Any, other: Any, lhs_begin: Any = None, lhs_end: Any = None,
 
 @operator("Flatten", sample=lambda d: Sample([("normal", d.shape(2, 4))], {}))
 def flatten(x: Any) -> Any:
-    return x.flatten(1)
+    return x.flatten(1) if x.dim() > 1 else x.reshape(-1, 1)
 
 
 def _transpose_sample(draw: Draw) -> Sample:

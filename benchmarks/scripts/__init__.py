@@ -1,0 +1,1 @@
+"""Gluon training scripts that others wrote: taken out of checkouts at a commit, with made-up data where they look."""

@@ -1,0 +1,100 @@
+"""What the changes of a running script brought: kept while it runs, told when it ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from gluontune.capture.names import CHANGES
+
+if TYPE_CHECKING:
+    from gluontune.capture.contest import Contest
+    from gluontune.capture.helpers.base import Helper
+
+
+class Account:
+    """The helpers of this process, and the clock.
+
+    Args:
+        options: ``began`` (seconds since the epoch), ``settings`` (names of the variables that were set for this
+            process), ``out`` (a file for the document, or None), ``leave`` (names of helpers that stay out), ``dtype``.
+    """
+
+    def __init__(self, options: Mapping[str, Any]):
+        self._options, self._pid = options, os.getpid()
+        self.helpers: list[Helper] = []
+        self._contest: Contest | None = None
+        atexit.register(self.tell)
+
+    def begin(self, mx: ModuleType) -> None:
+        """Install the helpers, now that mxnet is there."""
+        from gluontune.capture.contest import Contest
+        from gluontune.recipe.registry import resolve
+
+        if self._options["dtype"] != "float32":
+            from gluontune.compute.process import start_process
+
+            start_process(self._options["dtype"], "cpu")
+        for name, place in CHANGES.items():
+            if name in self._options["leave"]:
+                continue
+            helper = resolve(place)()
+            try:
+                helper.install(mx)
+            except Exception as error:
+                helper.gave_up(error)
+            self.helpers.append(helper)
+        try:
+            contest = Contest(self.helpers)
+            contest.install(mx)
+            self._contest = contest
+        except Exception as error:  # an mxnet that is not as we know it: nothing is measured, and nothing changed
+            for helper in self.helpers:
+                helper.gave_up(error)
+
+    def document(self) -> dict[str, Any]:
+        """What was done and what it brought."""
+        took = time.time() - self._options["began"]
+        saved = {h.name: h.seconds_saved for h in self.helpers if h.seconds_saved > 0}
+        if self._contest is not None:
+            saved.update(self._contest.saved())
+        return {
+            "schema_version": 1,
+            "seconds": took,
+            "seconds_as_is": took + sum(saved.values()),
+            "settings": self._options["settings"],
+            "saved_seconds": saved,
+            "steps": self._contest.steps if self._contest else 0,
+            "matches": [m.to_dict() for m in self._contest.matches] if self._contest else [],
+            **{name: value for helper in self.helpers for name, value in helper.facts().items()},
+            "notes": [note for helper in self.helpers for note in helper.notes],
+        }
+
+    def tell(self) -> None:
+        """Write the document, and two lines on stderr."""
+        if os.getpid() != self._pid:  # a worker that the script forked
+            return
+        found = self.document()
+        if self._options.get("out"):
+            from gluontune.core import files
+
+            files.write_json(Path(self._options["out"]), found)
+        print("\n".join(lines(found)), file=sys.stderr)
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """The two lines."""
+    took, as_is = found["seconds"], found["seconds_as_is"]
+    saved = sorted(found["saved_seconds"].items(), key=lambda item: -item[1])
+    settings = " (threads and allocator come on top)" if saved and "OMP_NUM_THREADS" in found["settings"] else ""
+    with_what = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in saved)
+    return [
+        f"gluontune: took {took:.1f} s; without the changes below about {as_is:.1f} s{settings}",
+        f"gluontune: {with_what or 'nothing gained inside the script'}",
+    ]

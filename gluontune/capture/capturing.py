@@ -1,0 +1,144 @@
+"""The process of ``gluontune capture``: the first steps of a script's training, understood and proven.
+
+python -m gluontune.capture.capturing OPTIONS SCRIPT ARGS…
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from gluontune.capture import script
+from gluontune.capture.events import Step, Value
+from gluontune.capture.hooks import Hooks
+from gluontune.capture.interpret import computes
+from gluontune.capture.program import StepProgram, program_of
+from gluontune.capture.proof import Gaps, compare, rounded
+from gluontune.capture.recorder import Recorder
+from gluontune.capture.replay import MXNetReplay, TorchReplay, leaves_of
+from gluontune.capture.sources import describe
+from gluontune.core import files
+from gluontune.core.errors import GluontuneError
+
+SCHEMA = 1
+
+
+class _Enough(BaseException):
+    """All steps are there: the script is left."""
+
+
+class Capturing:
+    """Records a script's first steps and proves each.
+
+    Args:
+        options: ``out`` (the document's file), ``steps`` (training steps to look at). folder: of the script.
+    """
+
+    def __init__(self, options: dict[str, Any], folder: str):
+        self.options, self.folder = options, folder
+        self.last: Step | None = None
+        self.found: list[tuple[StepProgram, dict[int, Value]]] = []  # with the values of the step before
+        self.before: dict[int, Value] = {}
+        self.updates: list[dict[str, Any]] = []
+        self.gaps: list[Gaps] = []
+        self.script: list[Gaps] = []
+        self.refused = ""
+
+    def begin(self, mx: Any) -> None:
+        """MXNet was imported."""
+        self.mx = mx
+        self.recorder = Recorder(mx, self.folder, self._finished)
+        self.recorder.computes = computes
+        self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
+        self.hooks.install()
+
+    def _finished(self, step: Step) -> None:
+        last, self.last = self.last, step
+        if last is not None:
+            self._take(last, step)
+        if self.refused or len(self.found) >= self.options["steps"]:
+            raise _Enough
+
+    def _take(self, step: Step, after: Step | None) -> None:
+        """Prove a step, whose states the next one shows."""
+        earlier = [v.name for v in after.values.values() if v.source == "earlier" and v.name] if after else []
+        program = program_of(step, [int(name) for name in earlier if int(name) in step.values])
+        self.updates += step.updates
+        try:
+            if step.unknown:
+                raise GluontuneError(step.unknown[0])
+            leaves = leaves_of(program)
+            recorded = {number: program.values[number].array for number in program.shown}
+            self.script.append(compare(program, TorchReplay(program)(leaves, recorded), recorded))
+            theirs = MXNetReplay(self.mx, program)(leaves)
+            self.gaps.append(compare(program, TorchReplay(program, "float64")(leaves, theirs), theirs))
+        except (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, self.mx.MXNetError) as error:
+            self.refused = str(error).strip().splitlines()[0]
+        self.found.append((program, self.before))
+        self.before = step.values
+
+    def document(self) -> dict[str, Any]:
+        """What was learned, for JSON."""
+        if not self.refused and self.last is not None and len(self.found) < self.options["steps"]:
+            self._take(self.last, None)
+        kinds: dict[str, list[tuple[StepProgram, dict[int, Value]]]] = {}
+        for program, before in self.found:
+            kinds.setdefault(program.key, []).append((program, before))
+        exact = not any(rounded(found[0][0]) for found in kinds.values())
+        bad = [gaps for gaps in self.gaps if not gaps.agree("float64" if exact else "float32")]
+        if not self.found:
+            self.refused = self.refused or "no training step was seen"
+        if bad and not self.refused:
+            self.refused = f"PyTorch's results differ: {bad[0]}"
+        return {
+            "schema_version": SCHEMA,
+            "refused": self.refused or None,
+            "steps": len(self.found),
+            "gaps_float64": _worst(self.gaps),
+            "gaps_of_the_script": _worst(self.script),
+            "seven_digits": not exact,
+            "trainers": _trainers(self.updates),
+            "kinds": [
+                {
+                    "key": key,
+                    "steps": len(found),
+                    "instructions": len(found[0][0].instructions),
+                    "operators": found[0][0].operators(),
+                    "leaves": describe(*zip(*found)),
+                }
+                for key, found in kinds.items()
+            ],
+        }
+
+
+def _worst(gaps: list[Gaps]) -> dict[str, float] | None:
+    return {key: max(getattr(one, key) for one in gaps) for key in vars(gaps[0])} if gaps else None
+
+
+def _trainers(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for update in updates:
+        known = found.setdefault(update["line"], {**update, "learning_rates": []})
+        known.pop("learning_rate", None)
+        known["learning_rates"].append(update["learning_rate"])
+    return list(found.values())
+
+
+def main() -> None:
+    """``OPTIONS SCRIPT ARGS…``: options as one JSON document."""
+    options, program = json.loads(sys.argv[1]), script.Program.of(sys.argv[2:])
+    folder = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(program.target))
+    capturing = Capturing(options, folder)
+    try:
+        script.run(program, [capturing.begin])
+    except _Enough:
+        pass
+    finally:
+        files.write_json(Path(options["out"]), capturing.document())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Changes in place, measured on the running training itself: slices of steps as they are and changed, in turn.
+
+A step ends where ``gluon.Trainer`` has updated the parameters; in a script without one, where ``backward`` returns.
+Slices begin and end with ``waitall``. What is not faster beyond doubt, and by 2 %, is taken back.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from typing import Any, Callable
+
+from gluontune.capture.helpers.base import Helper, patched
+from gluontune.core.stats import ratio_interval
+
+WORTH = 1.02
+_SLICE_S = 0.08
+_SLICE_STEPS = (2, 40)
+_PAIRS = (4, 12)  # the least and the most
+_BEGIN_S = 1.0  # of training, before anything is tried
+_BEGIN_STEPS = 4
+_SHARE = 0.05  # of the training's time that contests may lose
+
+
+class Contest:
+    """Hears of each step; lets each state of each helper meet the way in which the script runs so far.
+
+    Args:
+        helpers: in the order in which they are tried. clock: for tests.
+    """
+
+    def __init__(self, helpers: list[Helper], clock: Callable[[], float] = time.perf_counter):
+        self._helpers, self._clock = helpers, clock
+        self.steps, self.lost_s = 0, 0.0
+        self._began: float | None = None
+        self._trainers = 0
+        self._first: Any = None
+        self._match: Match | None = None
+        self._tried: set[tuple[str, str]] = set()
+        self.won: list[Match] = []
+        self.matches: list[Match] = []
+
+    def install(self, mx: Any) -> None:
+        """Hear of the script's steps."""
+        self._waitall = mx.nd.waitall
+        patched(mx.gluon.Trainer, "__init__", self._around_trainer)
+        patched(mx.gluon.Trainer, "_update", self._around_update)
+        patched(mx.nd.NDArray, "backward", self._around_backward)
+
+    def _around_trainer(self, original: Any) -> Any:
+        def init(*args: Any, **kwargs: Any) -> None:
+            self._trainers += 1
+            original(*args, **kwargs)
+
+        return init
+
+    def _around_update(self, original: Any) -> Any:
+        def update(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(trainer, *args, **kwargs)
+            if self._first is None:
+                self._first = trainer
+            if trainer is self._first:
+                self.step()
+            return found
+
+        return update
+
+    def _around_backward(self, original: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            if not self._trainers:
+                self.step()
+            return found
+
+        return backward
+
+    def step(self) -> None:
+        """A step of the training has ended."""
+        if self._began is None:
+            self._began = self._clock()
+        self.steps += 1
+        for helper in self._helpers:
+            if not helper.broken:
+                try:
+                    helper.after_step(self.steps, self._clock() - self._began)
+                except Exception as error:
+                    helper.gave_up(error)
+        if self._match is not None:
+            self._match.step()
+            if self._match.over:
+                self._close(self._match)
+        elif self._may_begin():
+            self._match = self._next()
+
+    def _may_begin(self) -> bool:
+        assert self._began is not None
+        trained = self._clock() - self._began
+        return self.steps >= _BEGIN_STEPS and trained >= _BEGIN_S and self.lost_s <= _SHARE * trained
+
+    def _next(self) -> Match | None:
+        for helper in self._helpers:
+            for state in helper.states:
+                if (helper.name, state) not in self._tried:
+                    self._tried.add((helper.name, state))
+                    return Match(helper, state, self.steps, self._waitall, self._clock)
+        return None
+
+    def _close(self, match: Match) -> None:
+        self._match = None
+        self.lost_s += match.lost_s
+        self.matches.append(match)
+        if match.helper.broken:
+            return
+        match.helper.state = match.state if match.won else match.before
+        if match.won:
+            self.won = [m for m in self.won if m.helper is not match.helper or m.state == match.before] + [match]
+        else:
+            match.helper.note(f"{match.helper.name}, {match.state}: {match.said()}, not kept")
+        match.helper.settled([state for state in match.helper.states if (match.helper.name, state) not in self._tried])
+
+    def saved(self) -> dict[str, float]:
+        """Seconds that each kept state has saved, by its own match."""
+        found: dict[str, float] = {}
+        for match in self.won:
+            seconds = match.gain_s * (self.steps - match.began_at)
+            found[match.helper.name] = found.get(match.helper.name, 0.0) + seconds
+        return found
+
+
+class Match:
+    """One state of a helper against the state before, in slices of steps."""
+
+    def __init__(
+        self, helper: Helper, state: str, began_at: int, waitall: Callable[[], None], clock: Callable[[], float]
+    ):
+        self.helper, self.state, self.before, self.began_at = helper, state, helper.state, began_at
+        self._waitall, self._clock = waitall, clock
+        self._times: dict[str, list[float]] = {state: [], helper.state: []}
+        self._length, self._left, self._start = _SLICE_STEPS[0], 2, 0.0
+        self._order = [state, helper.state]
+        self.over, self.won, self.lost_s = False, False, 0.0
+        self._spent_s, self._spent_steps, self._last = 0.0, 0, clock()
+        self._enter()
+
+    def _enter(self) -> None:
+        self.helper.state = self._order[0]
+        first = not self._times[self._order[0]]
+        self._left, self._start = (2 if first else 1), 0.0  # steps that are not timed: a graph is compiled, caches fill
+
+    def step(self) -> None:
+        """A step has ended."""
+        if self.helper.broken:
+            self.over = True
+            return
+        self._left -= 1
+        if self._left > 0:
+            self._count()
+            return
+        self._waitall()
+        now = self._count()
+        if self._start == 0.0:  # the untimed steps are over
+            self._start, self._left = now, self._length
+            return
+        self._times[self._order[0]].append((now - self._start) / self._length)
+        self._order.pop(0)
+        if not self._order:
+            self._judge()
+        if not self.over:
+            self._enter()
+
+    def _count(self) -> float:
+        """Add this step to what the new state has cost, its compiling included; the time."""
+        now = self._clock()
+        if self.helper.state == self.state:
+            self._spent_s, self._spent_steps = self._spent_s + now - self._last, self._spent_steps + 1
+        self._last = now
+        return now
+
+    def _judge(self) -> None:
+        mine, theirs = self._times[self.state], self._times[self.before]
+        step = max(statistics.median(mine), 1e-6)
+        self._length = min(_SLICE_STEPS[1], max(_SLICE_STEPS[0], math.ceil(_SLICE_S / step)))
+        pairs = len(mine)
+        self._order = [self.state, self.before] if pairs % 2 == 0 else [self.before, self.state]
+        if pairs < _PAIRS[0]:
+            self.over = min(mine) > (2.0 if pairs == 1 else 1.5) * max(theirs)
+        else:
+            low, high = ratio_interval(theirs, mine)["ci95"]
+            worth = self.speedup >= WORTH
+            self.won = low > 1.0 and worth
+            self.over = self.won or high < WORTH or pairs >= _PAIRS[1]
+        if self.over:
+            self.lost_s = max(0.0, self._spent_s - self._spent_steps * statistics.median(theirs))
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast a step is with the state."""
+        return float(statistics.median(a / b for a, b in zip(self._times[self.before], self._times[self.state])))
+
+    @property
+    def gain_s(self) -> float:
+        """Seconds that a step takes less."""
+        return statistics.median(self._times[self.before]) - statistics.median(self._times[self.state])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "helper": self.helper.name, "state": self.state, "before": self.before, "won": self.won,
+            "seconds_a_step": {"before": self._times[self.before], "with": self._times[self.state]},
+        }  # fmt: skip
+
+    def said(self) -> str:
+        """What came out, for a sentence."""
+        return f"{self.speedup:.2f} times as fast" if self._times[self.state] else "not measured"

@@ -1,0 +1,134 @@
+"""What a trace consists of: values that never change, operators and backward passes over them, training steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.hooks import Call
+
+#: Operators that change inputs in place, by the places of those inputs.
+MUTATED = {
+    "sgd_mom_update": (2,), "nag_mom_update": (2,), "signum_update": (2,), "rmsprop_update": (2,),
+    "adam_update": (2, 3), "ftrl_update": (2, 3), "ftml_update": (2, 3, 4), "rmspropalex_update": (2, 3, 4),
+    "lamb_update_phase1": (2, 3), "_adamw_update": (2, 3), "_sparse_adagrad_update": (2,),
+    "_contrib_group_adagrad_update": (2,), "mp_sgd_update": (2,), "mp_sgd_mom_update": (2, 3),
+    "mp_nag_mom_update": (2, 3),
+}  # fmt: skip
+#: A running statistic of BatchNorm takes in a batch's: MXNet does so in the backward pass, in its order.
+RUNNING = "running"
+#: A gradient is added to what was there, as ``grad_req="add"`` asks.
+ADDED = "added"
+NORMALIZING = ("BatchNorm", "_contrib_SyncBatchNorm", "_contrib_BatchNormWithReLU")
+_DRAWS = ("_random_", "_sample_", "_npi_normal", "_npi_uniform", "_npi_bernoulli", "_npi_choice", "_npi_exponential",
+          "_npi_gamma", "_npi_gumbel", "_npi_laplace", "_npi_logistic", "_npi_multinomial", "_npi_pareto",
+          "_npi_rayleigh", "_npi_weibull", "_npi_powerd", "_npi_shuffle", "_shuffle", "_image_random")  # fmt: skip
+
+
+def draws(name: str) -> bool:
+    """Whether an operator draws random numbers.
+
+    >>> draws("_random_normal"), draws("_random_pdf_normal"), draws("Dropout")
+    (True, False, False)
+    """
+    return name.startswith(_DRAWS) and "_pdf_" not in name
+
+
+@dataclass
+class Value:
+    """A value: what an array holds between two writes.
+
+    Args:
+        shape, dtype: of the array. source: what made it, where no operator of this step did: ``parameter``,
+            ``variable`` (of ``attach_grad``), ``gradient``, ``batch``, ``host`` (copied from the host in this step),
+            ``earlier``. name: of a parameter; of others where it came from. line: of the program.
+        array: a copy of it: of leaves, of heads, gradients and new parameters.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    source: str = ""
+    name: str = ""
+    line: str = ""
+    array: np.ndarray | None = None
+
+
+@dataclass
+class Op:
+    """An operator that was called.
+
+    ``outputs`` has its results, then the new values of inputs that it changed; of a BatchNorm in training the mean and
+    the variance of the batch. ``mask`` is what a Dropout multiplied with, where values are copied.
+    """
+
+    name: str
+    attrs: dict[str, str]
+    inputs: list[int]
+    outputs: list[int]
+    recording: bool
+    training: bool
+    line: str
+    results: int = 1
+    mask: np.ndarray | None = None
+
+
+@dataclass
+class Backward:
+    """A backward pass: gradients of ``heads`` by ``variables`` are ``outputs``. retain: the tape is kept."""
+
+    heads: list[int]
+    head_grads: list[int | None] | None
+    variables: list[int]
+    outputs: list[int]
+    training: bool
+    line: str
+    retain: bool = False
+
+
+@dataclass
+class Step:
+    """What was seen between two ends of training steps.
+
+    Args:
+        values: by number. events: operators and backward passes in order. writes: final values of parameters, by name.
+        reads: values that the program copied to the host, with the lines. updates: what trainers were told.
+        unknown: what no graph can hold, with its line.
+    """
+
+    values: dict[int, Value] = field(default_factory=dict)
+    events: list[Op | Backward] = field(default_factory=list)
+    writes: dict[str, int] = field(default_factory=dict)
+    reads: list[tuple[int, str]] = field(default_factory=list)
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def mutated(call: Call) -> tuple[int, ...]:
+    """The places of the inputs that an update operator changes."""
+    if not call.name.startswith("multi_"):
+        return MUTATED.get(call.name, ())
+    one = MUTATED.get(call.name[len("multi_") :], ())
+    count = int(call.attrs["num_weights"])
+    each = len(call.inputs) // count
+    return tuple(at * each + place for at in range(count) for place in one)
+
+
+def one_by_one(event: Op) -> list[Op]:
+    """An update of several weights as updates of one each."""
+    if not event.name.startswith("multi_"):
+        return [event]
+    count = int(event.attrs["num_weights"])
+    each, states = len(event.inputs) // count, (len(event.outputs) - count) // count
+    found = []
+    for at in range(count):
+        attrs = {key: value for key, value in event.attrs.items() if key not in ("lrs", "wds", "num_weights")}
+        for many in ("lrs", "wds"):
+            attrs[many[:-1]] = event.attrs[many].strip("()[] ").split(",")[at].strip()
+        inputs = event.inputs[at * each : (at + 1) * each]
+        outputs = [event.outputs[at], *event.outputs[count + at * states : count + (at + 1) * states]]
+        found.append(
+            replace(event, name=event.name[len("multi_") :], attrs=attrs, inputs=inputs, outputs=outputs, results=1)
+        )
+    return found

@@ -1,0 +1,67 @@
+"""What a change in place is: a name, a sentence, and how the running script comes under it and out of it again."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger("gluontune.capture")
+
+
+class Helper(abc.ABC):
+    """One change of a running script.
+
+    A helper patches MXNet when the script imports it. What it patches calls MXNet's own code unless there is something
+    better to do. An error of the helper's own switches it off, and the script goes on as it is.
+
+    Attributes:
+        name: in one or two words. does: in a sentence.
+        states: names of the ways in which it can do it, beside leaving the script as it is; empty until there are some.
+        state: the one in force; "" leaves the script as it is.
+        seconds_saved: estimated without the contest, where slices of steps do not show it.
+        notes: what it left alone, and why.
+    """
+
+    name = ""
+    does = ""
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+        self.state = ""
+        self.seconds_saved = 0.0
+        self.notes: list[str] = []
+        self.broken = False
+
+    @abc.abstractmethod
+    def install(self, mx: Any) -> None:
+        """Patch MXNet, which the script has just imported."""
+
+    def after_step(self, step: int, seconds: float) -> None:  # noqa: B027 - most have nothing to do
+        """Called after each step of the training with its number, and how long the training has run."""
+
+    def settled(self, left: list[str]) -> None:  # noqa: B027
+        """Called when a contest is over; ``left`` are the states that will still be tried."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the document says of it, beside what contests measured."""
+        return {}
+
+    def note(self, text: str) -> None:
+        """Keep a sentence, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def gave_up(self, error: BaseException) -> None:
+        """Leave the script alone from now on."""
+        self.broken, self.state, self.states = True, "", []
+        self.note(f"{self.name}: left alone after an error of gluontune's ({type(error).__name__}: {error})")
+        logger.debug("%s", self.name, exc_info=error)
+
+
+def patched(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Replace ``owner.name`` by ``wrap`` of it, with its name and doc string."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(wrap(original)))

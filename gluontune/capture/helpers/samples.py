@@ -1,0 +1,387 @@
+"""Samples that are the same each time, kept in memory as rows: a batch is then one look-up instead of a Python loop.
+
+A Gluon ``DataLoader`` computes each sample anew in each epoch, one by one, in Python. Where dataset and transforms are
+pure (``purity.py``), rows are kept and a batch is gathered from them. Indices come from the loader's own sampler, drawn
+when the loader would draw them: order and random numbers are those of the script. Random transforms are never kept.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import multiprocessing
+import os
+import random
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+
+from gluontune.capture.helpers.base import Helper, patched
+from gluontune.capture.helpers.bulk import Bulk, why_not_pure
+from gluontune.runtime import usable_cores
+
+_MEMORY_SHARE = 0.25  # of what is available, for the rows of all loaders together
+_SPOT_CHECKS = 2  # samples computed anew at the begin of each epoch
+_LEARNED = 3  # batches of each loader that it makes itself, to be compared with rows and timed
+_CHECKED_ROWS = 8  # of the first batch, and of each chunk that was computed at once
+
+
+class Samples(Helper):
+    """Keeps rows for each loader of pure samples."""
+
+    name = "kept samples"
+    does = "samples that are the same in each epoch are computed once"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = psutil.virtual_memory().available * _MEMORY_SHARE
+        self._random = random.Random(0)  # our own: the script's streams are not touched
+        self._batches = 0
+        self._guarded = False
+
+    def facts(self) -> dict[str, Any]:
+        """How many batches came from rows."""
+        return {"kept_batches": self._batches}
+
+    def install(self, mx: Any) -> None:
+        self._mx = mx
+        module = mx.gluon.data.dataloader
+        self._loader = module.DataLoader
+        patched(self._loader, "__init__", self._around_init)
+        patched(self._loader, "_prefetch_iter", self._around_iteration)
+
+    def _around_init(self, original: Any) -> Any:
+        def init(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+            workers = kwargs.get("num_workers", 0)
+            late = type(loader) is self._loader and isinstance(workers, int) and workers > 0 and not self.broken
+            late = late and len(args) <= 6 and not kwargs.get("thread_pool") and not kwargs.get("auto_reload")
+            late = late and kwargs.get("batchify_fn") is None and self._is_pure(dataset)
+            if kwargs.get("thread_pool"):
+                self._guard_records()
+            if not late:
+                original(loader, dataset, *args, **kwargs)
+                return
+            original(loader, dataset, *args, **{**kwargs, "num_workers": 0, "auto_reload": False})
+            loader._batchify_fn = self._mx.gluon.data.dataloader.default_mp_batchify_fn
+            loader._num_workers = workers
+            prefetch = kwargs.get("prefetch")
+            loader._prefetch = max(0, int(prefetch) if prefetch is not None else 2 * workers)
+
+        return init
+
+    def _is_pure(self, dataset: Any) -> bool:
+        try:
+            return not why_not_pure(self._mx, dataset)
+        except Exception as error:
+            self.gave_up(error)
+            return False
+
+    def _guard_records(self) -> None:
+        """Let threads read records one after the other: they share a file's position, and read each other's records."""
+        if self._guarded:
+            return
+        self._guarded, lock = True, threading.RLock()
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+        def one_by_one(original: Any) -> Any:
+            def read_idx(*args: Any) -> Any:
+                with lock:
+                    return original(*args)
+
+            return read_idx
+
+        patched(self._mx.recordio.MXIndexedRecordIO, "read_idx", one_by_one)
+        self.note("threads that read records of one file take turns: they would get each other's")
+
+    def _around_iteration(self, original: Any) -> Any:
+        def iteration(loader: Any) -> Any:
+            if not self.broken:
+                try:
+                    found = self._iteration(loader)
+                    if found is not None:
+                        return found
+                except Exception as error:
+                    self.gave_up(error)
+            self._start_pool(loader)
+            rows = vars(loader).get("_gluontune_rows")
+            if self.broken or rows is None or rows.refused:
+                return original(loader)
+            sampler = loader._batch_sampler
+            loader._batch_sampler = noted = _Noted(sampler)
+            try:
+                return _from_workers(self, rows, noted.drawn, original(loader))
+            finally:
+                loader._batch_sampler = sampler
+
+        return iteration
+
+    def _start_pool(self, loader: Any) -> None:
+        """The workers that MXNet starts with the loader, and we only where they are needed."""
+        if loader._num_workers == 0 or loader._worker_pool is not None:
+            return
+        module = self._mx.gluon.data.dataloader
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            loader._worker_pool = multiprocessing.Pool(
+                loader._num_workers,
+                initializer=module._worker_initializer,
+                initargs=[loader._dataset, module.is_np_shape(), module.is_np_array()],
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    # -- one epoch
+
+    def _iteration(self, loader: Any) -> Iterator[Any] | None:
+        """An epoch's batches where rows are kept, or can be; None: the loader's own."""
+        rows = vars(loader).get("_gluontune_rows")
+        if rows is None:
+            rows = vars(loader)["_gluontune_rows"] = self._rows(loader)
+        if rows.refused:
+            return None
+        if rows.known is not None and not self._still_true(loader, rows):
+            return None
+        module = self._mx.gluon.data.dataloader
+        if loader._num_workers > 0:
+            if not rows.whole:
+                return None
+            if loader._worker_pool is not None and type(loader) is self._loader:
+                loader._worker_pool.terminate()
+                loader._worker_pool = None
+        ahead = loader._prefetch if loader._num_workers > 0 else 0
+        return _epoch(self, loader, rows, ahead, module)
+
+    def _rows(self, loader: Any) -> Rows:
+        module = self._mx.gluon.data.dataloader
+        defaults = (module.default_batchify_fn, module.default_mp_batchify_fn)
+        refused = ""
+        if type(loader) is not self._loader or loader._pin_memory or loader._thread_pool:
+            refused = "a loader of another kind"
+        elif loader._batchify_fn not in defaults:
+            refused = "batches are made by a function of the script's"
+        refused = refused or why_not_pure(self._mx, loader._dataset)
+        rows = Rows(len(loader._dataset), refused)
+        if refused:
+            self.note(f"{self.name}: a loader is left as it is: {refused}")
+        else:
+            self._fill_at_once(loader, rows)
+        return rows
+
+    def _fill_at_once(self, loader: Any, rows: Rows) -> None:
+        """All rows by a few calls of the transforms on many samples, where that gives the same to the bit."""
+        bulk = Bulk.of(self._mx, loader._dataset)
+        if bulk is None or rows.count < 2:
+            return
+        began = time.perf_counter()
+        for start, fields in bulk.chunks():
+            count = len(fields[0])
+            checked = {0, count - 1, *(self._random.randrange(count) for _ in range(_CHECKED_ROWS))}
+            for k in checked if start == 0 else list(checked)[:2]:
+                fresh = bulk.sample(start + k)
+                if fresh is None or not _same_samples(fresh, [field[k] for field in fields]):
+                    rows.forget()
+                    return
+            if rows.known is None and not self._allot(rows, [(f.shape[1:], f.dtype) for f in fields], bulk.is_tuple):
+                return
+            for kept, field in zip(rows.fields, fields):
+                kept[start : start + count] = field
+            assert rows.known is not None
+            rows.known[start : start + count] = True
+            if start == 0 and (time.perf_counter() - began) * rows.count / count > 60:
+                rows.forget()  # slower than can pay
+                return
+
+    def _allot(self, rows: Rows, kinds: list[tuple[Any, Any]], is_tuple: bool) -> bool:
+        need = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in kinds) * rows.count
+        if need > self._left:
+            rows.refused = f"its rows would take {need / 2**20:,.0f} MiB"
+            self.note(f"{self.name}: a loader is left as it is: {rows.refused}")
+            return False
+        self._left -= need
+        rows.allot(kinds, is_tuple)
+        return True
+
+    def _still_true(self, loader: Any, rows: Rows) -> bool:
+        """Whether samples computed anew are those that were kept."""
+        assert rows.known is not None
+        if len(loader._dataset) != rows.count:
+            rows.refused = "its length has changed"
+        else:
+            places = np.flatnonzero(rows.known)
+            for _ in range(_SPOT_CHECKS if len(places) else 0):
+                place = int(places[self._random.randrange(len(places))])
+                if not _same_samples(as_fields(loader._dataset[place]), [field[place] for field in rows.fields]):
+                    rows.refused = "samples have changed since they were kept"
+                    break
+        if rows.refused:
+            self.note(f"{self.name}: a loader is left as it is: {rows.refused}")
+        return not rows.refused
+
+    # -- one batch
+
+    def batch(self, loader: Any, rows: Rows, indices: Any) -> Any:
+        """The loader's batch of these samples."""
+        places = np.asarray(indices)
+        began = time.thread_time()  # of this thread alone: other programs' turns are not counted
+        if rows.learned >= _LEARNED and rows.known is not None and rows.known[places].all():
+            made = rows.batch(self._mx, places)
+            taken = time.thread_time() - began
+            self.seconds_saved += rows.as_is_seconds(len(places), loader._num_workers) - taken
+            self._batches += 1
+            return made
+        made = loader._batchify_fn([loader._dataset[k] for k in indices])
+        rows.as_is_s = min(rows.as_is_s, (time.thread_time() - began) / max(1, len(places)))
+        self.learn(rows, places, made)
+        return made
+
+    def learn(self, rows: Rows, places: Any, made: Any) -> None:
+        """Keep a batch that the loader itself has made, where it is of the kind that can be kept."""
+        if rows.refused:
+            return
+        try:
+            self._learn(rows, places, made)
+        except Exception as error:
+            rows.refused = f"{type(error).__name__}: {error}"
+        if rows.refused:
+            self.note(f"{self.name}: a loader is left as it is: {rows.refused}")
+
+    def _learn(self, rows: Rows, places: Any, made: Any) -> None:
+        arrays = made if isinstance(made, list) else [made]
+        if not all(isinstance(array, self._mx.nd.NDArray) and array.stype == "default" for array in arrays):
+            rows.refused = "its batches are no dense arrays"
+            return
+        values = [array.asnumpy() for array in arrays]
+        if rows.known is None:
+            kinds = [(value.shape[1:], value.dtype) for value in values]
+            if not self._allot(rows, kinds, isinstance(made, list)):
+                return
+        assert rows.known is not None
+        if rows.template is None:
+            rows.template = [(type(array), array.context) for array in arrays]
+        alike = len(values) == len(rows.fields) and isinstance(made, list) == rows.is_tuple
+        if not alike or any(f.shape[1:] != v.shape[1:] or f.dtype != v.dtype for f, v in zip(rows.fields, values)):
+            rows.refused = "its samples have several shapes"
+            return
+        had = rows.known[places]
+        for field, value in zip(rows.fields, values):
+            if not np.array_equal(field[places[had]], value[had], equal_nan=value.dtype.kind == "f"):
+                rows.refused = "rows computed at once differ from the loader's"
+                return
+            field[places] = value
+        rows.known[places] = True
+        rows.learned += 1
+
+
+class Rows:
+    """What is kept of one loader's dataset.
+
+    Attributes:
+        fields: an array for each part of a sample, a row for each sample. known: which rows are filled.
+        template: type and context of each array of the loader's own batches. learned: how many of those were seen.
+        as_is_s: seconds that a sample of theirs took, in the fastest. waits_s: for batches of workers.
+        refused: why nothing is kept.
+    """
+
+    def __init__(self, count: int, refused: str = ""):
+        self.count, self.refused = count, refused
+        self.fields: list[Any] = []
+        self.known: Any = None
+        self.is_tuple = False
+        self.template: list[Any] | None = None
+        self.as_is_s = math.inf
+        self.learned = 0
+        self.waits_s: list[float] = []
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row is there."""
+        return self.known is not None and bool(self.known.all())
+
+    def as_is_seconds(self, count: int, workers: int) -> float:
+        """How long the script would have waited for a batch of so many samples."""
+        if self.waits_s:
+            return statistics.median(self.waits_s)
+        return self.as_is_s * count / (min(workers, usable_cores()) or 1)
+
+    def allot(self, kinds: list[tuple[Any, Any]], is_tuple: bool) -> None:
+        self.fields = [np.empty((self.count, *shape), dtype) for shape, dtype in kinds]
+        self.known, self.is_tuple = np.zeros(self.count, bool), is_tuple
+
+    def forget(self) -> None:
+        self.fields, self.known = [], None
+
+    def batch(self, mx: Any, places: Any) -> Any:
+        made = []
+        assert self.template is not None
+        for field, (kind, context) in zip(self.fields, self.template):
+            array = mx.np.array if kind is mx.np.ndarray else mx.nd.array
+            made.append(array(field[places], dtype=field.dtype, ctx=context))
+        return made if self.is_tuple else made[0]
+
+
+def _epoch(helper: Samples, loader: Any, rows: Rows, ahead: int, module: Any) -> Iterator[Any]:
+    """Batches in the loader's order. Indices are drawn as early as the loader with workers draws them."""
+    indices = iter(loader._batch_sampler)
+    waiting: collections.deque[Any] = collections.deque()
+    for _ in range(ahead):
+        drawn = next(indices, None)
+        if drawn is not None:
+            waiting.append(drawn)
+    return _batches(helper, loader, rows, indices, waiting)
+
+
+def _batches(helper: Samples, loader: Any, rows: Rows, indices: Any, waiting: Any) -> Iterator[Any]:
+    while True:
+        drawn = next(indices, None)
+        if drawn is not None:
+            waiting.append(drawn)
+        if not waiting:
+            return
+        yield helper.batch(loader, rows, waiting.popleft())
+
+
+class _Noted:
+    """A batch sampler that notes what is drawn from it."""
+
+    def __init__(self, sampler: Any):
+        self._sampler = sampler
+        self.drawn: collections.deque[Any] = collections.deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        for indices in self._sampler:
+            self.drawn.append(indices)
+            yield indices
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+def _from_workers(helper: Samples, rows: Rows, drawn: Any, batches: Any) -> Iterator[Any]:
+    """The batches of the loader's own workers, kept as they come."""
+    while True:
+        began = time.perf_counter()
+        made = next(batches, None)
+        if made is None:
+            return
+        rows.waits_s.append(time.perf_counter() - began)
+        helper.learn(rows, np.asarray(drawn.popleft()), made)
+        yield made
+
+
+def as_fields(sample: Any) -> list[Any]:
+    """The parts of one sample as numpy arrays."""
+    parts = sample if isinstance(sample, tuple) else (sample,)
+    return [part.asnumpy() if hasattr(part, "asnumpy") else np.asarray(part) for part in parts]
+
+
+def _same_samples(mine: list[Any], kept: list[Any]) -> bool:
+    return len(mine) == len(kept) and all(
+        a.shape == np.shape(b) and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for a, b in zip(mine, kept)
+    )

@@ -1,0 +1,361 @@
+"""Hooks in MXNet's Python front end: every operator, view, copy, backward pass and update goes through a handler.
+
+MXNet 1.9.1's generated operators all call one function, ``mxnet.ndarray.register._imperative_invoke``; arrays reach C
+past it in a few methods alone. With those replaced, a handler sees whatever a program computes, in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gluontune.convert.graph.schemas import schema
+from gluontune.core.errors import UnknownNameError
+
+
+class Call(NamedTuple):
+    """One call of an operator.
+
+    Args:
+        name: MXNet's. inputs: arrays. attrs: by name, as MXNet's text. out: the array or arrays to write to, or None.
+        run: computes it by MXNet; returns an array, or a list where the operator has several outputs.
+        is_np, many: whether it returns arrays of ``mx.np``, and a list whatever their number.
+    """
+
+    name: str
+    inputs: Sequence[Any]
+    attrs: dict[str, str]
+    out: Any
+    run: Callable[..., Any]
+    is_np: bool = False
+    many: bool = False
+
+
+class Handler:
+    """What is done at each hook; here, what MXNet does."""
+
+    def op(self, call: Call) -> Any:
+        """An operator."""
+        return call.run()
+
+    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        """An array that shares memory: ``kind`` is reshape, slice (begin, end), basic (a key) or same."""
+        return run()
+
+    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+        """Values of the host are copied into an array."""
+        run()
+
+    def read(self, array: Any, run: Callable[[], Any]) -> Any:
+        """Values of an array are copied to the host."""
+        return run()
+
+    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+        """Variables have been given gradients."""
+
+    def backward(
+        self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
+    ) -> Any:
+        """A backward pass into the gradients of marked variables."""
+        return run()
+
+    def unknown(self, what: str, run: Callable[[], Any]) -> Any:
+        """Something that no graph can hold."""
+        return run()
+
+    def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
+        """``Trainer.step`` or ``Trainer.update``."""
+        return run()
+
+    def batch(self, source: Any, run: Callable[[], Any]) -> Any:
+        """The next batch of a ``DataLoader`` or ``DataIter``."""
+        return run()
+
+    def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """C reads or writes these arrays past the operators: a parameter is set, a file is written."""
+        return run()
+
+    def wait(self, run: Callable[[], Any]) -> Any:
+        """``waitall`` and ``wait_to_read``."""
+        return run()
+
+    def call(self, block: Any, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        """A block's forward pass."""
+        return run()
+
+
+class Hooks:
+    """The hooks of one process; in force in the thread that installed them, but within :meth:`quiet`.
+
+    Args:
+        mx: the mxnet module. handler: see :class:`Handler`.
+    """
+
+    def __init__(self, mx: Any, handler: Handler):
+        self.mx, self.handler = mx, handler
+        self.thread, self.depth = threading.get_ident(), 0
+        self.parameters: weakref.WeakSet[Any] = weakref.WeakSet()  # Gluon's that have been given arrays
+        self.changes = 0  # how often parameters were given arrays
+        self._before: list[tuple[Any, str, Any]] = []
+
+    @property
+    def active(self) -> bool:
+        return self.depth == 0 and threading.get_ident() == self.thread
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """MXNet as it is."""
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def _quietly(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.active:
+            return function(*args, **kwargs)
+        with self.quiet():
+            return function(*args, **kwargs)
+
+    def _put(self, owner: Any, name: str, new: Any) -> None:
+        self._before.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, new)
+
+    def _method(self, owner: Any, name: str, hook: Callable[..., Any]) -> None:
+        """Replace a method or function; ``hook(run, *args, **kwargs)`` is called where the hooks are in force."""
+        if name not in owner.__dict__:
+            return
+        before = owner.__dict__[name]
+
+        @functools.wraps(before)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if not self.active:
+                return before(*args, **kwargs)
+            return hook(functools.partial(self._quietly, before, *args, **kwargs), *args, **kwargs)
+
+        self._put(owner, name, method)
+
+    def install(self) -> None:
+        """Replace MXNet's functions and methods."""
+        mx = self.mx
+        from importlib import import_module
+
+        self._operators(import_module("mxnet.ndarray.register"))
+        arrays = [mx.nd.NDArray, import_module("mxnet.numpy.multiarray").ndarray]
+        for kind in arrays:
+            self._array(kind)
+        self._autograd(mx.autograd, import_module("mxnet.gluon.parameter"))
+        self._gluon(mx)
+
+    def remove(self) -> None:
+        """Put everything back."""
+        for owner, name, before in reversed(self._before):
+            setattr(owner, name, before)
+        self._before.clear()
+
+    def _operators(self, register: Any) -> None:
+        names = operator_names(self.mx)
+        before = register._imperative_invoke
+
+        def invoke(handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:
+            if not self.active:
+                return before(handle, arrays, keys, values, out, is_np, many)
+
+            def run(inputs: Any = None, changed: dict[str, str] | None = None) -> Any:
+                given = {**attrs, **(changed or {})}
+                ours = arrays if inputs is None else inputs
+                return before(handle, ours, list(given), list(given.values()), out, is_np, many)
+
+            attrs = {str(key): str(value) for key, value in zip(keys, values)}
+            return self.handler.op(Call(names[handle], arrays, attrs, out, run, is_np, many))
+
+        self._put(register, "_imperative_invoke", invoke)
+
+    def _array(self, kind: Any) -> None:
+        handler = self.handler
+
+        def basic(run: Any, array: Any, key: Any, *rest: Any) -> Any:
+            return handler.view(array, "basic", (key,), run)
+
+        self._method(kind, "_at", lambda run, a, i: handler.view(a, "at", (i,), run))
+        self._method(kind, "_slice", lambda run, a, start, stop: handler.view(a, "slice", (start, stop), run))
+        self._method(kind, "_get_nd_basic_indexing", basic)
+        self._method(kind, "_get_np_basic_indexing", basic)
+        if kind is self.mx.nd.NDArray:  # of numpy arrays, an operator
+            self._method(kind, "reshape", lambda run, a, *_, **__: handler.view(a, "reshape", (), run))
+        self._method(kind, "reshape_view", lambda run, a, *_, **__: handler.view(a, "reshape", (), run))
+        for name in ("as_np_ndarray", "as_nd_ndarray"):
+            self._method(kind, name, lambda run, a: handler.view(a, "same", (), run))
+        self._method(kind, "detach", lambda run, a: handler.view(a, "detach", (), run))
+        self._method(kind, "_sync_copyfrom", lambda run, a, values: handler.write(a, values, run))
+        self._method(kind, "asnumpy", lambda run, a: handler.read(a, run))
+        self._method(kind, "attach_grad", self._attach)
+        self._method(kind, "backward", self._backward_of)
+        if "grad" in kind.__dict__:
+            grad = kind.__dict__["grad"]
+            self._put(kind, "grad", property(lambda a: self._gradient(a, grad)))
+
+    def _gradient(self, array: Any, grad: property) -> Any:
+        def run() -> Any:
+            return self._quietly(grad.fget, array)  # type: ignore[arg-type]
+
+        return self.handler.view(array, "grad", (), run) if self.active else run()
+
+    def _attach(self, run: Any, array: Any, grad_req: str = "write", *rest: Any, **more: Any) -> None:
+        run()
+        self.handler.mark([array], [None], [grad_req])
+
+    def _backward_of(self, run: Any, array: Any, out_grad: Any = None, retain_graph: bool = False,
+                     train_mode: bool = True) -> None:  # fmt: skip
+        grads = None if out_grad is None else [out_grad]
+        self.handler.backward([array], grads, train_mode, retain_graph, run)
+
+    def _autograd(self, autograd: Any, parameter: Any) -> None:
+        handler = self.handler
+
+        def backward(run: Any, heads: Any, head_grads: Any = None, retain_graph: bool = False,
+                     train_mode: bool = True) -> None:  # fmt: skip
+            heads = list(heads) if isinstance(heads, (list, tuple)) else [heads]
+            grads = head_grads if head_grads is None or isinstance(head_grads, (list, tuple)) else [head_grads]
+            handler.backward(heads, grads, train_mode, retain_graph, run)
+
+        def mark(run: Any, arrays: Any, gradients: Any, grad_reqs: Any = "write") -> None:
+            run()
+            arrays = list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
+            gradients = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
+            reqs = [grad_reqs] * len(arrays) if isinstance(grad_reqs, str) else list(grad_reqs)
+            handler.mark(arrays, gradients, reqs)
+
+        self._method(autograd, "backward", backward)
+        self._method(autograd, "mark_variables", mark)
+        self._method(autograd, "grad", lambda run, *_, **__: handler.unknown("autograd.grad", run))
+        self._method(autograd.Function, "__call__", lambda run, f, *_: handler.unknown(
+            f"autograd.Function {type(f).__name__}", run))  # fmt: skip
+        for name in ("initialize", "_finish_deferred_init", "_load_init", "set_data", "cast", "reset_ctx"):
+            before = parameter.Parameter.__dict__[name]
+
+            def quietly(parameter: Any, *args: Any, before: Any = before, **kwargs: Any) -> Any:
+                self.parameters.add(parameter)
+                self.changes += 1
+                run = functools.partial(self._quietly, before, parameter, *args, **kwargs)
+                if not self.active:
+                    return run()
+                return self.handler.outside([*(parameter._data or ()), *(parameter._grad or ())], run)
+
+            self._put(parameter.Parameter, name, functools.wraps(before)(quietly))
+
+    def _gluon(self, mx: Any) -> None:
+        handler = self.handler
+        from importlib import import_module
+
+        utils = import_module("mxnet.ndarray.utils")
+        for owner in (mx.nd, utils, import_module("mxnet.numpy_extension.utils"), mx.npx):
+            self._method(owner, "save", lambda run, _, arrays: handler.outside(_arrays(arrays), run))
+        for owner in (mx.nd, import_module("mxnet.ndarray.ndarray"), mx.npx):
+            self._method(owner, "waitall", lambda run: handler.wait(run))
+        self._method(mx.nd.NDArray, "wait_to_read", lambda run, _: handler.wait(run))
+
+        def update(run: Any, trainer: Any, batch_size: Any, *rest: Any, **more: Any) -> Any:
+            return handler.update(trainer, batch_size, run)
+
+        for name in ("step", "update"):
+            before = mx.gluon.Trainer.__dict__[name]
+
+            def method(trainer: Any, *args: Any, before: Any = before, **kwargs: Any) -> Any:
+                if not self.active:
+                    return before(trainer, *args, **kwargs)
+                size = args[0] if args else kwargs.get("batch_size")
+                return handler.update(trainer, size, functools.partial(before, trainer, *args, **kwargs))
+
+            self._put(mx.gluon.Trainer, name, functools.wraps(before)(method))
+        self._put(mx.gluon.Trainer, "_init_kvstore", _without_store(mx.gluon.Trainer.__dict__["_init_kvstore"]))
+        loader = mx.gluon.data.DataLoader
+        before_iter = loader.__dict__["__iter__"]
+
+        def batches(source: Any) -> Iterator[Any]:
+            with self.quiet():
+                iterator = before_iter(source)
+            while True:
+                try:
+                    yield (
+                        handler.batch(source, functools.partial(self._quietly, next, iterator))
+                        if self.active
+                        else next(iterator)
+                    )
+                except StopIteration:
+                    return
+
+        self._put(loader, "__iter__", batches)
+        kinds = [mx.io.DataIter, *_subclasses(mx.io.DataIter)]
+        for kind in kinds:
+            self._method(kind, "next", lambda run, source: handler.batch(source, run))
+        self._put(mx.gluon.Block, "__call__", self._caller(mx.gluon.Block.__call__))
+        self._put(mx.gluon.HybridBlock, "hybridize", _inert(mx.gluon.HybridBlock.hybridize))
+
+    def _caller(self, before: Any) -> Any:
+        def call(block: Any, *args: Any) -> Any:
+            if not self.active:
+                return before(block, *args)
+            return self.handler.call(block, args, functools.partial(before, block, *args))
+
+        return functools.wraps(before)(call)
+
+
+def _without_store(before: Any) -> Any:
+    def init(trainer: Any) -> None:
+        """A store of one device adds nothing but calls that Python does not see."""
+        store = trainer._kvstore_params["kvstore"]
+        if len(trainer._contexts) == 1 and "dist" not in str(getattr(store, "type", store)):
+            trainer._kvstore_params.update(kvstore=None, update_on_kvstore=None)
+        before(trainer)
+
+    return functools.wraps(before)(init)
+
+
+def _inert(before: Any) -> Any:
+    def hybridize(block: Any, active: bool = True, *args: Any, **kwargs: Any) -> None:
+        """As imperative as it was: each operator is seen."""
+        before(block, False)
+
+    return functools.wraps(before)(hybridize)
+
+
+def _arrays(data: Any) -> list[Any]:
+    return list(data.values()) if isinstance(data, dict) else list(data) if isinstance(data, (list, tuple)) else [data]
+
+
+def _subclasses(kind: Any) -> list[Any]:
+    found = []
+    for one in kind.__subclasses__():
+        found += [one, *_subclasses(one)]
+    return found
+
+
+def operator_names(mx: Any) -> dict[int, str]:
+    """Operators' names by the number that generated functions call them by: of its aliases the one in MXNet's table."""
+    base = mx.base
+    found: dict[int, str] = {}
+    size, names = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
+    base.check_call(base._LIB.MXListAllOpNames(ctypes.byref(size), ctypes.byref(names)))
+    for i in range(size.value):
+        handle, name = ctypes.c_void_p(), names[i].decode()
+        base.check_call(base._LIB.NNGetOpHandle(names[i], ctypes.byref(handle)))
+        found.setdefault(handle.value or 0, canonical(name) or name)
+    return found
+
+
+def canonical(name: str) -> str | None:
+    """An operator's name in MXNet's table, or None.
+
+    >>> canonical("normal"), canonical("my_operator")
+    ('_random_normal', None)
+    """
+    try:
+        return schema(name).name
+    except UnknownNameError:
+        return None

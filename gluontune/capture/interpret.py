@@ -1,0 +1,139 @@
+"""Events of a trace computed by PyTorch, one by one."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
+
+from gluontune.capture.events import ADDED, RUNNING, Backward, Op
+from gluontune.capture.hooks import canonical
+from gluontune.capture.updates import UPDATES
+from gluontune.convert.bridge.registry import OPERATORS, attributes
+from gluontune.convert.graph.schemas import schema
+from gluontune.convert.graph.symbol import Node
+from gluontune.runtime.pytorch import torch
+
+Env = MutableMapping[int, Any]  # tensors by the numbers of their values
+
+
+def bridge_name(name: str) -> str:
+    """An operator's name as the bridge has it."""
+    return "_copy" if name == "_copyto" else canonical(name) or name
+
+
+@functools.cache
+def computes(name: str) -> bool:
+    """Whether PyTorch's side knows an operator."""
+    importlib.import_module("gluontune.convert.bridge.operators")
+    return name in (ADDED, RUNNING) or name.removeprefix("multi_") in UPDATES or bridge_name(name) in OPERATORS
+
+
+class Interpreter:
+    """Computes events.
+
+    Args:
+        dtype: "float64" to compute in it; "" as the program does.
+        steady: as the recorder has it, nothing is dropped between layers of an RNN.
+        wanted: numbers of values that gradients are asked of.
+    """
+
+    def __init__(self, dtype: str = "", steady: bool = False):
+        self.torch, self.dtype, self.steady = torch(), dtype, steady
+        self.wanted: set[int] = set()
+        self.functions: dict[Any, Callable[..., Any]] = {}
+
+    def tensor(self, array: Any) -> Any:
+        """A numpy array as a tensor in the interpreter's precision."""
+        tensor = self.torch.from_numpy(array.copy()) if not hasattr(array, "is_floating_point") else array
+        return tensor.to(getattr(self.torch, self.dtype)) if self.dtype and tensor.is_floating_point() else tensor
+
+    def _wide(self, tensor: Any) -> Any:
+        """A result in the interpreter's precision, where an operator made it in its own."""
+        narrow = self.dtype and tensor.is_floating_point() and tensor.dtype != getattr(self.torch, self.dtype)
+        return tensor.to(getattr(self.torch, self.dtype)) if narrow else tensor
+
+    def put(self, env: Env, number: int, tensor: Any) -> None:
+        """Note a value; one that gradients are asked of begins a graph."""
+        if number in self.wanted and not tensor.requires_grad and tensor.is_floating_point():
+            tensor = tensor.detach().requires_grad_()
+        env[number] = tensor
+
+    def run(self, event: Op | Backward, env: Env) -> None:
+        """Compute an event from the values in ``env``, and put its results there."""
+        if isinstance(event, Backward):
+            self._backward(event, env)
+            return
+        for number, tensor in zip(event.outputs, self.results(event, env)):
+            self.put(env, number, self._wide(tensor))
+
+    def results(self, op: Op, env: Env) -> Sequence[Any]:
+        """What an operator returns."""
+        if op.mask is not None:
+            mask = self.tensor(op.mask)
+            return [env[op.inputs[0]] * mask]
+        function = self._function(op)
+        with self.torch.enable_grad() if op.recording else self.torch.no_grad():
+            found = function(*[env[number] for number in op.inputs])
+        return found if isinstance(found, (tuple, list)) else (found,)
+
+    def _function(self, op: Op) -> Callable[..., Any]:
+        key = op.name, tuple(op.attrs.items()), op.training, op.results, len(op.outputs)
+        found = self.functions.get(key)
+        if found is None:
+            found = self.functions[key] = self._made(op)
+        return found
+
+    def _made(self, op: Op) -> Callable[..., Any]:
+        """What computes the operator; where it changes inputs, it returns their new values, too."""
+        attrs = dict(op.attrs)
+        if self.steady and op.name == "RNN" and "p" in attrs:
+            attrs["p"] = "0"
+        if self.dtype and attrs.get("dtype") in ("float32", "float16"):
+            attrs["dtype"] = self.dtype
+        if op.name == ADDED:
+            return self.torch.add
+        if op.name == RUNNING:
+            momentum = float(attrs["momentum"])
+            return lambda old, new: old * momentum + new * (1 - momentum)
+        if op.name in UPDATES:
+            typed, update = schema(op.name).typed(attrs), UPDATES[op.name]
+            return lambda *inputs: update(*inputs, **typed)
+        name = bridge_name(op.name)
+        entry = OPERATORS[name]
+        given = attributes(entry, Node(name, f"{op.name} ({op.line})", schema(name).typed(attrs)))
+        if entry.source:
+            given["like"] = self.torch.zeros((), dtype=getattr(self.torch, self.dtype or "float32"))
+        if not entry.stateful:
+            return functools.partial(entry.run, **given)
+        module = entry.run(**given).train(op.training)
+        return functools.partial(_batch_norm, module) if len(op.outputs) > op.results else module
+
+    def _backward(self, b: Backward, env: Env) -> None:
+        library = self.torch
+        heads = [env[h] for h in b.heads]
+        given: Sequence[int | None] = b.head_grads or [None] * len(heads)
+        grads = [library.ones_like(h) if g is None else env[g] for h, g in zip(heads, given)]
+        pairs = [(h, g) for h, g in zip(heads, grads) if h.requires_grad]
+        found: Sequence[Any] = [None] * len(b.variables)
+        if pairs:
+            found = library.autograd.grad(
+                [h for h, _ in pairs],
+                [env[v] for v in b.variables],
+                [g for _, g in pairs],
+                retain_graph=b.retain,
+                allow_unused=True,
+            )
+        for number, variable, grad in zip(b.outputs, b.variables, found):
+            env[number] = library.zeros_like(env[variable]) if grad is None else grad
+
+
+def _batch_norm(module: Any, x: Any, gamma: Any, beta: Any, *_: Any) -> Any:
+    """Batch normalization, and the mean and the biased variance of the batch."""
+    library, at = torch(), module.axis % x.dim()
+    x = x if at == 1 else x.movedim(at, 1)
+    gamma = library.ones_like(gamma) if module.fix_gamma else gamma
+    out, mean, scale = library.native_batch_norm(x, gamma, beta, None, None, True, 0.0, module.eps)
+    var = 1 / (scale * scale) - module.eps
+    return out if at == 1 else out.movedim(1, at), mean.detach(), var.detach()

@@ -1,0 +1,6 @@
+"""The changes of ``gluontune run`` by name; nothing of them is imported here."""
+
+from __future__ import annotations
+
+#: The name that ``--leave`` takes, and where the class is.
+CHANGES = {"samples": "gluontune.capture.helpers.samples:Samples", "blocks": "gluontune.capture.helpers.blocks:Blocks"}

@@ -1,0 +1,143 @@
+"""A script's arithmetic goes over to PyTorch, once a step of its own has been proven; and back, where a proof fails."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gluontune.capture.events import Step
+from gluontune.capture.forked import Forked
+from gluontune.capture.hooks import Hooks
+from gluontune.capture.interpret import computes
+from gluontune.capture.lazy import LazyTorch
+from gluontune.capture.program import StepProgram, program_of
+from gluontune.capture.proof import Gaps, compare
+from gluontune.capture.replay import MXNetReplay, TorchReplay, leaves_of
+from gluontune.core import files
+from gluontune.core.errors import GluontuneError
+from gluontune.runtime.pytorch import torch
+
+_PROOF_S = 120.0
+_FIRST = 2  # the step that is proven: in the first, weights are initialized
+
+
+class OnTorch:
+    """Watches a script train, and moves its arithmetic to PyTorch.
+
+    Args:
+        mx: the mxnet module, just imported. folder: of the script. say: called with what happened, a line each.
+
+    Attributes:
+        steps, moved: training steps in all, and those that PyTorch computed. gaps: of the proof.
+        why_not: why MXNet computes, where it does.
+    """
+
+    def __init__(self, mx: Any, folder: str, say: Callable[[str], None]):
+        self.mx, self.say = mx, say
+        self.steps, self.moved = 0, 0
+        self.gaps: Gaps | None = None
+        self.why_not = "no training step was seen"
+        self.proven: set[int] = set()
+        self.recorder = LazyTorch(mx, folder, self._finished)
+        self.recorder.computes, self.recorder.copying = computes, False
+        self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
+        self.recorder.retreated = self._retreated
+        self.hooks.install()
+
+    def _finished(self, step: Step) -> None:
+        self.steps += 1
+        if self.recorder.lazy:
+            self.moved += 1
+            return
+        if self.steps < _FIRST:
+            self.recorder.copying = True
+            return
+        self.recorder.copying = self.recorder.lines = False
+        why_not = self._prove(step)
+        if why_not:
+            self.why_not = why_not
+            self.hooks.remove()
+            self.say(f"MXNet computes: {why_not}")
+            return
+        self.why_not, self.recorder.lazy = "", True
+
+    def _retreated(self, why: str) -> None:
+        self.why_not = why
+        self.say(f"MXNet computes from step {self.steps + 1} on: {why}")
+
+    def _prove(self, step: Step) -> str:
+        """Compute a recorded step by PyTorch; returns why its program cannot be taken over, or nothing."""
+        if step.unknown:
+            return step.unknown[0]
+        try:
+            program = program_of(step)
+            if not program.heads:
+                return "a training step without a backward pass was seen"
+            theirs = {number: program.values[number].array for number in program.shown}
+            mine = TorchReplay(program)(leaves_of(program), theirs)
+            self.gaps = compare(program, mine, theirs)
+            if not self.gaps.agree():  # a net that magnifies rounding: both in float64
+                self.gaps = self._exact(program) or self.gaps
+        except (GluontuneError, RuntimeError, ValueError, TypeError, IndexError) as error:
+            return str(error).splitlines()[0]
+        return "" if self.gaps.agree() else f"PyTorch's results differ: {self.gaps}"
+
+    def _exact(self, program: StepProgram) -> Gaps | None:
+        """The gaps in float64, by a copy of the process: MXNet's crash in an odd precision would be the script's."""
+
+        def work() -> list[float]:
+            torch().set_num_threads(1)
+            leaves = leaves_of(program)
+            theirs = MXNetReplay(self.mx, program)(leaves)
+            found = compare(program, TorchReplay(program, "float64")(leaves, theirs), theirs)
+            return [found.losses, found.gradients, found.weights]
+
+        copy = Forked(work, _PROOF_S)
+        copy.ended(_PROOF_S)
+        answer = copy.answer()
+        return Gaps(*answer) if answer else None
+
+    def document(self) -> dict[str, Any]:
+        """What happened, for JSON."""
+        gaps = None if self.gaps is None else vars(self.gaps)
+        return {"steps": self.steps, "steps_on_torch": self.moved, "gaps": gaps, "why_not": self.why_not}
+
+
+class TorchAccount:
+    """The process of ``gluontune run --backend torch``.
+
+    Args:
+        options: ``began`` (seconds since the epoch), ``out`` (a file for the document, or None).
+        folder: of the script.
+    """
+
+    def __init__(self, options: Mapping[str, Any], folder: str):
+        self._options, self._folder, self._pid = options, folder, os.getpid()
+        self._engine: OnTorch | None = None
+        atexit.register(self.tell)
+
+    def begin(self, mx: Any) -> None:
+        """MXNet was imported."""
+        torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+        self._engine = OnTorch(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
+
+    def tell(self) -> None:
+        """Write the document, and a line on stderr."""
+        if os.getpid() != self._pid:  # a worker that the script forked
+            return
+        engine, took = self._engine, time.time() - self._options["began"]
+        found = {"schema_version": 1, "seconds": took, "backend": "torch", **(engine.document() if engine else {})}
+        if self._options.get("out"):
+            files.write_json(Path(self._options["out"]), found)
+        moved, steps = found.get("steps_on_torch", 0), found.get("steps", 0)
+        told = (
+            f"PyTorch computed {moved} of {steps} training steps; the proof: {engine.gaps}"
+            if moved and engine
+            else (f"MXNet computed all: {engine.why_not if engine else 'the script did not import it'}")
+        )
+        print(f"gluontune: took {took:.1f} s; {told}", file=sys.stderr)

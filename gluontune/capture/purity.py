@@ -1,0 +1,144 @@
+"""Whether a Python function gives the same for the same arguments: read from its byte code, before anything is kept.
+
+A function is taken for pure if it draws no random numbers, writes nothing but its own variables, and reads of its
+surroundings only modules, classes, functions that are pure themselves, and constants. Whoever keeps results compares
+some of them again with fresh ones.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import re
+from collections.abc import Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+#: Names of functions and methods that draw, count, print, read or change something outside.
+_IMPURE = re.compile(
+    r"rand|shuffle|choice|permut|sample|poisson|uniform|^normal$|exponential|gamma$|multinomial|bernoulli|dropout|seed"
+    r"|augment|^print$|^open$|^input$|^next$|^iter$|^exec$|^eval$|^globals$|^setattr$|^delattr$|time|^now$|uuid"
+    r"|^append$|^extend$|^insert$|^pop$|^update$|^setdefault$|^remove$|^clear$|^write|^save|is_training|is_recording"
+    r"|_attach_grad|^attach_grad$|^backward$|^environ$|^getenv$|^log_",
+    re.IGNORECASE,
+)
+_WRITES = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR", "YIELD_VALUE"}
+_CONSTANTS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+_DEPTH = 6
+
+
+def why_impure(function: Any, depth: int = 0) -> str:
+    """Why the results of ``function`` must not be kept; "" for a function that is pure as far as its code shows.
+
+    Args:
+        function: a Python function or method.
+
+    >>> import random
+    >>> why_impure(lambda x: x + random.random())
+    'it calls random'
+    >>> why_impure(lambda x, y: (x / 255, y))
+    ''
+    """
+    if isinstance(function, functools.partial):
+        held = (*function.args, *function.keywords.values())
+        if not all(is_constant(value) for value in held):
+            return "it is bound to values that may change"
+        return why_impure(function.func, depth)
+    if isinstance(function, MethodType):
+        return why_impure(function.__func__, depth)
+    if not isinstance(function, FunctionType):
+        return f"its code cannot be read ({type(function).__name__})"
+    if depth > _DEPTH:
+        return "it calls too deep"
+    for name in written_names(function.__code__):
+        return f"it changes {name}"
+    for name in read_names(function.__code__):
+        if _IMPURE.search(name):
+            return f"it calls {name}"
+    for name, value in surroundings(function):
+        reason = _why_not(value, depth)
+        if reason:
+            return f"it reads {name}, {reason}"
+    return ""
+
+
+def branches(function: Any) -> bool:
+    """Whether the code of ``function``, or of a function in it, takes decisions or loops."""
+    target = function.__func__ if isinstance(function, MethodType) else function
+    codes = _codes(getattr(target, "__code__", None))
+    return any(
+        "JUMP" in step.opname or "FOR_ITER" in step.opname for code in codes for step in dis.get_instructions(code)
+    )
+
+
+def _why_not(value: Any, depth: int) -> str:
+    if isinstance(value, ModuleType):
+        return "" if not _IMPURE.search(value.__name__.rpartition(".")[2]) else "which draws"
+    if isinstance(value, (type, BuiltinFunctionType)) or is_constant(value):
+        return ""
+    if isinstance(value, FunctionType):
+        if value.__module__.partition(".")[0] in ("numpy", "mxnet", "cv2", "math"):
+            return ""
+        reason = why_impure(value, depth + 1)
+        return f"where {reason}" if reason else ""
+    return f"a {type(value).__name__} that may change"
+
+
+def is_constant(value: Any) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return all(is_constant(part) for part in value)
+    return isinstance(value, _CONSTANTS)
+
+
+def _codes(code: CodeType | None) -> Iterator[CodeType]:
+    if code is not None:
+        yield code
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _codes(constant)
+
+
+def written_names(code: CodeType) -> Iterator[str]:
+    """What a function writes besides its own variables."""
+    for part in _codes(code):
+        for step in dis.get_instructions(part):
+            if step.opname in _WRITES:
+                yield str(step.argval) if isinstance(step.argval, str) else "an item of something"
+            elif step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in part.co_freevars:
+                yield str(step.argval)
+
+
+def read_names(code: CodeType) -> Iterator[str]:
+    """Names of attributes, methods, globals and imports."""
+    for part in _codes(code):
+        yield from part.co_names
+
+
+def surroundings(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function reads from outside: globals, its closure, its defaults."""
+    read = {
+        str(step.argval)
+        for part in _codes(function.__code__)
+        for step in dis.get_instructions(part)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    for name in sorted(read):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+        elif not hasattr(builtins, name):
+            yield name, _MISSING
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not set yet
+            yield name, _MISSING
+    for number, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
+        yield f"default {number}", value
+
+
+class _Missing:
+    """Stands for a name that has no value yet."""
+
+
+_MISSING = _Missing()

@@ -1,0 +1,423 @@
+"""A recorder of what a program computes: operators in order, by values that never change, cut into training steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.events import ADDED, NORMALIZING, RUNNING, Backward, Op, Step, Value, draws, mutated, one_by_one
+from gluontune.capture.hooks import Call, Handler, Hooks, canonical
+from gluontune.capture.views import arrays_in, view_operators
+from gluontune.convert.graph.schemas import schema
+
+
+class Held:
+    """An array of the program's, the value that it holds, and what it is a view of."""
+
+    def __init__(self, array: Any, value: int, base: Held | None = None, view: Any = None):
+        self.array, self.value, self.base, self.view = array, value, base, view
+        self.version, self.seen = 0, base.version if base else 0
+
+
+class Recorder(Handler):
+    """Records whole training steps.
+
+    Args:
+        mx: the mxnet module. folder: of the program, whose lines are told.
+        finished: called with each :class:`Step` that trained something, at its end.
+    """
+
+    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
+        self.mx, self.folder, self.finished = mx, os.path.abspath(folder), finished
+        self.hooks: Hooks  # set by who installs them
+        self.number, self.step = 0, Step()
+        self.held: dict[int, Held] = {}
+        self.before: dict[int, Held] = {}  # of the step before
+        self.variables: dict[int, tuple[Any, str]] = {}  # attach_grad's arrays and their grad_req
+        self.known: dict[int, Any] = {}  # parameters by their arrays
+        self.told = -1  # how many parameters had been set when those were listed
+        self.dtypes: dict[Any, str] = {}
+        self.closed: set[int] = set()  # values whose tape a backward pass has used up
+        self.left_open: list[tuple[int, Any]] = []
+        self.never_used: set[Any] = set()
+        self.statistics: dict[int, Sequence[Any]] = {}  # running statistics by the output of their BatchNorm
+        self.batches, self.updated, self.was_recording = False, False, False
+        self.copying = True  # values are copied, for a proof
+        self.lines = True
+        self.computes: Callable[[str], Any] = canonical  # operators that can be part of a graph
+
+    # values
+
+    def _new(self, array: Any, **of: Any) -> int:
+        """A new value that an array holds."""
+        dtype = array.dtype
+        name = self.dtypes.get(dtype) or self.dtypes.setdefault(dtype, np.dtype(dtype).name)
+        return self._add_value(tuple(array.shape), name, **of)
+
+    def _like(self, value: int) -> int:
+        """A new value of the same shape and type."""
+        like = self.step.values[value]
+        return self._add_value(like.shape, like.dtype)
+
+    def _add_value(self, shape: tuple[int, ...], dtype: str, **of: Any) -> int:
+        self.number += 1
+        self.step.values[self.number] = Value(shape, dtype, **of)
+        return self.number
+
+    def _snapshot(self, value: int, array: Any) -> None:
+        if self.copying:
+            self.step.values[value].array = self._copy(array)
+
+    def _copy(self, array: Any) -> np.ndarray:
+        with self.hooks.quiet():
+            if array.stype != "default":
+                return np.asarray(array.tostype("default").asnumpy())
+            return np.asarray(array.asnumpy())
+
+    def hold(self, array: Any) -> Held:
+        """The entry of an array; a leaf where no operator of this step made it."""
+        found = self.held.get(id(array))
+        if found is None:
+            found = self.held[id(array)] = self._leaf(array)
+        if found.base is not None:
+            base = self._fresh(found.base)
+            if base.version != found.seen and found.view is not None:
+                found.value, found.seen = found.view(base.value), base.version
+        return found
+
+    def _fresh(self, entry: Held) -> Held:
+        return self.hold(entry.array) if entry.array is not None else entry
+
+    def _leaf(self, array: Any) -> Held:
+        parameter = self._parameter(array)
+        earlier = self.before.get(id(array))
+        what: dict[str, Any]
+        if parameter is not None:
+            what = {"source": parameter[0], "name": parameter[1]}
+        elif id(array) in self.variables:
+            what = {"source": "variable", "name": f"variable{list(self.variables).index(id(array))}"}
+        else:
+            what = {"source": "earlier", "name": str(earlier.value) if earlier else ""}
+        entry = Held(array, self._new(array, **what, line=self._line()))
+        self._arrived(entry.value, array)
+        return entry
+
+    def _arrived(self, value: int, array: Any) -> None:
+        """A value that no operator of this step made."""
+        self._snapshot(value, array)
+
+    def _parameter(self, array: Any) -> tuple[str, str] | None:
+        if self.told != self.hooks.changes:
+            self.told = self.hooks.changes
+            self.known.clear()
+            for parameter in list(self.hooks.parameters):
+                for data in parameter._data or ():
+                    self.known[id(data)] = ("parameter", parameter, data)
+                for data in parameter._grad or ():
+                    self.known[id(data)] = ("gradient", parameter, data)
+        kind, parameter, data = self.known.get(id(array), ("", None, None))
+        return (kind, parameter.name) if data is array and parameter is not None else None
+
+    def _variable(self, array: Any) -> tuple[bool, str]:
+        """Whether gradients go to an array, and how."""
+        if id(array) in self.variables:
+            return self.variables[id(array)][1] != "null", self.variables[id(array)][1]
+        self._parameter(array)
+        kind, parameter, data = self.known.get(id(array), ("", None, None))
+        req = parameter.grad_req if kind == "parameter" and data is array else "null"
+        return req != "null", req
+
+    def _line(self) -> str:
+        if not self.lines:
+            return ""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name.startswith(self.folder) and "site-packages" not in name:
+                return f"{os.path.relpath(name, self.folder)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    def _write(self, array: Any, value: int) -> None:
+        entry = self.held.get(id(array))
+        if entry is None:
+            entry = self.held[id(array)] = Held(array, value)
+        elif entry.base is not None and entry.base.array is not None:
+            if tuple(entry.base.array.shape) != tuple(array.shape):
+                self.step.unknown.append(f"{self._line()}: a part of an array is written to through a view of it")
+            else:
+                self._write(entry.base.array, value)
+        entry.value, entry.version = value, entry.version + 1
+        self._written(array, value)
+        if entry.base is not None:
+            entry.seen = entry.base.version
+        parameter = self._parameter(array)
+        if parameter is not None and parameter[0] == "parameter":
+            self.step.writes[parameter[1]] = value
+        elif id(array) in self.variables:
+            self.step.writes[f"variable{list(self.variables).index(id(array))}"] = value
+            self.updated = True
+
+    def _written(self, array: Any, value: int) -> None:
+        """An array holds a value, or another one."""
+
+    # hooks
+
+    def op(self, call: Call) -> Any:
+        self._between_steps()
+        inputs, line = [self.hold(array).value for array in call.inputs], self._line()
+        dropped = self._dropped(call) if self.copying and self._drops(call) else None
+        out = call.run(None, self._changed(call)) if dropped is None else dropped[0]
+        self._add(call, inputs, list(out) if isinstance(out, (list, tuple)) else [out], line)
+        last = self.step.events[-1]
+        if dropped is not None and isinstance(last, Op):
+            last.mask = dropped[1]
+        return out
+
+    def _drops(self, call: Call) -> bool:
+        always = call.attrs.get("mode") == "always"
+        return call.name == "Dropout" and call.out is None and (always or bool(self.mx.autograd.is_training()))
+
+    def _dropped(self, call: Call) -> tuple[Any, np.ndarray]:
+        """Dropout by a mask that is known: what it makes of ones, from the same draws."""
+        with self.hooks.quiet():
+            with self.mx.autograd.pause(train_mode=True):
+                mask = call.run([call.inputs[0] * 0 + 1])
+            return call.inputs[0] * mask, np.asarray(mask.asnumpy())
+
+    def _between_steps(self) -> None:
+        """A step without batches is over when the next recording begins."""
+        recording = self.mx.autograd.is_recording()
+        if recording and not self.was_recording and self.updated and not self.batches:
+            self._end_unless_open()
+        self.was_recording = recording
+
+    def _changed(self, call: Call) -> dict[str, str] | None:
+        """Attributes that make a step computable again: no dropout between the layers of an RNN."""
+        return {"p": "0"} if self.copying and call.name == "RNN" and "p" in call.attrs else None
+
+    def _complete(self, call: Call) -> dict[str, str]:
+        """The attributes, with the number of inputs where the operator takes any number."""
+        count = schema(call.name).count if canonical(call.name) else None
+        return {**call.attrs, count: str(len(call.inputs))} if count and count not in call.attrs else call.attrs
+
+    def _add(self, call: Call, inputs: list[int], results: list[Any], line: str) -> None:
+        """The event of an operator that was called, and the values that its arrays have now."""
+        if call.name == "reset_arrays":
+            for array, value in zip(call.inputs, inputs):
+                self._add(call._replace(name="zeros_like", attrs={}, inputs=[array], out=array), [value], [array], line)
+            return
+        numbers = [self._new(array) for array in results]
+        if draws(call.name) or not (self.computes(call.name) or self.mx.autograd.is_recording()):
+            for number, array in zip(numbers, results):
+                self._snapshot(number, array)
+                self.step.values[number].source = "" if draws(call.name) else "mxnet"
+        autograd, attrs = self.mx.autograd, self._complete(call)
+        training = autograd.is_training()
+        event = Op(call.name, attrs, inputs, numbers, autograd.is_recording(), training, line, len(numbers))
+        for array, number in zip(results, numbers):
+            if call.out is not None:
+                self._write(array, number)
+            else:
+                self.held[id(array)] = Held(array, number)
+                self._written(array, number)
+        if training and call.name in NORMALIZING and attrs.get("use_global_stats", "False") not in ("True", "1"):
+            event.outputs = [*event.outputs, self._like(inputs[3]), self._like(inputs[4])]
+            self.statistics[number] = call.inputs[3:5]
+        for place in mutated(call):
+            event.outputs = [*event.outputs, self._like(inputs[place])]
+            self._write(call.inputs[place], event.outputs[-1])
+        self.step.events += one_by_one(event)
+
+    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        result = run()
+        if result is None or result is array:
+            return result
+        if kind == "grad":
+            self._gradient_of(array, result)
+            return result
+        base = self.hold(array)
+        recording, training = self.mx.autograd.is_recording(), self.mx.autograd.is_training()
+        recording = recording and kind != "detach"  # no gradient passes, and none is written
+        names = view_operators(kind, arguments, array, result)
+        line = self._line()
+
+        def made(value: int) -> int:
+            for name, attrs in names:
+                number = self._new(result)
+                self.step.events.append(Op(name, attrs, [value], [number], recording, training, line))
+                value = number
+            return value
+
+        entry = self.held[id(result)] = Held(result, made(base.value), base, made)
+        self._written(result, entry.value)
+        return result
+
+    def _gradient_of(self, variable: Any, result: Any) -> None:
+        key = -id(variable)
+        entry = self.held.get(key)
+        if entry is None:
+            entry = self.held[key] = Held(None, self._new(result, source="gradient", name=self.hold(variable).value))
+            self._arrived(entry.value, result)
+        self.held[id(result)] = Held(result, entry.value, entry, lambda value: value)
+        self._written(result, entry.value)
+
+    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+        run()
+        value = self._new(array, source="host", line=self._line(), name=str(len(self.step.reads)))
+        self._arrived(value, array)
+        self._write(array, value)
+
+    def read(self, array: Any, run: Callable[[], Any]) -> Any:
+        self.step.reads.append((self.hold(array).value, self._line()))
+        return run()
+
+    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+        if all(gradient is None for gradient in gradients):  # attach_grad; of parameters Gluon tells
+            for array, req in zip(arrays, reqs):
+                self.variables[id(array)] = (array, req)
+                self.held.pop(id(array), None)
+
+    def backward(
+        self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
+    ) -> Any:
+        values = [self.hold(head).value for head in heads]
+        grads = None
+        if head_grads is not None:
+            grads = [None if grad is None else self.hold(grad).value for grad in head_grads]
+        reached = self._reached(values)
+        bases = [e for e in self.held.values() if e.array is not None and e.value in reached and e.base is None]
+        wanted = [(entry, req) for entry in bases for want, req in [self._variable(entry.array)] if want]
+        before = [self._gradient(entry, req == "add") for entry, req in wanted]
+        result = self._compute(run)
+        for head, value in zip(heads, values):
+            self._snapshot(value, head)
+        event = Backward(values, grads, [], [], train, self._line(), retain)
+        self.step.events.append(event)
+        for (entry, _), found in zip(wanted, before):
+            self._new_gradient(event, entry, *found)
+        ops = [e for e in reversed(self.step.events) if isinstance(e, Op) and not reached.isdisjoint(e.outputs)]
+        for op in ops:
+            self._take_in(op)
+        if not retain:
+            self.closed.update(number for op in ops for number in op.outputs)
+        return result
+
+    def _take_in(self, op: Op) -> None:
+        """Running statistics change in the backward pass."""
+        for array, batch in zip(self.statistics.pop(op.outputs[0], ()), op.outputs[op.results :]):
+            old = self.hold(array).value
+            number = self._like(old)
+            attrs = {"momentum": op.attrs.get("momentum", "0.9")}
+            self.step.events.append(Op(RUNNING, attrs, [old, batch], [number], False, False, op.line))
+            self._write(array, number)
+
+    def _compute(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+    def _reached(self, heads: list[int]) -> set[int]:
+        """All values that recorded operators made the heads of."""
+        found = set(heads)
+        for event in reversed(self.step.events):
+            if isinstance(event, Op) and event.recording and not found.isdisjoint(event.outputs[: event.results]):
+                found.update(event.inputs)
+        return found
+
+    def _gradient(self, entry: Held, adds: bool) -> tuple[Any, int, int | None]:
+        """A variable's gradient: the array, its key, and its value so far where a backward pass adds to it."""
+        _, parameter, _ = self.known.get(id(entry.array), ("", None, None))
+        with self.hooks.quiet():
+            array = entry.array.grad if parameter is None else parameter.grad(entry.array.context)
+        if parameter is not None:
+            return array, id(array), self.hold(array).value if adds else None
+        if adds:
+            self._gradient_of(entry.array, array)
+        return array, -id(entry.array), self.held[-id(entry.array)].value if adds else None
+
+    def _new_gradient(self, event: Backward, entry: Held, array: Any, key: int, old: int | None) -> None:
+        number = self._new(array)
+        self._differentiated(entry.array)
+        event.variables.append(entry.value)
+        event.outputs.append(number)
+        self._snapshot(number, array)
+        if old is not None:
+            total = self._like(number)
+            self.step.values[total].array = self.step.values[number].array
+            self.step.values[number].array = None
+            self.step.events.append(Op(ADDED, {}, [old, number], [total], False, False, event.line))
+            number = total
+        if key > 0:
+            self._write(array, number)
+            return
+        found = self.held.setdefault(key, Held(None, number))
+        found.value, found.version = number, found.version + 1
+
+    def _differentiated(self, array: Any) -> None:
+        """A variable has a new gradient."""
+
+    def unknown(self, what: str, run: Callable[[], Any]) -> Any:
+        self.step.unknown.append(f"{self._line()}: {what} cannot be put into a graph")
+        return run()
+
+    def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
+        told = {"optimizer": type(trainer._optimizer).__name__.lower(), "learning_rate": trainer.learning_rate}
+        names = [parameter.name for parameter in trainer._params if parameter.grad_req != "null"]
+        self.step.updates.append({**told, "batch_size": batch_size, "parameters": names, "line": self._line()})
+        result = run()
+        self.updated = True
+        return result
+
+    def batch(self, source: Any, run: Callable[[], Any]) -> Any:
+        self.batches = True
+        if self.updated or not any(isinstance(event, Backward) for event in self.step.events):
+            self._end_unless_open()
+        result = run()
+        for place, array in arrays_in(result):
+            value = self._new(array, source="batch", name=place, line=self._line())
+            self._arrived(value, array)
+            self.held[id(array)] = Held(array, value)
+        return result
+
+    def _end_unless_open(self) -> None:
+        """End the step, unless a later backward pass may go through it, as through a generator's images.
+
+        What was left open and then not used is left open for good: attention weights that a net shows.
+        """
+        still = [(number, kind) for number, kind in self.left_open if number not in self.closed]
+        self.never_used.update(kind for _, kind in still)
+        self.left_open = [(number, kind) for number, kind in self._open() if kind not in self.never_used]
+        if not self.left_open:
+            self.end()
+
+    def _open(self) -> list[tuple[int, Any]]:
+        """Values on the tape that the program holds and no backward pass has reached, with what made them."""
+        held = {e.value for e in self.held.values() if e.array is not None and sys.getrefcount(e.array) > 2}
+        found: list[tuple[int, Any]] = []
+        on_tape: set[int] = {e.value for e in self.held.values() if e.array is not None and self._variable(e.array)[0]}
+        for event in self.step.events:
+            if isinstance(event, Op) and event.recording and not on_tape.isdisjoint(event.inputs):
+                on_tape.update(event.outputs)
+                kinds = [(n, (event.name, i, self.step.values[n].shape)) for i, n in enumerate(event.outputs)]
+                found += [(number, kind) for number, kind in kinds if number in held and number not in self.closed]
+        return found
+
+    def end(self) -> None:
+        """The step is over; its arrays are kept for one more, which may go on from them."""
+        step = self.step
+        for value in step.writes.values():
+            held = next((e for e in self.held.values() if e.value == value and e.array is not None), None)
+            if held is not None:
+                self._snapshot(value, held.array)
+        trained = self.updated
+        self.before = {key: entry for key, entry in self.held.items() if key > 0}
+        self.held, self.step, self.updated = {}, Step(), False
+        self.statistics.clear()
+        self.closed.clear()
+        self.left_open.clear()
+        if trained:
+            with self.hooks.quiet():
+                self.finished(step)

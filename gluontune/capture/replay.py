@@ -1,0 +1,171 @@
+"""Programs of training steps computed again: by PyTorch, and by MXNet in another precision."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.events import ADDED, RUNNING, Backward, Op, draws
+from gluontune.capture.hooks import operator_names
+from gluontune.capture.interpret import Interpreter, computes
+from gluontune.capture.program import StepProgram
+from gluontune.capture.updates import UPDATES
+from gluontune.core.errors import GluontuneError
+
+
+class TorchReplay:
+    """A program on PyTorch, with the recorded draws.
+
+    Args:
+        dtype: "float64" to compute in it; "" as the program does.
+
+    Raises:
+        GluontuneError: operators that PyTorch's side does not know; each is named with its line.
+    """
+
+    def __init__(self, program: StepProgram, dtype: str = ""):
+        self.program, self.interpreter = program, Interpreter(dtype, steady=True)
+        unknown: dict[str, str] = {}
+        for i in program.instructions:
+            if isinstance(i, Op) and not (computes(i.name) or draws(i.name)):
+                unknown.setdefault(i.name, i.line)
+        if unknown:
+            told = ", ".join(f"{name} ({line})" for name, line in sorted(unknown.items()))
+            raise GluontuneError(f"operators that PyTorch's side does not know: {told}")
+        self.interpreter.wanted = program.variables
+
+    def __call__(self, leaves: Sequence[Any], given: Mapping[int, Any] | None = None) -> dict[int, Any]:
+        """Heads, gradients and written values by their numbers, as numpy arrays.
+
+        Args:
+            given: gradients for the updates, in the place of those computed here: an optimizer that divides by
+                their size turns rounding into a whole step.
+        """
+        env: dict[int, Any] = {}
+        run, own = self.interpreter, dict[int, Any]()
+        for number, leaf in enumerate(leaves):
+            run.put(env, number, run.tensor(leaf))
+        for i in self.program.instructions:
+            if isinstance(i, Op) and draws(i.name):
+                for number in i.outputs:
+                    run.put(env, number, run.tensor(self.program.values[number].array))
+            else:
+                run.run(i, env)
+            for number in i.outputs if isinstance(i, Backward) else ():
+                own[number] = env[number]
+                if given is not None and given.get(number) is not None:
+                    env[number] = run.tensor(given[number])
+        return {number: own.get(number, env[number]).detach().numpy() for number in self.program.shown}
+
+
+class MXNetReplay:
+    """A program on MXNet, in ``dtype``, with the recorded draws; operator by operator.
+
+    Args:
+        mx: the mxnet module, without hooks.
+    """
+
+    def __init__(self, mx: Any, program: StepProgram, dtype: str = "float64"):
+        self.mx, self.program, self.dtype = mx, program, dtype
+        self.handles = {name: handle for handle, name in operator_names(mx).items()}
+        self.invoke = importlib.import_module("mxnet.ndarray.register")._imperative_invoke
+
+    def __call__(self, leaves: Sequence[np.ndarray]) -> dict[int, Any]:
+        """All values by their numbers, as numpy arrays where they are heads, gradients or written."""
+        program, env = self.program, dict[int, Any]()
+        wanted = program.variables
+        for number, leaf in enumerate(leaves):
+            env[number] = self._array(leaf, number in wanted)
+        for i in program.instructions:
+            if isinstance(i, Op):
+                self._run(i, env, wanted)
+            else:
+                self._differentiate(i, env)
+        return {number: env[number].asnumpy() for number in program.shown}
+
+    def _array(self, values: np.ndarray, variable: bool) -> Any:
+        dtype = self.dtype if values.dtype.kind == "f" else values.dtype
+        array = self.mx.nd.array(values, dtype=dtype) if values.ndim else self.mx.np.array(values, dtype=dtype)
+        if variable:
+            array.attach_grad()
+        return array
+
+    def _run(self, op: Op, env: dict[int, Any], wanted: set[int]) -> None:
+        if draws(op.name):
+            for number in op.outputs:
+                drawn = self.program.values[number].array
+                assert drawn is not None
+                env[number] = self._array(drawn, number in wanted)
+            return
+        if op.name == ADDED:
+            env[op.outputs[0]] = env[op.inputs[0]] + env[op.inputs[1]]
+            return
+        if op.name == RUNNING:
+            old, batch = (env[number] for number in op.inputs)
+            env[op.outputs[0]] = old * float(op.attrs["momentum"]) + batch * (1 - float(op.attrs["momentum"]))
+            return
+        attrs = dict(op.attrs)
+        if op.name == "RNN" and "p" in attrs:
+            attrs["p"] = "0"
+        if op.mask is not None:
+            with self._mode(op):
+                env[op.outputs[0]] = env[op.inputs[0]] * self._array(op.mask, False)
+            return
+        if attrs.get("dtype") in ("float32", "float16"):
+            attrs["dtype"] = self.dtype
+        inputs = [env[number] for number in op.inputs]
+        changed = len(op.outputs) - op.results
+        if changed and op.name not in UPDATES:
+            self._normalize(op, inputs, attrs, env)
+            return
+        if changed:
+            at = len(inputs) - changed
+            inputs = [*inputs[:at], *[array.copy() for array in inputs[at:]]]
+        is_np = op.name.startswith(("_np", "_np_", "_npi_", "_npx_"))
+        with self._mode(op):
+            name = "_copy" if op.name == "_copyto" else op.name
+            found = self.invoke(self.handles[name], inputs, list(attrs), list(attrs.values()), None, is_np, True)
+            found = [self._wide(array) for array in found]
+        for number, array in zip(op.outputs, [*found[: op.results], *inputs[len(inputs) - changed :]]):
+            if number in wanted and not op.recording:
+                array = array.detach()
+                array.attach_grad()
+            env[number] = array
+
+    def _normalize(self, op: Op, inputs: list[Any], attrs: dict[str, str], env: dict[int, Any]) -> None:
+        """A BatchNorm in training, with the mean and the variance of the batch."""
+        x, statistics = inputs[0].detach(), [array.copy() for array in inputs[3:]]
+        axes = {"axis": int(attrs.get("axis", "1")), "exclude": True}
+        with self._mode(op):
+            call = self.handles[op.name], [*inputs[:3], *statistics], list(attrs), list(attrs.values())
+            found = self.invoke(*call, None, isinstance(x, self.mx.np.ndarray), True)
+        x = x.as_nd_ndarray() if isinstance(x, self.mx.np.ndarray) else x
+        mean = self.mx.nd.mean(x, **axes)
+        square = self.mx.nd.mean(x * x, **axes) - mean * mean
+        env.update(zip(op.outputs, [found[0], mean, square]))
+
+    def _wide(self, array: Any) -> Any:
+        narrow = np.dtype(array.dtype).kind == "f" and array.dtype != np.dtype(self.dtype)
+        return array.astype(self.dtype) if narrow else array
+
+    def _mode(self, op: Op) -> contextlib.AbstractContextManager[Any]:
+        scope = self.mx.autograd._RecordingStateScope
+        return scope(op.recording, op.training)  # type: ignore[no-any-return]
+
+    def _differentiate(self, b: Backward, env: dict[int, Any]) -> None:
+        heads = [env[h] for h in b.heads]
+        grads = None if b.head_grads is None else [None if g is None else env[g] for g in b.head_grads]
+        found = self.mx.autograd.grad(
+            heads, [env[v] for v in b.variables], grads, retain_graph=b.retain, train_mode=b.training
+        )
+        for number, grad in zip(b.outputs, found):
+            env[number] = grad
+
+
+def leaves_of(program: StepProgram, given: Mapping[int, Any] | None = None) -> list[Any]:
+    """The recorded leaves of a program, but for those that are given."""
+    return [(given or {}).get(n, value.array) for n, value in enumerate(program.values[: program.leaves])]

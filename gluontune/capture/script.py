@@ -1,0 +1,271 @@
+"""A user's program run as ``python script.py ARGS`` would run it, with functions that are called once it imports mxnet.
+
+Two halves. Who starts a program makes a :class:`Program` and hands :func:`command` and :func:`environment` to
+``os.execve``, so that pid, signals, exit code and standard streams are the program's own, or to ``subprocess``. The
+module that the command names runs in the new process and calls :func:`run`.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.interpreter import SAFE, python
+
+#: Variables that :func:`environment` may set.
+SETTINGS = (
+    "GOMP_SPINCOUNT", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "OMP_NUM_THREADS",
+    "MXNET_OPTIMIZER_AGGREGATION_SIZE",
+)  # fmt: skip
+
+#: Numerically the same: updates of many parameters in one call. MXNet's own default is 4.
+_CAREFUL = {"MXNET_OPTIMIZER_AGGREGATION_SIZE": "45"}
+_LOOKS, _LOOK_S = 7, 0.01
+
+#: Called with the module ``mxnet`` when the script imports it, before the script goes on.
+WhenImported = Callable[[ModuleType], None]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What Python would be called with.
+
+    Args:
+        target: the path of the script; with ``is_module`` the module's name, as of ``python -m``.
+        args: the script's own words, untouched.
+        is_module: whether ``target`` is a module.
+
+    >>> Program.of(["train.py", "--epochs", "2"]), Program.of(["-m", "package.train"]).is_module
+    (Program(target='train.py', args=('--epochs', '2'), is_module=False), True)
+    """
+
+    target: str
+    args: tuple[str, ...] = field(default=())
+    is_module: bool = False
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Program:
+        """The program of a command line, as Python reads it: ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``.
+
+        Raises:
+            UsageError: there is no script, or no module after ``-m``.
+        """
+        is_module = list(words[:1]) == ["-m"]
+        rest = tuple(words[1:] if is_module else words)
+        if not rest:
+            raise UsageError("name the script to run, such as train.py, or -m and a module")
+        return cls(rest[0], rest[1:], is_module)
+
+    @property
+    def words(self) -> list[str]:
+        """The command line of which :meth:`of` makes this program."""
+        return [*(["-m"] if self.is_module else []), self.target, *self.args]
+
+    def check(self) -> None:
+        """Refuse a script that is not there.
+
+        Raises:
+            UsageError: no file of that name, or a folder.
+        """
+        if self.is_module:
+            return
+        if not os.path.exists(self.target):
+            raise UsageError(f"{self.target}: no such file; give the path of a Python script, or -m and a module")
+        if os.path.isdir(self.target):
+            raise UsageError(f"{self.target}: a folder; give the path of a Python script in it, or -m and a module")
+
+
+def command(program: Program, module: str, *options: str) -> list[str]:
+    """The command that starts ``module`` of ours with ``options`` and the program's words, in a Python like this one.
+
+    Not with ``-P``, which the script's own Pythons would inherit; our file takes its folder off the path itself.
+    """
+    started = python("-m", module, *options, *program.words)
+    return [word for word in started[: len(SAFE) + 1] if word not in SAFE] + started[len(SAFE) + 1 :]
+
+
+def environment(runtime: str = "tuned", environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of the script's process. What the user has set himself stays.
+
+    Args:
+        runtime: ``tuned`` or ``as-installed``. environ: the caller's; default ``os.environ``.
+
+    >>> environment(environ={"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"]
+    '7'
+    """
+    from gluontune.runtime.launch import child_env, pristine
+
+    users = pristine(os.environ if environ is None else environ)
+    child = child_env(runtime, environ=environ)
+    if runtime == "tuned":
+        child.update(_CAREFUL)
+        if busy_with_others():
+            del child["OMP_NUM_THREADS"]
+    return {name: users.get(name, value) for name, value in child.items()}
+
+
+def busy_with_others(root: str = "/") -> bool:
+    """Whether other programs want all cores now: a second thread would then only wait for its turn.
+
+    Args:
+        root: the folder that holds ``proc``.
+    """
+    from gluontune.runtime import usable_cores
+
+    seen = []
+    for _ in range(_LOOKS):
+        try:
+            with open(os.path.join(root, "proc/stat"), encoding="ascii") as stream:
+                running = next(int(line.split()[1]) for line in stream if line.startswith("procs_running"))
+        except (OSError, ValueError, StopIteration):
+            return False
+        seen.append(running - 1)  # without this process
+        time.sleep(_LOOK_S)
+    return statistics.median(seen) >= usable_cores()
+
+
+def run(program: Program, when_imported: Sequence[WhenImported] = ()) -> None:
+    """Run the program as this process's ``__main__``; it ends as the program ends: by return, exception or exit.
+
+    ``sys.argv``, ``sys.path[0]``, ``__file__`` and ``__spec__`` are as under ``python``, so that ``multiprocessing``
+    finds ``__main__`` again, and a traceback begins with the script's first frame.
+
+    Args:
+        program: the program. when_imported: called in turn with mxnet, when the script has imported it.
+    """
+    _watch_for_mxnet(when_imported)
+    main = ModuleType("__main__")
+    vars(main).update(__builtins__=__builtins__, __annotations__={})
+    try:
+        code = _module(program, main) if program.is_module else _file(program, main)
+        sys.modules["__main__"] = main
+        if "__mp_main__" in sys.modules:  # multiprocessing was imported by us, and calls the main module so
+            sys.modules["__mp_main__"] = main
+        exec(code, vars(main))
+    except BaseException as error:
+        _without_our_frames(error)
+        raise
+
+
+def _file(program: Program, main: ModuleType) -> CodeType:
+    path = os.path.abspath(program.target)
+    sys.argv[:] = [program.target, *program.args]
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__file__, main.__loader__, main.__spec__ = path, loader, None
+    vars(main)["__cached__"] = None
+    return loader.source_to_code(loader.get_data(path), path)
+
+
+def _module(program: Program, main: ModuleType) -> CodeType:
+    sys.argv[:] = ["-m", *program.args]  # what is imported on the way sees it so under Python, too
+    sys.path.insert(0, os.getcwd())
+    name = program.target
+    spec = _found(name)
+    if spec is not None and spec.submodule_search_locations is not None:  # a package runs its __main__
+        name += ".__main__"
+        spec = _found(name)
+    code = spec.loader.get_code(name) if spec is not None and hasattr(spec.loader, "get_code") else None  # type: ignore
+    if spec is None or code is None:
+        raise SystemExit(f"{sys.executable}: No module named {name}")
+    main.__spec__, main.__loader__, main.__file__, main.__package__ = spec, spec.loader, spec.origin, spec.parent
+    vars(main)["__cached__"] = spec.cached
+    sys.argv[0] = str(spec.origin)
+    return code  # type: ignore[no-any-return]
+
+
+def _found(name: str) -> Any:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        raise SystemExit(f"{sys.executable}: Error while finding module specification for {name!r} ({error})") from None
+
+
+def _without_our_frames(error: BaseException) -> None:
+    """Whatever hook prints this error shows the script's frames alone. Python itself gives the exit code."""
+    hook = sys.excepthook
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    traces = {}
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traces[id(each)] = _scripts_own(each.__traceback__)
+            each.__traceback__ = traces[id(each)]
+            waiting += [each.__cause__, each.__context__]
+
+    def show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        trace = traces.get(id(value), trace)  # what passed through here since has our frames again
+        hook(kind, value.with_traceback(trace), trace)
+
+    sys.excepthook = show
+
+
+def _scripts_own(trace: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith(_OURS) and not (name.startswith("<frozen") and not kept):
+            kept.append(trace)
+        trace = trace.tb_next
+    own: TracebackType | None = None
+    for each in reversed(kept):
+        own = TracebackType(own, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return own
+
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def _watch_for_mxnet(when_imported: Sequence[WhenImported]) -> None:
+    """Let the script's ``import mxnet`` go through :func:`gluontune.runtime.mxnet`."""
+    sys.meta_path.insert(0, _Finder(when_imported))
+
+
+class _Finder:
+    """Answers the first ``import mxnet`` of the process, and is gone."""
+
+    def __init__(self, when_imported: Sequence[WhenImported]):
+        self._when_imported = when_imported
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if name != "mxnet":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = importlib.util.find_spec("mxnet")
+        if spec is not None:  # else the script sees that it is not installed
+            spec.loader = _Loader(self._when_imported)  # type: ignore[assignment]
+        return spec
+
+
+class _Loader:
+    """Loads mxnet by :func:`gluontune.runtime.mxnet`, which imports it anew inside."""
+
+    def __init__(self, when_imported: Sequence[WhenImported]):
+        self._when_imported = when_imported
+        self._spec: Any = None
+
+    def create_module(self, _: Any) -> ModuleType:
+        from gluontune.runtime.importing import mxnet
+
+        try:
+            module = mxnet()
+        except GluontuneError as error:
+            raise ImportError(str(error), name="mxnet") from error
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+        for function in self._when_imported:
+            function(module)

@@ -1,0 +1,44 @@
+"""Views as operators, and the arrays of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def arrays_in(batch: Any, place: str = "") -> list[tuple[str, Any]]:
+    """The arrays of a batch by their places in it: a list, a tuple, a dict or a ``DataBatch``."""
+    if hasattr(batch, "asnumpy"):
+        return [(place or "0", batch)]
+    if hasattr(batch, "data") and hasattr(batch, "label"):
+        return arrays_in({"data": batch.data or [], "label": batch.label or []}, place)
+    items = batch.items() if isinstance(batch, dict) else enumerate(batch) if isinstance(batch, (list, tuple)) else ()
+    return [found for key, part in items for found in arrays_in(part, f"{place}.{key}" if place else str(key))]
+
+
+def view_operators(kind: str, arguments: tuple[Any, ...], array: Any, result: Any) -> list[tuple[str, dict[str, str]]]:
+    """The operators that compute a view anew."""
+    reshape = ("_np_reshape" if result.ndim == 0 or 0 in result.shape else "Reshape", _shape(result))
+    if kind in ("reshape", "same"):
+        return [reshape] if kind == "reshape" else [("_copy", {})]
+    if kind == "detach":
+        return [("BlockGrad", {})]
+    if kind == "at":
+        begin = arguments[0] % array.shape[0]
+        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(begin + 1)}), reshape]
+    if kind == "slice":
+        begin, end, _ = slice(*arguments).indices(array.shape[0])
+        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(end)})]
+    key = tuple(part for part in arguments[0] if part is not None)
+    parts = [part if isinstance(part, slice) else slice(part, part + 1 if part != -1 else None) for part in key]
+    bounds = [part.indices(size) for part, size in zip(parts, array.shape)]
+    ends = tuple(None if end < 0 else end for _, end, _ in bounds)
+    attrs = {
+        "begin": str(tuple(b for b, _, _ in bounds)),
+        "end": str(ends),
+        "step": str(tuple(s for _, _, s in bounds)),
+    }
+    return [("slice", attrs), reshape]
+
+
+def _shape(array: Any) -> dict[str, str]:
+    return {"newshape" if array.ndim == 0 or 0 in array.shape else "shape": str(tuple(array.shape))}

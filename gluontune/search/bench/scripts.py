@@ -1,0 +1,316 @@
+"""``gluontune bench scripts``: a list of Gluon scripts, each as it is and through the stages that gluontune has for it.
+
+A stage is one function under :func:`stage`. Every script runs in a process group of its own with a time limit, in its
+own folder and environment; what it prints goes to a file beside the document, which is saved after each stage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gluontune.core.errors import UsageError
+from gluontune.core.journal import Document
+from gluontune.core.processes import last_words
+from gluontune.core.reading import explain_os_error, parse_yaml, read_text
+from gluontune.core.texts import clean
+from gluontune.runtime import machine_facts
+from gluontune.search.bench.benchmark import selected
+
+SCHEMA = 1
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_TAIL = 8000  # bytes of what a script printed, for its last line
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script and how it is started.
+
+    Args:
+        name: what the table calls it. path: of the script. argv: its arguments. cwd: the folder in which it runs.
+        env: variables beside those of the caller. note: what is worth knowing of it.
+    """
+
+    name: str
+    path: str
+    argv: tuple[str, ...] = ()
+    cwd: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+    def command(self) -> dict[str, Any]:
+        """What decides its outcome, as plain values."""
+        return {"path": self.path, "argv": list(self.argv), "cwd": self.cwd, "env": dict(self.env)}
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the stages of a script work.
+
+    Args:
+        folder: for files of the stages, or None. time_limit: seconds for one process. before: earlier stages' results.
+    """
+
+    folder: Path | None
+    time_limit: float
+    before: Mapping[str, Mapping[str, Any]]
+
+    def run(self, script: Script, command: Sequence[str], log: str) -> dict[str, Any]:
+        """Run a command in the script's folder and environment.
+
+        Args:
+            log: name of the file that gets what it prints.
+
+        Returns:
+            ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "cpu_seconds", "last"}``; ``last``
+            is the last line printed, or the error that ended it.
+        """
+        begun, worked = time.monotonic(), _children_seconds()
+        with tempfile.TemporaryFile() if self.folder is None else (self.folder / f"{log}.log").open("w+b") as printed:
+            code = _wait(command, script, printed, self.time_limit)
+            seconds, worked = time.monotonic() - begun, _children_seconds() - worked
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - _TAIL))
+            said = _ESCAPE.sub("", printed.read().decode("utf-8", "replace"))
+        lines = [line for line in said.splitlines() if line.strip()]
+        last = last_words(said) if code else (lines or [""])[-1]
+        status = "over the time limit" if code is None else "failed" if code else "ok"
+        times = {"seconds": round(seconds, 3), "cpu_seconds": round(worked, 3)}
+        return {"status": status, "exit": code, **times, "last": clean(last, 200)}
+
+
+def _children_seconds() -> float:
+    """Processor time of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _wait(command: Sequence[str], script: Script, printed: Any, time_limit: float) -> int | None:
+    """The exit code; None after the time limit. Nothing that the command started outlives it."""
+    process = subprocess.Popen(
+        command, cwd=script.cwd, env={**os.environ, **dict(script.env)}, stdin=subprocess.DEVNULL, stdout=printed,
+        stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        return process.wait(time_limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+Stage = Callable[[Script, Site], dict[str, Any]]
+#: The columns of the table, in their order. What a stage returns has at least ``status`` (``ok``, ``refused``,
+#: ``failed``, …) and ``last``, and ``cell`` where the table is to show something else than seconds or the status.
+STAGES: dict[str, Stage] = {}
+
+
+def stage(name: str) -> Callable[[Stage], Stage]:
+    """Enter a stage under its name."""
+
+    def enter(function: Stage) -> Stage:
+        STAGES[name] = function
+        return function
+
+    return enter
+
+
+@stage("as is")
+def as_is(script: Script, site: Site) -> dict[str, Any]:
+    """The script by this Python, without gluontune."""
+    return site.run(script, [sys.executable, script.path, *script.argv], "as-is")
+
+
+@stage("captured")
+def captured(script: Script, site: Site) -> dict[str, Any]:
+    """The proof of its first 20 training steps: PyTorch computes what MXNet computes, in float64."""
+    with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
+        out = Path(folder, "capture.json")
+        options = json.dumps({"out": str(out), "steps": 20})
+        module = ["-m", "gluontune.capture.capturing", options, script.path, *script.argv]
+        done = site.run(script, [sys.executable, *module], "captured")
+        found = json.loads(out.read_text("utf-8")) if out.exists() else None
+    if found is None or not found["steps"]:
+        return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
+    gaps = max((found["gaps_float64"] or {"": math.inf}).values())
+    kinds = {"kinds": len(found["kinds"]), "steps": found["steps"], "gap": gaps if math.isfinite(gaps) else None}
+    if found["refused"]:
+        return {**done, **kinds, "status": "refused", "last": clean(found["refused"], 200)}
+    return {**done, **kinds, "status": "ok", "cell": f"{gaps:.0e} in {found['steps']} steps"}
+
+
+@stage("torch")
+def on_torch(script: Script, site: Site) -> dict[str, Any]:
+    """The whole script with PyTorch's arithmetic, once a step is proven: ``gluontune run --backend torch``."""
+    with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
+        out = Path(folder, "run.json")
+        words = ["-m", "gluontune", "run", "--backend", "torch", "--out", str(out), script.path, *script.argv]
+        done = site.run(script, [sys.executable, *words], "torch")
+        found = json.loads(out.read_text("utf-8")) if out.exists() else {}
+    moved = found.get("steps_on_torch", 0)
+    told = {"steps": found.get("steps", 0), "steps_on_torch": moved}
+    if done["status"] == "ok" and not moved:
+        return {**done, **told, "status": "refused", "last": clean(found.get("why_not", ""), 200)}
+    return {**done, **told, "cell": f"{moved} of {told['steps']} steps, {done['seconds']:.0f} s"}
+
+
+def read_list(path: Path) -> list[Script]:
+    """The scripts of a list in YAML or JSON: each a mapping with the fields of :class:`Script`.
+
+    All but ``path`` may be left out: the name is then the file's, and the script runs in its own folder. Paths are
+    relative to the list's folder.
+
+    Raises:
+        UsageError: the list cannot be understood; an entry names a file or folder that is not there.
+        GluontuneError: the list cannot be read.
+    """
+    try:
+        entries = parse_yaml(read_text(path))
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+    except ValueError as error:
+        raise UsageError(f"{path}: not YAML: {error}") from error
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UsageError(f"{path}: give a list of scripts, each with path, and argv, cwd, env, name as needed")
+    found = [_script(path, number, entry) for number, entry in enumerate(entries, 1)]
+    names = [script.name for script in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"{path}: name {twice[0]!r} stands there twice; names must differ")
+    return found
+
+
+def _script(path: Path, number: int, entry: Mapping[str, Any]) -> Script:
+    where, kinds = f"{path}: entry {number}", {"argv": list, "env": dict}
+    if unknown := sorted(set(map(str, entry)) - set(Script.__dataclass_fields__)):
+        raise UsageError(f"{where}: unknown field {unknown[0]!r}; there are {', '.join(Script.__dataclass_fields__)}")
+    for field, value in entry.items():
+        if not isinstance(value, kinds.get(field, str)):
+            raise UsageError(f"{where}: {field} is {value!r}; give a {kinds.get(field, str).__name__}")
+    if not entry.get("path"):
+        raise UsageError(f"{where}: lacks path, the script's file")
+    file = path.absolute().parent / entry["path"]
+    cwd = path.absolute().parent / entry["cwd"] if entry.get("cwd") else file.parent
+    for place, exists in ((file, file.is_file()), (cwd, cwd.is_dir())):
+        if not exists:
+            raise UsageError(f"{where}: {place} is not there")
+    argv, env = tuple(map(str, entry.get("argv", ()))), {str(k): str(v) for k, v in entry.get("env", {}).items()}
+    name = entry.get("name") or file.stem
+    return Script(name, str(file), argv, str(cwd), tuple(env.items()), entry.get("note", ""))
+
+
+def run(
+    listed: Path, *, only: Sequence[str] | None = None, stages: Sequence[str] | None = None, time_limit: float = 600.0,
+    out: Path | None = None, resume: bool = False, say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Run every script of a list through the stages and return the document, saved as ``OUT/scripts.json`` after each.
+
+    A script that does not run as it is goes through no other stage.
+
+    Args:
+        listed: see :func:`read_list`. only: names, or parts of names. stages: default all.
+        time_limit: seconds for one process. out: a folder, for the document and what the scripts print.
+        resume: keep the stages that ended well; those that did not, and new ones, are run.
+
+    Returns:
+        ``{"rows": [{"name", "note", "command", "stages": {NAME: {"status", "last", …}}}], "figures": {NAME: {"ok",
+        "of"}}, …}``.
+
+    Raises:
+        UsageError: the list, ``only`` or ``stages`` cannot be understood.
+    """
+    scripts = {script.name: script for script in read_list(listed)}
+    chosen = [scripts[name] for name in selected(scripts, only)]
+    for name in stages or ():
+        if name not in STAGES:
+            raise UsageError(f"--stages {name!r}: there are {', '.join(STAGES)}")
+    path = None if out is None else out / "scripts.json"
+    fields = {"kind": "scripts", "given": {"list": str(listed.absolute())}, "rows": []}
+    document = Document(path, "bench scripts", SCHEMA, fields, machine_facts, resume=resume)
+    known = {row["name"]: row for row in document.document["rows"]}
+    with document.under_way():
+        for place, script in enumerate(chosen, 1):
+            row = known.get(script.name, {})
+            if row.get("command") != script.command():
+                row = {"stages": {}}
+            row = {"name": script.name, "note": script.note, "command": script.command(), "stages": row["stages"]}
+            known[script.name] = row
+            for name in stages or STAGES:
+                if row["stages"].get(name, {}).get("status") != "ok":
+                    if say is not None:
+                        say(f"{place}/{len(chosen)} {script.name}, {name}")
+                    row["stages"][name] = _staged(script, name, row["stages"], path, time_limit)
+                    document.document.update(rows=[*known.values()], figures=_figures(known.values()))
+                    document.save()
+    document.save()
+    return document.document
+
+
+def _staged(
+    script: Script, name: str, before: Mapping[str, Mapping[str, Any]], path: Path | None, time_limit: float
+) -> dict[str, Any]:
+    first = before.get("as is", {"status": "ok"})["status"]
+    if name != "as is" and first != "ok":
+        return {"status": "skipped", "last": f"as is: {first}"}
+    folder = None if path is None else path.parent / re.sub(r"[^\w.-]", "_", script.name)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    return STAGES[name](script, Site(folder, time_limit, before))
+
+
+def _figures(rows: Any) -> dict[str, dict[str, int]]:
+    tried: dict[str, list[str]] = {}
+    for row in rows:
+        for name, found in row["stages"].items():
+            tried.setdefault(name, []).append(found["status"])
+    return {name: {"ok": found.count("ok"), "of": len(found)} for name, found in tried.items()}
+
+
+def holds(found: Mapping[str, Any]) -> bool:
+    """Whether every script ended well in every stage, or was refused with a reason."""
+    statuses = [each["status"] for row in found["rows"] for each in row["stages"].values()]
+    return bool(statuses) and all(status in ("ok", "refused") for status in statuses)
+
+
+def show(found: Mapping[str, Any], console: Any) -> None:
+    """Print the table, and how many ended well in each stage."""
+    from rich.table import Table
+
+    columns = [name for name in STAGES if name in found.get("figures", {})]
+    table = Table("script", *columns, "last line", title=f"{len(found['rows'])} scripts")
+    for row in found["rows"]:
+        done = [row["stages"][name] for name in columns if name in row["stages"]]
+        cells = [_cell(row["stages"].get(name)) for name in columns]
+        table.add_row(clean(row["name"]), *cells, clean(done[-1]["last"], 70) if done else "")
+    console.print(table, markup=False)
+    said = [f"{name}: {found['figures'][name]['ok']} of {found['figures'][name]['of']}" for name in columns]
+    console.print("; ".join(said), markup=False, highlight=False, soft_wrap=True)
+
+
+def _cell(found: Mapping[str, Any] | None) -> str:
+    """
+    >>> _cell({"status": "ok", "seconds": 12.34}), _cell({"status": "failed", "exit": 1}), _cell(None)
+    ('12.3 s', 'exit 1', '')
+    >>> _cell({"status": "ok", "seconds": 12.34, "cell": "1.8 ×"})
+    '1.8 ×'
+    """
+    if found is None:
+        return ""
+    if "cell" in found:
+        return clean(found["cell"], 40)
+    if found["status"] == "ok" and "seconds" in found:
+        return f"{found['seconds']:.1f} s"
+    return f"exit {found['exit']}" if found["status"] == "failed" and "exit" in found else str(found["status"])

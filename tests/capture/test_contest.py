@@ -1,0 +1,94 @@
+"""The contest of changes in place: a pretended training whose steps take what the state in force makes them take."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gluontune.capture import contest as module
+from gluontune.capture.contest import Contest
+from gluontune.capture.helpers.base import Helper
+
+
+class Training:
+    """Steps with a clock of their own. ``seconds``: of a step by state; ``noise``: share of it."""
+
+    def __init__(self, seconds, states=("fast",), noise=0.02, clashes=()):
+        self.seconds, self.now, self.waited = seconds, 0.0, 0
+        self.random, self.noise = random.Random(0), noise
+        self.helper = Pretended(list(states), clashes)
+        self.contest = Contest([self.helper], clock=lambda: self.now)
+        self.contest._waitall = self.wait
+        self.used = []
+
+    def wait(self):
+        self.waited += 1
+
+    def run(self, steps):
+        for _ in range(steps):
+            self.used.append(self.helper.state)
+            self.now += self.seconds[self.helper.state] * (1 + self.random.uniform(0, self.noise))
+            self.contest.step()
+        return self
+
+
+class Pretended(Helper):
+    name = "pretended"
+
+    def __init__(self, states, clashes):
+        super().__init__()
+        self.states, self.clashes, self.left = states, clashes, None
+
+    def install(self, mx):
+        pass
+
+    def after_step(self, step, seconds):
+        if self.state in self.clashes:
+            raise ValueError("no good")
+
+    def settled(self, left):
+        self.left = left
+
+
+def test_what_is_faster_is_kept_and_what_it_saved_is_told():
+    done = Training({"": 0.1, "fast": 0.05}).run(200)
+    assert done.helper.state == "fast" and [m.won for m in done.contest.matches] == [True]
+    since = 200 - done.contest.matches[0].began_at
+    assert done.contest.saved()["pretended"] == pytest.approx(0.05 * since, rel=0.1)
+    assert done.waited and done.helper.left == []
+
+
+def test_what_is_slower_is_taken_back_soon_and_said():
+    done = Training({"": 0.1, "fast": 0.3}).run(200)
+    assert done.helper.state == "" and done.contest.saved() == {} and done.used.count("fast") < 20
+    assert done.helper.notes and "not kept" in done.helper.notes[0]
+
+
+def test_what_is_hardly_faster_is_not_kept():
+    assert Training({"": 0.1, "fast": 0.0995}, noise=0.05).run(400).helper.state == ""
+
+
+def test_the_best_of_several_states_is_kept():
+    done = Training({"": 0.1, "a": 0.08, "b": 0.2, "c": 0.05}, states=("a", "b", "c")).run(400)
+    assert done.helper.state == "c" and [m.won for m in done.contest.matches] == [True, False, True]
+    began = [m.began_at for m in done.contest.won]
+    expected = 0.02 * (400 - began[0]) + 0.03 * (400 - began[1])
+    assert done.contest.saved()["pretended"] == pytest.approx(expected, rel=0.15)
+
+
+def test_nothing_is_tried_in_a_training_that_is_over_at_once():
+    assert set(Training({"": 0.001, "fast": 0.0001}).run(200).used) == {""}
+
+
+def test_contests_lose_no_more_than_their_share():
+    states = [f"s{n}" for n in range(40)]
+    done = Training({"": 0.05, **dict.fromkeys(states, 0.2)}, states=states).run(2000)
+    lost = sum(done.seconds[state] - 0.05 for state in done.used if state)
+    assert 0 < lost <= 1.5 * module._SHARE * done.now
+
+
+def test_an_error_of_ours_leaves_the_script_as_it_is():
+    done = Training({"": 0.1, "fast": 0.05}, clashes=("fast",)).run(200)
+    assert done.helper.broken and done.helper.state == "" and done.used[-50:] == [""] * 50
+    assert "ValueError: no good" in done.helper.notes[0]

@@ -1,0 +1,85 @@
+"""Unchanged programs whose arithmetic goes over to PyTorch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from small_scripts import SCRIPTS, script
+
+pytestmark = [pytest.mark.mxnet, pytest.mark.process]
+
+
+def run(folder, text, *options):
+    (folder / "train.py").write_text(text)
+    words = [sys.executable, "-m", "gluontune", "run", "--out", "out.json", *options, "train.py"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads((folder / "out.json").read_text()), done.stderr
+
+
+def as_it_is(folder, text):
+    code = "import gluontune as gt; gt.runtime.mxnet(); exec(open('plain.py').read())"
+    (folder / "plain.py").write_text(text)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def numbers(text):
+    return [float(word) for word in text.split()]
+
+
+@pytest.mark.parametrize("name", list(SCRIPTS))
+def test_a_program_prints_on_pytorch_what_it_prints_on_mxnet(name, tmp_path):
+    printed, found, _ = run(tmp_path, script(name), "--backend", "torch")
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, script(name))), rel=2e-3, abs=2e-3)
+    assert found["why_not"] == ""
+    assert found["steps_on_torch"] == found["steps"] - 2 > 2
+    assert found["gaps"]["losses"] < 1e-5
+
+
+FAILS = """
+def fails(x):
+    import sys
+    bridge = sys.modules.get("gluontune.convert.bridge.registry")
+    if bridge:
+        bridge.OPERATORS._entries["sin"] = bridge.Operator("sin", lambda x: x.nothing())
+    return x.sin() * 0 + x
+net = nn.HybridSequential()"""
+
+
+@pytest.mark.parametrize("before", ["            loss = cross(out, y)", "        trainer.step(len(x))"])
+def test_mxnet_takes_a_step_over_where_pytorch_fails(before, tmp_path):
+    indent = before[: len(before) - len(before.lstrip())]
+    text = script("normalized").replace(before, f"{indent}if epoch: out = fails(out)\n{before}")
+    text = text.replace("net = nn.HybridSequential()", FAILS)
+    printed, found, _ = run(tmp_path, text, "--backend", "torch")
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, text)), rel=2e-3, abs=2e-3)
+    assert 4 <= found["steps_on_torch"] < found["steps"]
+    assert "nothing" in found["why_not"]
+
+
+def test_what_pytorch_does_not_know_is_computed_by_mxnet(tmp_path):
+    text = script("by hand").replace("nd.log_softmax(out)", "nd.Custom(out, op_type='mine')").replace(
+        "w, b =",
+        """
+class Mine(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], nd.log_softmax(in_data[0]))
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        g = out_grad[0]
+        self.assign(in_grad[0], req[0], g - nd.exp(out_data[0]) * g.sum(axis=1, keepdims=True))
+@mx.operator.register("mine")
+class Prop(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, in_shapes, in_dtypes):
+        return Mine()
+w, b =""",
+    )  # fmt: skip
+    printed, found, told = run(tmp_path, text, "--backend", "torch")
+    assert len(numbers(printed)) == 4
+    assert found["steps_on_torch"] == 0
+    assert "Custom (train.py:" in found["why_not"]
+    assert "MXNet computed all" in told

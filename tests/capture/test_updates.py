@@ -1,0 +1,53 @@
+"""Update operators in PyTorch against MXNet's."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+
+from gluontune.capture.events import MUTATED
+from gluontune.capture.hooks import operator_names
+from gluontune.capture.updates import UPDATES
+from gluontune.convert.graph.schemas import schema
+from gluontune.core.gaps import worst
+from gluontune.runtime import mxnet
+from gluontune.runtime.pytorch import torch
+
+pytestmark = pytest.mark.mxnet
+
+OPTIONS = {
+    "sgd_mom_update": {"momentum": 0.9},
+    "mp_sgd_mom_update": {"momentum": 0.9},
+    "nag_mom_update": {"momentum": 0.8},
+    "adam_update": {"beta1": 0.8, "epsilon": 1e-6},
+    "rmsprop_update": {"gamma1": 0.9, "epsilon": 1e-6, "clip_weights": 0.5},
+    "ftrl_update": {"lamda1": 0.02, "beta": 0.5},
+    "signum_update": {"momentum": 0.9, "wd_lh": 0.01},
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(UPDATES) - {"_sparse_adagrad_update"}))
+@pytest.mark.parametrize("clip", [-1.0, 0.3])
+def test_an_update_is_mxnets(name, clip):
+    mx, random = mxnet(), np.random.default_rng(7)
+    precise = name.startswith("mp_")
+    names = schema(name).inputs
+    arrays = [random.uniform(0.1, 1, (3, 4)).astype("float32") for _ in names]
+    arrays[1] = random.normal(size=(3, 4)).astype("float32")
+    if precise:
+        arrays[0], arrays[1] = arrays[0].astype("float16"), arrays[1].astype("float16")
+        arrays[-1] = arrays[0].astype("float32")
+    attrs = {"lr": 0.1, "wd": 0.01, "rescale_grad": 0.5, "clip_gradient": clip, **OPTIONS.get(name, {})}
+    given = [mx.nd.array(array, dtype=array.dtype) for array in arrays]
+    handles = {known: handle for handle, known in operator_names(mx).items()}
+    invoke = importlib.import_module("mxnet.ndarray.register")._imperative_invoke
+    invoke(handles[name], given, list(attrs), list(attrs.values()), given[0], False, False)
+    theirs = [given[0], *[given[place] for place in MUTATED.get(name, ())]]
+    typed = schema(name).typed({key: str(value) for key, value in attrs.items()})
+    mine = UPDATES[name](*[torch().from_numpy(array.copy()) for array in arrays], **typed)
+    mine = mine if isinstance(mine, tuple) else (mine,)
+    bound = 1e-3 if precise else 1e-5
+    assert worst([m.numpy() for m in mine], [t.asnumpy() for t in theirs]) < bound
+    assert worst([mine[0].numpy()], [arrays[0]]) > bound  # it moved

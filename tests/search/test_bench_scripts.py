@@ -1,0 +1,158 @@
+"""A list of scripts: read strictly, each run in a process group of its own, resumed stage by stage."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gluontune.cli.main import main
+from gluontune.core.errors import UsageError
+from gluontune.search.bench import scripts
+from gluontune.search.bench.scripts import Script, read_list, run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "good.py").write_text(
+        "import os, sys\nprint('first')\nprint(*sys.argv[1:], os.getcwd(), os.environ['WORD'])\n"
+    )
+    (tmp_path / "bad.py").write_text("print('before')\nraise ValueError('no such data')\n")
+    (tmp_path / "inner").mkdir()
+    return tmp_path
+
+
+def written(folder: Path, *entries: object, name: str = "list.yaml") -> Path:
+    (folder / name).write_text(json.dumps(entries))
+    return folder / name
+
+
+def statuses(found, stage="as is"):
+    return {row["name"]: row["stages"][stage]["status"] for row in found["rows"]}
+
+
+def test_a_script_gets_its_arguments_folder_and_environment(folder):
+    found = run(written(folder, {"path": "good.py", "argv": ["--epochs", 2], "cwd": "inner", "env": {"WORD": "said"}}))
+    (row,) = found["rows"]
+    assert row["stages"]["as is"]["last"] == f"--epochs 2 {folder / 'inner'} said"
+    assert row["name"] == "good" and row["command"]["argv"] == ["--epochs", "2"]
+    assert found["figures"] == {"as is": {"ok": 1, "of": 1}} and scripts.holds(found)
+
+
+def test_what_a_script_printed_is_kept_and_its_error_is_its_last_line(folder):
+    found = run(written(folder, {"path": "bad.py"}), out=folder / "seen")
+    told = found["rows"][0]["stages"]["as is"]
+    assert (told["status"], told["exit"], told["last"]) == ("failed", 1, "ValueError: no such data")
+    assert "before" in (folder / "seen" / "bad" / "as-is.log").read_text()
+    assert json.loads((folder / "seen" / "scripts.json").read_text())["rows"] == found["rows"]
+    assert not scripts.holds(found)
+
+
+def test_waiting_is_no_work(folder):
+    (folder / "good.py").write_text("import time; time.sleep(1)")
+    told = run(written(folder, {"path": "good.py"}))["rows"][0]["stages"]["as is"]
+    assert told["seconds"] >= 1 and 0 < told["cpu_seconds"] < told["seconds"]
+
+
+def test_colours_and_progress_bars_do_not_reach_the_table(folder):
+    (folder / "good.py").write_text("print('\\x1b[31mhalf\\rwhole\\x1b[0m')")
+    assert run(written(folder, {"path": "good.py"}))["rows"][0]["stages"]["as is"]["last"] == "whole"
+
+
+def test_after_the_time_limit_nothing_of_a_script_lives_on(folder):
+    code = "import os, time\nif child := os.fork():\n    open('child', 'w').write(str(child))\ntime.sleep(600)\n"
+    (folder / "slow.py").write_text(code)
+    begun = time.monotonic()
+    found = run(written(folder, {"path": "slow.py"}), time_limit=5)
+    assert statuses(found) == {"slow": "over the time limit"} and time.monotonic() - begun < 300
+    child = int((folder / "child").read_text())
+    until = time.monotonic() + 30
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(child)
+
+
+def alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_resume_runs_what_failed_what_changed_and_what_is_new(folder, monkeypatch):
+    entries = [
+        {"path": "good.py", "env": {"WORD": "a"}},
+        {"path": "bad.py"},
+        {"path": "good.py", "name": "other", "env": {"WORD": "b"}},
+    ]
+    listed, out, ran = written(folder, *entries), folder / "seen", []
+    monkeypatch.setitem(scripts.STAGES, "as is", lambda script, site: (ran.append(script.name), real(script, site))[1])
+    first = run(listed, out=out)
+    assert ran == ["good", "bad", "other"]
+    (folder / "bad.py").write_text("print('mended')")
+    entries[2]["env"] = {"WORD": "c"}
+    again = run(written(folder, *entries), out=out, resume=True)
+    assert ran[3:] == ["bad", "other"] and set(statuses(again).values()) == {"ok"}
+    assert again["rows"][0] == first["rows"][0]
+
+
+real = scripts.STAGES["as is"]
+
+
+def test_a_stage_is_one_entry_and_comes_after_those_before_it(folder, monkeypatch):
+    seen = {}
+
+    def counted(script, site):
+        seen[script.name] = site.before["as is"]["status"]
+        return {"status": "refused", "last": "line 3: no source"}
+
+    monkeypatch.setattr(scripts, "STAGES", dict(scripts.STAGES))
+    scripts.stage("captured")(counted)
+    listed = written(folder, {"path": "good.py", "env": {"WORD": "x"}}, {"path": "bad.py"})
+    found = run(listed, out=folder / "seen")
+    assert seen == {"good": "ok"} and statuses(found, "captured") == {"good": "refused", "bad": "skipped"}
+    assert found["figures"]["captured"] == {"ok": 0, "of": 2}
+    # A later run asks the new stage alone for what went well.
+    seen.clear()
+    again = run(listed, out=folder / "seen", resume=True, stages=["captured"], only=["good"])
+    assert again["rows"][0]["stages"].keys() == {"as is", "captured"}
+    assert seen == {"good": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        ({"path": "good.py"}, "give a list of scripts"),
+        ([{"path": "good.py", "args": []}], "unknown field 'args'"),
+        ([{"path": "good.py", "argv": "--epochs 2"}], "argv is '--epochs 2'; give a list"),
+        ([{"name": "a"}], "lacks path"),
+        ([{"path": "gone.py"}], "gone.py is not there"),
+        ([{"path": "good.py", "cwd": "gone"}], "gone is not there"),
+        ([{"path": "good.py"}, {"path": "good.py"}], "'good' stands there twice"),
+    ],
+)
+def test_a_list_that_cannot_be_run_is_refused_with_the_way_out(folder, entries, told):
+    (folder / "list.yaml").write_text(json.dumps(entries))
+    with pytest.raises(UsageError, match=told):
+        read_list(folder / "list.yaml")
+
+
+def test_the_shortest_entry_runs_in_the_scripts_folder(folder):
+    assert read_list(written(folder, {"path": "good.py"})) == [Script("good", str(folder / "good.py"), (), str(folder))]
+
+
+def test_the_command_prints_the_table_and_exits_by_what_it_saw(folder, capfd):
+    listed = written(folder, {"path": "good.py", "env": {"WORD": "x"}}, {"path": "bad.py"})
+    assert main(["bench", "scripts", "--list", str(listed), "--only", "good"]) == 0
+    assert "as is: 1 of 1" in capfd.readouterr().out
+    assert main(["bench", "scripts", "--list", str(listed), "--json"]) == 1
+    assert statuses(json.loads(capfd.readouterr().out)) == {"good": "ok", "bad": "failed"}
+    assert main(["bench", "scripts", "--list", str(listed), "--stages", "wished"]) == 2
+    assert "there are as is" in capfd.readouterr().err
+    assert main(["bench", "scripts", "--list", str(folder / "none.yaml")]) == 1
+    assert "none.yaml" in capfd.readouterr().err
+    (folder / "list.yaml").write_text("[")
+    assert main(["bench", "scripts", "--list", str(folder / "list.yaml")]) == 2

@@ -1,0 +1,148 @@
+"""Small Gluon programs, each of another kind, that print a loss for each epoch."""
+
+from __future__ import annotations
+
+_BEGIN = """
+import mxnet as mx, numpy as np
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn, rnn
+mx.random.seed(3); np.random.seed(3)
+X = np.random.rand(96, 1, 8, 8).astype("float32")
+Y = (X.mean((1, 2, 3)) * 1e3 % 4).astype("float32")
+loader = gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y), 16)
+cross = gluon.loss.SoftmaxCrossEntropyLoss()
+"""
+
+NORMALIZED = """
+net = nn.HybridSequential()
+net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D(), nn.Dense(4))
+net.initialize(mx.init.Xavier()); net.hybridize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 1e-3})
+for epoch in range(2):
+    total, accuracy = 0.0, mx.metric.Accuracy()
+    for x, y in loader:
+        with autograd.record():
+            out = net(x)
+            loss = cross(out, y) + 0.01 * (out ** 2).mean(axis=1)
+        loss.backward()
+        accuracy.update(y, out)
+        grads = [p.grad() for p in net.collect_params().values() if p.grad_req != "null"]
+        gluon.utils.clip_global_norm(grads, 20.0)
+        trainer.step(len(x))
+        total += loss.mean().asscalar()
+    print(epoch, round(total, 3), accuracy.get()[1])
+print(round(float(net(x).asnumpy().sum()), 3))
+"""
+
+ADVERSARIES = """
+make, judge = nn.Dense(64), nn.Dense(2)
+make.initialize(); judge.initialize()
+both = [gluon.Trainer(part.collect_params(), "adam", {"learning_rate": 0.01}) for part in (judge, make)]
+for epoch in range(2):
+    total = 0.0
+    for i in range(6):
+        real = nd.array(X[16 * i : 16 * i + 16].reshape(16, -1))
+        noise = real[:, :8] * 2
+        with autograd.record():
+            fake = make(noise)
+            first = cross(judge(real), nd.ones(16)) + cross(judge(fake.detach()), nd.zeros(16))
+        first.backward()
+        both[0].step(16)
+        with autograd.record():
+            second = cross(judge(fake), nd.ones(16))
+        second.backward()
+        both[1].step(16)
+        total += float((first + second).mean().asscalar())
+    print(epoch, round(total, 3))
+"""
+
+RECURRENT = """
+class Model(gluon.Block):
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.embed, self.cell, self.out = nn.Embedding(16, 6), rnn.LSTM(6, 1), nn.Dense(16, flatten=False)
+    def forward(self, x, state):
+        y, state = self.cell(self.embed(x), state)
+        return self.out(y), state
+net = Model(); net.initialize(mx.init.Uniform(0.3))
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5})
+text = (np.arange(481) * 7 % 16).astype("float32")
+for epoch in range(2):
+    state, total = net.cell.begin_state(batch_size=4), 0.0
+    for i in range(0, 100, 5):
+        rows = np.stack([text[j * 120 + i : j * 120 + i + 6] for j in range(4)], 1)
+        state = [s.detach() for s in state]
+        with autograd.record():
+            out, state = net(nd.array(rows[:-1]), state)
+            loss = cross(out.reshape((-3, -1)), nd.array(rows[1:]).reshape((-1,)))
+        loss.backward()
+        trainer.step(20)
+        total += loss.mean().asscalar()
+    print(epoch, round(float(total), 3))
+"""
+
+BY_HAND = """
+w, b = nd.random.normal(scale=0.1, shape=(64, 4)), nd.zeros(4)
+for p in (w, b):
+    p.attach_grad()
+for epoch in range(2):
+    total = 0.0
+    for x, y in loader:
+        with autograd.record():
+            out = nd.dot(x.reshape((-1, 64)), w) + b
+            loss = -nd.pick(nd.log_softmax(out), y).mean()
+        loss.backward()
+        for p in (w, b):
+            p[:] = p - 0.5 * p.grad
+        total += loss.asscalar()
+    print(epoch, round(float(total), 3))
+"""
+
+GATHERED = """
+net = nn.Dense(4)
+net.initialize(mx.init.Xavier())
+net.collect_params().setattr("grad_req", "add")
+trainer = gluon.Trainer(net.collect_params(), "nag", {"learning_rate": 0.1, "momentum": 0.9})
+for epoch in range(2):
+    total = 0.0
+    for i, (x, y) in enumerate(loader):
+        with autograd.record():
+            loss = cross(net(x), y)
+        loss.backward()
+        if i % 2:
+            trainer.step(32)
+            net.collect_params().zero_grad()
+        total += loss.mean().asscalar()
+    print(epoch, round(float(total), 3))
+"""
+
+NUMPY = """
+from mxnet import np as mnp, npx
+npx.set_np()
+net = nn.Sequential()
+net.add(nn.Dense(8, activation="tanh"), nn.Dense(4))
+net.initialize(mx.init.Xavier())
+trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01})
+for epoch in range(2):
+    total = 0.0
+    for i in range(6):
+        x, y = mnp.array(X[16 * i : 16 * i + 16]), mnp.array(Y[16 * i : 16 * i + 16])
+        with autograd.record():
+            out = net(x.reshape(16, -1))
+            loss = cross(out, y).mean() + 0.1 * (out[:, 1:3] ** 2).mean()
+        loss.backward()
+        trainer.step(1)
+        total += float(loss)
+    print(epoch, round(total, 3))
+"""
+
+SCRIPTS = {
+    "normalized": NORMALIZED, "adversaries": ADVERSARIES, "recurrent": RECURRENT, "by hand": BY_HAND,
+    "gathered": GATHERED, "numpy": NUMPY,
+}  # fmt: skip
+
+
+def script(name: str) -> str:
+    """The text of a program."""
+    return _BEGIN + SCRIPTS[name]
