@@ -146,6 +146,8 @@ class Recorder(Handler):
         entry = self.held.get(id(array))
         if entry is None:
             entry = self.held[id(array)] = Held(array, value)
+        elif entry.base is not None and entry.base.array is None:  # the gradient of a variable
+            entry.base.value, entry.base.version = value, entry.base.version + 1
         elif entry.base is not None and entry.base.array is not None:
             if tuple(entry.base.array.shape) != tuple(array.shape):
                 self.step.unknown.append(f"{self._line()}: a part of an array is written to through a view of it")
@@ -258,6 +260,13 @@ class Recorder(Handler):
         return result
 
     def _gradient_of(self, variable: Any, result: Any) -> None:
+        """Note what ``variable.grad`` gave: another array at the gradient's place."""
+        if self._parameter(variable) is not None:
+            with self.hooks.quiet():
+                base = self.hold(self.known[id(variable)][1].grad(variable.context))
+            self.held[id(result)] = Held(result, base.value, base, lambda value: value)
+            self._written(result, base.value)
+            return
         key = -id(variable)
         entry = self.held.get(key)
         if entry is None:
@@ -367,6 +376,10 @@ class Recorder(Handler):
         told = {"optimizer": type(trainer._optimizer).__name__.lower(), "learning_rate": trainer.learning_rate}
         names = [parameter.name for parameter in trainer._params if parameter.grad_req != "null"]
         self.step.updates.append({**told, "batch_size": batch_size, "parameters": names, "line": self._line()})
+        if len(trainer._contexts) > 1:
+            self.step.unknown.append(
+                f"{self._line()}: gradients of {len(trainer._contexts)} devices are added by a store"
+            )
         result = run()
         self.updated = True
         return result

@@ -77,6 +77,8 @@ for epoch in range(2):
             out, state = net(nd.array(rows[:-1]), state)
             loss = cross(out.reshape((-3, -1)), nd.array(rows[1:]).reshape((-1,)))
         loss.backward()
+        for p in net.collect_params().values():
+            p.data().grad[:] *= 0.5
         trainer.step(20)
         total += loss.mean().asscalar()
     print(epoch, round(float(total), 3))
@@ -93,7 +95,10 @@ for epoch in range(2):
             out = nd.dot(x.reshape((-1, 64)), w) + b
             loss = -nd.pick(nd.log_softmax(out), y).mean()
         loss.backward()
+        norm = sum((p.grad ** 2).sum() for p in (w, b)).sqrt().asscalar()
         for p in (w, b):
+            if norm > 0.4:
+                p.grad[:] *= 0.4 / norm
             p[:] = p - 0.5 * p.grad
         total += loss.asscalar()
     print(epoch, round(float(total), 3))
