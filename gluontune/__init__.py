@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gluontune import (
         bench as bench,
         bridge as bridge,
+        capture as capture,
         compute as compute,
         course as course,
         datasets as datasets,

@@ -93,7 +93,7 @@ def program_of(step: Step, roots: Collection[int] = ()) -> StepProgram:
     kept.reverse()
     made = {output for event in kept for output in event.outputs}
     order = dict.fromkeys(v for event in kept for v in _read_by(event) if v not in made)
-    order.update(dict.fromkeys(v for v in (*step.writes.values(), *roots) if v not in made and v in step.values))
+    order.update(dict.fromkeys(v for v in step.writes.values() if v not in made))
     leaves = len(order)
     order.update(dict.fromkeys(output for event in kept for output in event.outputs))
     number = {value: at for at, value in enumerate(order)}

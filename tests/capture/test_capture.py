@@ -1,0 +1,85 @@
+"""What scripts compute in a step: recorded, explained and proven in float64."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from small_scripts import SCRIPTS, script
+
+import gluontune as gt
+from gluontune.capture.api import summary
+from gluontune.cli.main import main
+from gluontune.core.errors import GluontuneError, UsageError
+
+pytestmark = [pytest.mark.mxnet, pytest.mark.process]
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory):
+    found = {}
+
+    def capture(name):
+        if name not in found:
+            folder = tmp_path_factory.mktemp("capture")
+            (folder / "train.py").write_text(script(name))
+            found[name] = gt.capture.capture([str(folder / "train.py")], steps=4, time_limit=200)
+        return found[name]
+
+    return capture
+
+
+def sources(found):
+    return [leaf["source"] for leaf in found["kinds"][-1]["leaves"]]
+
+
+@pytest.mark.parametrize("name", list(SCRIPTS))
+def test_pytorch_computes_a_scripts_steps_in_float64(name, captured):
+    found = captured(name)
+    assert found["refused"] is None
+    assert found["steps"] == 4
+    assert max(found["gaps_float64"].values()) < 1e-10
+    assert max(found["gaps_of_the_script"].values()) < 1e-3
+    assert found["kinds"][-1]["steps"] >= 2
+
+
+def test_leaves_have_sources(captured):
+    assert {"parameter", "batch", "state"} <= set(sources(captured("normalized")))  # momentum
+    assert sources(captured("recurrent")).count("state") == 2  # the LSTM's
+    assert sources(captured("recurrent")).count("script") == 2  # rows of text
+    assert "variable" in sources(captured("by hand"))
+
+
+def test_trainers_are_told_with_their_rates(captured):
+    first, second = captured("adversaries")["trainers"]
+    assert first["optimizer"] == second["optimizer"] == "adam"
+    assert first["parameters"] != second["parameters"]
+    assert first["learning_rates"] == [0.01] * 4
+    assert first["line"].startswith("train.py:")
+    assert "adam on 2 parameters, rate 0.01, gradients ÷ 16" in summary(captured("adversaries"))[0]
+
+
+def test_a_step_that_cannot_be_proven_is_refused_with_its_line(tmp_path, capfd):
+    text = script("by hand").replace("nd.log_softmax(out)", "Own()(out)").replace("w, b = nd", """
+class Own(autograd.Function):
+    def forward(self, x):
+        return nd.log_softmax(x)
+    def backward(self, dy):
+        return dy
+w, b = nd""", 1)  # fmt: skip
+    (tmp_path / "train.py").write_text(text)
+    assert main(["capture", "--steps", "3", "--json", str(tmp_path / "train.py")]) == 1
+    found = json.loads(capfd.readouterr().out)
+    line = 1 + next(at for at, line in enumerate(text.splitlines()) if "Own()(out)" in line)
+    assert found["refused"] == f"train.py:{line}: autograd.Function Own cannot be put into a graph"
+
+
+def test_scripts_that_do_not_train_are_errors(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        gt.capture.capture([str(tmp_path / "no.py")])
+    (tmp_path / "dies.py").write_text("raise ValueError('mine')")
+    with pytest.raises(GluontuneError, match=r"dies\.py: ended before a training step: .*mine"):
+        gt.capture.capture([str(tmp_path / "dies.py")])
+    (tmp_path / "long.py").write_text("import time; time.sleep(60)")
+    with pytest.raises(GluontuneError, match=r"no 20 training steps in 2 s"):
+        gt.capture.capture([str(tmp_path / "long.py")], time_limit=2)
