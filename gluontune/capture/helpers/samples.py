@@ -8,12 +8,10 @@ when the loader would draw them: order and random numbers are those of the scrip
 from __future__ import annotations
 
 import collections
-import math
 import multiprocessing
 import os
 import random
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ import psutil
 
 from gluontune.capture.helpers.base import Helper, patched
 from gluontune.capture.helpers.bulk import Bulk, why_not_pure
-from gluontune.runtime import usable_cores
+from gluontune.capture.helpers.rows import Noted, Rows, as_fields, same_samples
 
 _MEMORY_SHARE = 0.25  # of what is available, for the rows of all loaders together
 _SPOT_CHECKS = 2  # samples computed anew at the begin of each epoch
@@ -113,7 +111,7 @@ class Samples(Helper):
             if self.broken or rows is None or rows.refused:
                 return original(loader)
             sampler = loader._batch_sampler
-            loader._batch_sampler = noted = _Noted(sampler)
+            loader._batch_sampler = noted = Noted(sampler)
             try:
                 return _from_workers(self, rows, noted.drawn, original(loader))
             finally:
@@ -184,7 +182,7 @@ class Samples(Helper):
             checked = {0, count - 1, *(self._random.randrange(count) for _ in range(_CHECKED_ROWS))}
             for k in checked if start == 0 else list(checked)[:2]:
                 fresh = bulk.sample(start + k)
-                if fresh is None or not _same_samples(fresh, [field[k] for field in fields]):
+                if fresh is None or not same_samples(fresh, [field[k] for field in fields]):
                     rows.forget()
                     return
             if rows.known is None and not self._allot(rows, [(f.shape[1:], f.dtype) for f in fields], bulk.is_tuple):
@@ -216,7 +214,7 @@ class Samples(Helper):
             places = np.flatnonzero(rows.known)
             for _ in range(_SPOT_CHECKS if len(places) else 0):
                 place = int(places[self._random.randrange(len(places))])
-                if not _same_samples(as_fields(loader._dataset[place]), [field[place] for field in rows.fields]):
+                if not same_samples(as_fields(loader._dataset[place]), [field[place] for field in rows.fields]):
                     rows.refused = "samples have changed since they were kept"
                     break
         if rows.refused:
@@ -278,53 +276,6 @@ class Samples(Helper):
         rows.learned += 1
 
 
-class Rows:
-    """What is kept of one loader's dataset.
-
-    Attributes:
-        fields: an array for each part of a sample, a row for each sample. known: which rows are filled.
-        template: type and context of each array of the loader's own batches. learned: how many of those were seen.
-        as_is_s: seconds that a sample of theirs took, in the fastest. waits_s: for batches of workers.
-        refused: why nothing is kept.
-    """
-
-    def __init__(self, count: int, refused: str = ""):
-        self.count, self.refused = count, refused
-        self.fields: list[Any] = []
-        self.known: Any = None
-        self.is_tuple = False
-        self.template: list[Any] | None = None
-        self.as_is_s = math.inf
-        self.learned = 0
-        self.waits_s: list[float] = []
-
-    @property
-    def whole(self) -> bool:
-        """Whether every row is there."""
-        return self.known is not None and bool(self.known.all())
-
-    def as_is_seconds(self, count: int, workers: int) -> float:
-        """How long the script would have waited for a batch of so many samples."""
-        if self.waits_s:
-            return statistics.median(self.waits_s)
-        return self.as_is_s * count / (min(workers, usable_cores()) or 1)
-
-    def allot(self, kinds: list[tuple[Any, Any]], is_tuple: bool) -> None:
-        self.fields = [np.empty((self.count, *shape), dtype) for shape, dtype in kinds]
-        self.known, self.is_tuple = np.zeros(self.count, bool), is_tuple
-
-    def forget(self) -> None:
-        self.fields, self.known = [], None
-
-    def batch(self, mx: Any, places: Any) -> Any:
-        made = []
-        assert self.template is not None
-        for field, (kind, context) in zip(self.fields, self.template):
-            array = mx.np.array if kind is mx.np.ndarray else mx.nd.array
-            made.append(array(field[places], dtype=field.dtype, ctx=context))
-        return made if self.is_tuple else made[0]
-
-
 def _epoch(helper: Samples, loader: Any, rows: Rows, ahead: int, module: Any) -> Iterator[Any]:
     """Batches in the loader's order. Indices are drawn as early as the loader with workers draws them."""
     indices = iter(loader._batch_sampler)
@@ -346,22 +297,6 @@ def _batches(helper: Samples, loader: Any, rows: Rows, indices: Any, waiting: An
         yield helper.batch(loader, rows, waiting.popleft())
 
 
-class _Noted:
-    """A batch sampler that notes what is drawn from it."""
-
-    def __init__(self, sampler: Any):
-        self._sampler = sampler
-        self.drawn: collections.deque[Any] = collections.deque()
-
-    def __iter__(self) -> Iterator[Any]:
-        for indices in self._sampler:
-            self.drawn.append(indices)
-            yield indices
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-
 def _from_workers(helper: Samples, rows: Rows, drawn: Any, batches: Any) -> Iterator[Any]:
     """The batches of the loader's own workers, kept as they come."""
     while True:
@@ -372,16 +307,3 @@ def _from_workers(helper: Samples, rows: Rows, drawn: Any, batches: Any) -> Iter
         rows.waits_s.append(time.perf_counter() - began)
         helper.learn(rows, np.asarray(drawn.popleft()), made)
         yield made
-
-
-def as_fields(sample: Any) -> list[Any]:
-    """The parts of one sample as numpy arrays."""
-    parts = sample if isinstance(sample, tuple) else (sample,)
-    return [part.asnumpy() if hasattr(part, "asnumpy") else np.asarray(part) for part in parts]
-
-
-def _same_samples(mine: list[Any], kept: list[Any]) -> bool:
-    return len(mine) == len(kept) and all(
-        a.shape == np.shape(b) and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-        for a, b in zip(mine, kept)
-    )
