@@ -98,7 +98,7 @@ class LazyTorch(Recorder):
             inputs = [self.hold(array).value for array in call.inputs]
             if computes(call.name):
                 return self._gathered(call, inputs)
-            if self.mx.autograd.is_recording():
+            if self._is_taped(call, inputs):
                 raise GluontuneError(f"PyTorch's side does not know {call.name}")
             return self._by_mxnet(call)
         except _ERRORS as error:
@@ -231,6 +231,7 @@ class LazyTorch(Recorder):
         self.step, self.updated, self.done = Step(), False, 0
         self.env.clear()
         self.closed.clear()
+        self.taped.clear()
         self.left_open.clear()
         self.statistics.clear()
         if trained:

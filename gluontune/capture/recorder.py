@@ -41,6 +41,7 @@ class Recorder(Handler):
         self.known: dict[int, Any] = {}  # parameters by their arrays
         self.told = -1  # how many parameters had been set when those were listed
         self.dtypes: dict[Any, str] = {}
+        self.taped: set[int] = set()  # values that a variable went into, while recording
         self.closed: set[int] = set()  # values whose tape a backward pass has used up
         self.left_open: list[tuple[int, Any]] = []
         self.never_used: set[Any] = set()
@@ -202,6 +203,11 @@ class Recorder(Handler):
         """Attributes that make a step computable again: no dropout between the layers of an RNN."""
         return {"p": "0"} if self.copying and call.name == "RNN" and "p" in call.attrs else None
 
+    def _is_taped(self, call: Call, inputs: Sequence[int]) -> bool:
+        """Whether a gradient passes through an operator."""
+        on_tape = not self.taped.isdisjoint(inputs) or any(self._variable(array)[0] for array in call.inputs)
+        return on_tape and bool(self.mx.autograd.is_recording())
+
     def _complete(self, call: Call) -> dict[str, str]:
         """The attributes, with the number of inputs where the operator takes any number."""
         count = schema(call.name).count if canonical(call.name) else None
@@ -214,7 +220,9 @@ class Recorder(Handler):
                 self._add(call._replace(name="zeros_like", attrs={}, inputs=[array], out=array), [value], [array], line)
             return
         numbers = [self._new(array) for array in results]
-        if draws(call.name) or not (self.computes(call.name) or self.mx.autograd.is_recording()):
+        if self._is_taped(call, inputs):
+            self.taped.update(numbers)
+        if draws(call.name) or not (self.computes(call.name) or self.taped.issuperset(numbers)):
             for number, array in zip(numbers, results):
                 self._snapshot(number, array)
                 self.step.values[number].source = "" if draws(call.name) else "mxnet"
@@ -252,6 +260,8 @@ class Recorder(Handler):
             for name, attrs in names:
                 number = self._new(result)
                 self.step.events.append(Op(name, attrs, [value], [number], recording, training, line))
+                if recording and (value in self.taped or self._variable(array)[0]):
+                    self.taped.add(number)
                 value = number
             return value
 
@@ -410,10 +420,8 @@ class Recorder(Handler):
         """Values on the tape that the program holds and no backward pass has reached, with what made them."""
         held = {e.value for e in self.held.values() if e.array is not None and sys.getrefcount(e.array) > 2}
         found: list[tuple[int, Any]] = []
-        on_tape: set[int] = {e.value for e in self.held.values() if e.array is not None and self._variable(e.array)[0]}
         for event in self.step.events:
-            if isinstance(event, Op) and event.recording and not on_tape.isdisjoint(event.inputs):
-                on_tape.update(event.outputs)
+            if isinstance(event, Op) and event.recording and not self.taped.isdisjoint(event.outputs):
                 kinds = [(n, (event.name, i, self.step.values[n].shape)) for i, n in enumerate(event.outputs)]
                 found += [(number, kind) for number, kind in kinds if number in held and number not in self.closed]
         return found
@@ -430,6 +438,7 @@ class Recorder(Handler):
         self.held, self.step, self.updated = {}, Step(), False
         self.statistics.clear()
         self.closed.clear()
+        self.taped.clear()
         self.left_open.clear()
         if trained:
             with self.hooks.quiet():
