@@ -146,7 +146,9 @@ class Hooks:
         from importlib import import_module
 
         self._operators(import_module("mxnet.ndarray.register"))
-        arrays = [mx.nd.NDArray, import_module("mxnet.numpy.multiarray").ndarray]
+        multiarray = import_module("mxnet.numpy.multiarray")
+        self._method(multiarray, "_reshape_view", lambda run, a, *_: self.handler.view(a, "reshape", (), run))
+        arrays = [mx.nd.NDArray, multiarray.ndarray]
         for kind in arrays:
             self._array(kind)
         self._autograd(mx.autograd, import_module("mxnet.gluon.parameter"))
@@ -194,6 +196,8 @@ class Hooks:
         self._method(kind, "detach", lambda run, a: handler.view(a, "detach", (), run))
         self._method(kind, "_sync_copyfrom", lambda run, a, values: handler.write(a, values, run))
         self._method(kind, "asnumpy", lambda run, a: handler.read(a, run))
+        for name in ("to_dlpack_for_read", "to_dlpack_for_write", "_to_shared_mem", "__getstate__"):
+            self._method(kind, name, lambda run, a: handler.outside([a], run))
         self._method(kind, "attach_grad", self._attach)
         self._method(kind, "backward", self._backward_of)
         if "grad" in kind.__dict__:

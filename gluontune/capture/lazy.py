@@ -7,6 +7,7 @@ their values are PyTorch's. What PyTorch's side does not know is computed by MXN
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
 _ERRORS = (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+#: Operators whose results' shapes depend on values.
+_BY_VALUES = {"_contrib_boolean_mask", "_npi_boolean_mask", "_npi_unique", "_npx_nonzero", "_npi_delete"}
 Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
 
 
@@ -79,6 +82,12 @@ class LazyTorch(Recorder):
         events, self.done = self.step.events[self.done :], len(self.step.events)
         for event in events:
             self.interpreter.run(event, self.env)
+            for number in event.outputs:
+                tensor, shape = self.env[number], self.step.values[number].shape
+                if tuple(tensor.shape) != shape:  # () and (1,) are one to the bridge
+                    if tensor.numel() != math.prod(shape):
+                        raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {shape}")
+                    self.env[number] = tensor.reshape(shape)
 
     def _settle(self, arrays: Sequence[Any]) -> None:
         """Bring PyTorch's values of arrays to MXNet."""
@@ -110,7 +119,7 @@ class LazyTorch(Recorder):
         if call.out is not None:
             self._add(call, inputs, list(call.out) if isinstance(call.out, (list, tuple)) else [call.out], "")
             return call.out
-        spec = self.specs.get(self._key(call, inputs))
+        spec = None if call.name in _BY_VALUES else self.specs.get(self._key(call, inputs))
         results = self._now(call, inputs) if spec is None else [self._empty(*one, call.is_np) for one in spec]
         if spec is not None:
             self._add(call, inputs, results, "")

@@ -88,6 +88,7 @@ class Recorder(Handler):
             base = self._fresh(found.base)
             if base.version != found.seen and found.view is not None:
                 found.value, found.seen = found.view(base.value), base.version
+                self._written(array, found.value)
         return found
 
     def _fresh(self, entry: Held) -> Held:

@@ -22,6 +22,7 @@ class Retreat:
         self.handles = {name: handle for handle, name in operator_names(mx).items()}
         self.invoke = importlib.import_module("mxnet.ndarray.register")._imperative_invoke
         self.filled: set[int] = set()
+        self.between: dict[int, Any] = {}  # what a view of two operators has between them
 
     def __call__(self, step: Step, leaves: Mapping[int, Any]) -> None:
         """Compute the step, from ``leaves``: values by number, as numpy arrays, of arrays that MXNet does not have."""
@@ -37,14 +38,17 @@ class Retreat:
                 self._run(event)
 
     def _run(self, op: Op) -> None:
-        inputs = [self.made[number] for number in op.inputs]
+        inputs = [self.made[number] if number in self.made else self.between[number] for number in op.inputs]
         targets = [self.made.get(number) for number in op.outputs[: op.results]]
         old = [target for target in targets if target is not None and id(target) in self.filled]
         is_np = any(isinstance(array, self.mx.np.ndarray) for array in [*inputs, *targets])
-        call = self.handles[op.name], inputs, list(op.attrs), list(op.attrs.values())
+        name = "_copy" if op.name == "_copyto" and len(old) < len(targets) else op.name
+        call = self.handles[name], inputs, list(op.attrs), list(op.attrs.values())
         with self.mx.autograd._RecordingStateScope(op.recording, op.training):
             found = self.invoke(*call, old if len(old) == len(targets) else None, is_np, True)
         for target, result in zip(targets, found):
+            if target is None:
+                self.between[op.outputs[0]] = result
             if target is None or target is result:
                 continue
             if id(target) in self.filled:

@@ -133,6 +133,8 @@ for epoch in range(2):
     total = 0.0
     for i in range(6):
         x, y = mnp.array(X[16 * i : 16 * i + 16]), mnp.array(Y[16 * i : 16 * i + 16])
+        rare = y > 2
+        y[mnp.nonzero(rare)[0]] = y[rare] - 1
         with autograd.record():
             out = net(x.reshape(16, -1))
             loss = cross(out, y).mean() + 0.1 * (out[:, 1:3] ** 2).mean()
