@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.convert.graph.schemas import schema
 from gluontune.core.errors import UnknownNameError
 
@@ -151,6 +152,7 @@ class Hooks:
         arrays = [mx.nd.NDArray, multiarray.ndarray]
         for kind in arrays:
             self._array(kind)
+        self._compiled(import_module("mxnet._ctypes.ndarray").CachedOp, import_module("mxnet.ndarray.register"))
         self._autograd(mx.autograd, import_module("mxnet.gluon.parameter"))
         self._gluon(mx)
 
@@ -177,6 +179,27 @@ class Hooks:
             return self.handler.op(Call(names[handle], arrays, attrs, out, run, is_np, many))
 
         self._put(register, "_imperative_invoke", invoke)
+
+    def _compiled(self, kind: Any, register: Any) -> None:
+        handles: dict[str, int] = {}
+        for handle, name in _all_names(self.mx):
+            handles[name] = handle
+        calls = CompiledCalls(lambda *args: register._imperative_invoke(*args), handles)
+        before, begun = kind.__call__, kind.__init__
+
+        def init(compiled: Any, symbol: Any, flags: Any = ()) -> None:
+            begun(compiled, symbol, flags)
+            calls.made(compiled, symbol)
+
+        def call(compiled: Any, *arrays: Any, **more: Any) -> Any:
+            run = functools.partial(self._quietly, before, compiled, *arrays, **more)
+            if not self.active:
+                return run()
+            why_not = "a compiled graph with outputs of its own" if more else calls.why_not(compiled)
+            return self.handler.unknown(why_not, run) if why_not else calls.call(compiled, arrays)
+
+        self._put(kind, "__init__", init)
+        self._put(kind, "__call__", call)
 
     def _array(self, kind: Any) -> None:
         handler = self.handler
@@ -342,15 +365,17 @@ def _subclasses(kind: Any) -> list[Any]:
 
 def operator_names(mx: Any) -> dict[int, str]:
     """Operators' names by the number that generated functions call them by: of its aliases the one in MXNet's table."""
+    return {handle: canonical(name) or name for handle, name in reversed(list(_all_names(mx)))}
+
+
+def _all_names(mx: Any) -> Iterator[tuple[int, str]]:
     base = mx.base
-    found: dict[int, str] = {}
     size, names = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
     base.check_call(base._LIB.MXListAllOpNames(ctypes.byref(size), ctypes.byref(names)))
     for i in range(size.value):
         handle, name = ctypes.c_void_p(), names[i].decode()
         base.check_call(base._LIB.NNGetOpHandle(names[i], ctypes.byref(handle)))
-        found.setdefault(handle.value or 0, canonical(name) or name)
-    return found
+        yield handle.value or 0, name
 
 
 def canonical(name: str) -> str | None:

@@ -33,7 +33,6 @@ class LazyTorch(Recorder):
 
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder, finished)
-        self.lazy = False
         self.retreated: Callable[[str], None] = lambda why: None
         self.specs: dict[Any, Spec] = {}
         self.truth: dict[int, tuple[Any, Any]] = {}  # arrays whose values are PyTorch's
@@ -241,6 +240,7 @@ class LazyTorch(Recorder):
         self.env.clear()
         self.closed.clear()
         self.taped.clear()
+        self.differentiated.clear()
         self.left_open.clear()
         self.statistics.clear()
         if trained:

@@ -41,6 +41,8 @@ class Recorder(Handler):
         self.known: dict[int, Any] = {}  # parameters by their arrays
         self.told = -1  # how many parameters had been set when those were listed
         self.dtypes: dict[Any, str] = {}
+        self.lazy = False
+        self.differentiated: set[int] = set()  # variables that a backward pass of this step has reached, by id
         self.taped: set[int] = set()  # values that a variable went into, while recording
         self.closed: set[int] = set()  # values whose tape a backward pass has used up
         self.left_open: list[tuple[int, Any]] = []
@@ -360,6 +362,7 @@ class Recorder(Handler):
 
     def _new_gradient(self, event: Backward, entry: Held, array: Any, key: int, old: int | None) -> None:
         number = self._new(array)
+        self.differentiated.add(id(entry.array))
         self._differentiated(entry.array)
         event.variables.append(entry.value)
         event.outputs.append(number)
@@ -387,6 +390,12 @@ class Recorder(Handler):
         told = {"optimizer": type(trainer._optimizer).__name__.lower(), "learning_rate": trainer.learning_rate}
         names = [parameter.name for parameter in trainer._params if parameter.grad_req != "null"]
         self.step.updates.append({**told, "batch_size": batch_size, "parameters": names, "line": self._line()})
+        for parameter in trainer._params:
+            unseen = [d for d in parameter._data or () if d._fresh_grad and id(d) not in self.differentiated]
+            if unseen and parameter.grad_req != "null" and not self.lazy:
+                self.step.unknown.append(
+                    f"{self._line()}: where the gradient of {parameter.name} comes from is not seen"
+                )
         if len(trainer._contexts) > 1:
             self.step.unknown.append(
                 f"{self._line()}: gradients of {len(trainer._contexts)} devices are added by a store"
@@ -440,6 +449,7 @@ class Recorder(Handler):
         self.statistics.clear()
         self.closed.clear()
         self.taped.clear()
+        self.differentiated.clear()
         self.left_open.clear()
         if trained:
             with self.hooks.quiet():

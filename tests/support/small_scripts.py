@@ -144,9 +144,27 @@ for epoch in range(2):
     print(epoch, round(total, 3))
 """
 
+COMPILED = """
+inner = nn.HybridSequential()
+inner.add(nn.Dense(8, activation="relu"), nn.BatchNorm(), nn.Dense(4))
+inner.initialize(mx.init.Xavier())
+inner(nd.zeros((2, 64)))
+net = gluon.SymbolBlock(inner(mx.sym.var("data")), mx.sym.var("data"), params=inner.collect_params())
+trainer = gluon.Trainer(net.collect_params(), "rmsprop", {"learning_rate": 0.01})
+for epoch in range(2):
+    total = 0.0
+    for x, y in loader:
+        with autograd.record():
+            loss = cross(net(x.reshape((-1, 64))), y)
+        loss.backward()
+        trainer.step(16)
+        total += loss.mean().asscalar()
+    print(epoch, round(float(total), 3))
+"""
+
 SCRIPTS = {
     "normalized": NORMALIZED, "adversaries": ADVERSARIES, "recurrent": RECURRENT, "by hand": BY_HAND,
-    "gathered": GATHERED, "numpy": NUMPY,
+    "gathered": GATHERED, "numpy": NUMPY, "compiled": COMPILED,
 }  # fmt: skip
 
 
