@@ -37,6 +37,24 @@ def capture(
     Raises:
         UsageError: there is no such script.
         GluontuneError: the script failed before a step was over, or took longer than ``time_limit``.
+
+    >>> import gluontune as gt
+    >>> path = Path(tempfile.mkdtemp(), "three_steps.py")
+    >>> _ = path.write_text('''
+    ... import mxnet as mx
+    ... w = mx.nd.ones(2)
+    ... w.attach_grad()
+    ... for x in (1, 2, 3):
+    ...     with mx.autograd.record():
+    ...         loss = ((w * x - 1) ** 2).sum()
+    ...     loss.backward()
+    ...     w[:] = w - 0.1 * w.grad
+    ... ''')
+    >>> found = gt.capture.capture([str(path)])
+    >>> found["refused"], found["steps"], found["gaps_float64"]["losses"] < 1e-12
+    (None, 3, True)
+    >>> [leaf["source"] for leaf in found["kinds"][0]["leaves"]]
+    ['variable']
     """
     program = script.Program.of(words)
     program.check()

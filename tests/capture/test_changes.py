@@ -237,8 +237,7 @@ def test_threads_that_share_a_record_file_read_their_own_records(tmp_path):
         found = [bytes(row) for _ in range(4) for batch in loader for row in batch.asnumpy()]
         print(sum(row != b"%06d" % (k % 3000) for k, row in enumerate(found)), len(found))
     """
-    plain, ours, found = both(tmp_path, text)
-    assert plain != ["0 12000"]  # MXNet's fault is there
+    _, ours, found = both(tmp_path, text)  # as it is, MXNet reads some hundred wrong ones, but not each time
     assert ours == ["0 12000"] and "take turns" in "\n".join(found["notes"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -109,7 +110,10 @@ def test_ctrl_c_ends_it_as_it_ends_python(write, tmp_path):
     name = write("import time\nprint('ready', flush=True)\ntry:\n    time.sleep(60)\nfinally:\n    print('cleaned')\n")
     found = []
     for start in (PYTHON, RUN):
-        with subprocess.Popen([*start, name], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        # A shell that starts this in the background has its children ignore Ctrl-C.
+        heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen([*start, name], cwd=tmp_path, preexec_fn=heeds, **pipes) as process:
             assert process.stdout.readline() == b"ready\n"
             time.sleep(0.2)
             process.send_signal(signal.SIGINT)

@@ -303,17 +303,17 @@ def commanded(learner, command):
 def test_what_is_left_of_a_command_goes_to_the_next_process(scripted):
     steps = [0]
     learner, children, sent = scripted([[READY], [READY]], steps)
-    learner._hear()
+    learner._read_events()
     commanded(learner, {"do": "steps", "count": 10})
     assert children[0].said == [{"do": "steps", "count": 10}]
     steps[0] = 7
     children[0].events.append(END)
-    learner._hear()
+    learner._read_events()
     assert children[1].said == []  # it is not ready yet
-    learner._hear()
+    learner._read_events()
     assert children[1].said == [{"do": "steps", "count": 3}]
     children[1].events.append({"event": "done", "samples": 12, "seconds": 0.1, "loss": 1.0})
-    learner._hear()
+    learner._read_events()
     done = sent[-1]
     assert done["samples"] == 40 and done["seconds"] > 0.0
     assert [e["event"] for e in sent] == ["ready", "note", "done"]
@@ -322,24 +322,24 @@ def test_what_is_left_of_a_command_goes_to_the_next_process(scripted):
 
 def test_a_command_that_comes_while_nobody_is_there_waits(scripted):
     learner, children, _ = scripted([[READY, END], [READY]], [0])
-    learner._hear()
+    learner._read_events()
     commanded(learner, {"do": "validate"})
     assert children[1].said == []
-    learner._hear()
+    learner._read_events()
     assert children[1].said == [{"do": "validate"}]
 
 
 def test_a_learner_that_dies_again_and_again_is_given_up_unless_it_gets_on(scripted):
     steps = [5]
     learner, _, sent = scripted([[READY, END]] * 5, steps)
-    learner._hear()
-    learner._hear()
+    learner._read_events()
+    learner._read_events()
     steps[0] = 6  # one step: its lives are given back
-    learner._hear()
+    learner._read_events()
     assert not learner._over
-    learner._hear()
+    learner._read_events()
     assert not learner._over
-    learner._hear()
+    learner._read_events()
     assert learner._over and sent[-1]["type"] == "ProcessDied" and "3 times" in sent[-1]["message"]
 
 
@@ -347,7 +347,7 @@ def test_a_silent_learner_is_replaced(scripted, monkeypatch):
     monkeypatch.setattr(learners, "_TICK_S", 0.01)
     monkeypatch.setattr(learners, "_SILENT_S", 0.05)
     learner, children, sent = scripted([[READY], [READY, {"event": "error", "message": "", "type": "E"}]], [0])
-    learner._hear()
+    learner._read_events()
     commanded(learner, {"do": "validate"})
     reading, writing = os.pipe()
     begin = learner._start

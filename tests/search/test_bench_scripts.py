@@ -8,11 +8,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from small_scripts import script
 
 from gluontune.cli.main import main
 from gluontune.core.errors import UsageError
 from gluontune.search.bench import scripts
 from gluontune.search.bench.scripts import Script, read_list, run
+
+EVERY = dict(scripts.STAGES)
+real = EVERY["as is"]
 
 
 @pytest.fixture
@@ -23,6 +27,11 @@ def folder(tmp_path):
     (tmp_path / "bad.py").write_text("print('before')\nraise ValueError('no such data')\n")
     (tmp_path / "inner").mkdir()
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def first_stage(monkeypatch):
+    monkeypatch.setattr(scripts, "STAGES", {"as is": real})
 
 
 def written(folder: Path, *entries: object, name: str = "list.yaml") -> Path:
@@ -99,9 +108,6 @@ def test_a_resume_runs_what_failed_what_changed_and_what_is_new(folder, monkeypa
     assert again["rows"][0] == first["rows"][0]
 
 
-real = scripts.STAGES["as is"]
-
-
 def test_a_stage_is_one_entry_and_comes_after_those_before_it(folder, monkeypatch):
     seen = {}
 
@@ -109,7 +115,6 @@ def test_a_stage_is_one_entry_and_comes_after_those_before_it(folder, monkeypatc
         seen[script.name] = site.before["as is"]["status"]
         return {"status": "refused", "last": "line 3: no source"}
 
-    monkeypatch.setattr(scripts, "STAGES", dict(scripts.STAGES))
     scripts.stage("captured")(counted)
     listed = written(folder, {"path": "good.py", "env": {"WORD": "x"}}, {"path": "bad.py"})
     found = run(listed, out=folder / "seen")
@@ -156,3 +161,18 @@ def test_the_command_prints_the_table_and_exits_by_what_it_saw(folder, capfd):
     assert "none.yaml" in capfd.readouterr().err
     (folder / "list.yaml").write_text("[")
     assert main(["bench", "scripts", "--list", str(folder / "list.yaml")]) == 2
+
+
+@pytest.mark.mxnet
+def test_a_training_script_is_captured_and_computed_by_pytorch(tmp_path, monkeypatch):
+    monkeypatch.setattr(scripts, "STAGES", EVERY)
+    (tmp_path / "train.py").write_text(script("by hand"))
+    (tmp_path / "idle.py").write_text("import gluontune as gt; gt.runtime.mxnet(); print('idle')")
+    path = f"{Path(scripts.__file__).parents[3]}"
+    entries = [{"path": name, "env": {"PYTHONPATH": path}} for name in ("train.py", "idle.py")]
+    found = run(written(tmp_path, *entries), stages=["captured", "torch"])
+    train, idle = (row["stages"] for row in found["rows"])
+    assert train["captured"]["status"] == "ok" and train["captured"]["gap"] < 1e-10 and train["captured"]["steps"] == 12
+    assert train["torch"]["status"] == "ok" and train["torch"]["steps_on_torch"] == 10
+    assert idle["captured"]["status"] == idle["torch"]["status"] == "refused"
+    assert "no training step" in idle["captured"]["last"]

@@ -144,7 +144,7 @@ def captured(script: Script, site: Site) -> dict[str, Any]:
         module = ["-m", "gluontune.capture.capturing", options, script.path, *script.argv]
         done = site.run(script, [sys.executable, *module], "captured")
         found = json.loads(out.read_text("utf-8")) if out.exists() else None
-    if found is None or not found["steps"]:
+    if found is None:
         return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
     gaps = max((found["gaps_float64"] or {"": math.inf}).values())
     kinds = {"kinds": len(found["kinds"]), "steps": found["steps"], "gap": gaps if math.isfinite(gaps) else None}
