@@ -61,8 +61,8 @@ def train(net, steps=160, batch=8, between=lambda i: None, optimizer="sgd"):
 """
 
 
-def both(folder, *texts, words=()):
-    """Lines that the script prints, under python and with our changes, and the document."""
+def both(folder, *texts, words=(), dies=False):
+    """Lines that the script prints, under python and with our changes, and the document; ``dies``: python may fail."""
     (folder / "train.py").write_text("\n".join([HEAD, *map(textwrap.dedent, texts)]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     shown = []
@@ -70,7 +70,7 @@ def both(folder, *texts, words=()):
         done = subprocess.run(
             [*start, "train.py", *words], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0 or (dies and start == [sys.executable]), done.stderr
         shown.append(done.stdout.splitlines())
     return shown[0], shown[1], json.loads((folder / "o.json").read_text())
 
@@ -237,7 +237,7 @@ def test_threads_that_share_a_record_file_read_their_own_records(tmp_path):
         found = [bytes(row) for _ in range(4) for batch in loader for row in batch.asnumpy()]
         print(sum(row != b"%06d" % (k % 3000) for k, row in enumerate(found)), len(found))
     """
-    _, ours, found = both(tmp_path, text)  # as it is, MXNet reads some hundred wrong ones, but not each time
+    _, ours, found = both(tmp_path, text, dies=True)  # MXNet reads some hundred wrong ones, or fails; not each time
     assert ours == ["0 12000"] and "take turns" in "\n".join(found["notes"])
 
 
