@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gluontune.capture.hooks import Call
+from gluontune.capture.handler import Call
+from gluontune.convert.graph.schemas import schema
+from gluontune.core.errors import UnknownNameError
 
 #: Operators that change inputs in place, by the places of those inputs.
 MUTATED = {
@@ -27,6 +30,20 @@ _DRAWS = ("_random_", "_sample_", "_npi_normal", "_npi_uniform", "_npi_bernoulli
           "_npi_rayleigh", "_npi_weibull", "_npi_powerd", "_npi_shuffle", "_shuffle", "_image_random")  # fmt: skip
 
 
+@functools.cache
+def count_of(name: str) -> str | None:
+    """The attribute that has the number of inputs, of an operator that takes any number.
+
+    >>> count_of("Concat"), count_of("relu")
+    ('num_args', None)
+    """
+    try:
+        return schema(name).count
+    except UnknownNameError:
+        return None
+
+
+@functools.cache
 def draws(name: str) -> bool:
     """Whether an operator draws random numbers.
 

@@ -7,87 +7,15 @@ past it in a few methods alone. With those replaced, a handler sees whatever a p
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from gluontune.capture.compiled_calls import CompiledCalls
-from gluontune.convert.graph.schemas import schema
-from gluontune.core.errors import UnknownNameError
-
-
-class Call(NamedTuple):
-    """One call of an operator.
-
-    Args:
-        name: MXNet's. inputs: arrays. attrs: by name, as MXNet's text. out: the array or arrays to write to, or None.
-        run: computes it by MXNet; returns an array, or a list where the operator has several outputs.
-        is_np, many: whether it returns arrays of ``mx.np``, and a list whatever their number.
-    """
-
-    name: str
-    inputs: Sequence[Any]
-    attrs: dict[str, str]
-    out: Any
-    run: Callable[..., Any]
-    is_np: bool = False
-    many: bool = False
-
-
-class Handler:
-    """What is done at each hook; here, what MXNet does."""
-
-    def op(self, call: Call) -> Any:
-        """An operator."""
-        return call.run()
-
-    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        """An array that shares memory: ``kind`` is reshape, slice (begin, end), basic (a key) or same."""
-        return run()
-
-    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
-        """Values of the host are copied into an array."""
-        run()
-
-    def read(self, array: Any, run: Callable[[], Any]) -> Any:
-        """Values of an array are copied to the host."""
-        return run()
-
-    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
-        """Variables have been given gradients."""
-
-    def backward(
-        self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
-    ) -> Any:
-        """A backward pass into the gradients of marked variables."""
-        return run()
-
-    def unknown(self, what: str, run: Callable[[], Any]) -> Any:
-        """Something that no graph can hold."""
-        return run()
-
-    def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
-        """``Trainer.step`` or ``Trainer.update``."""
-        return run()
-
-    def batch(self, source: Any, run: Callable[[], Any]) -> Any:
-        """The next batch of a ``DataLoader`` or ``DataIter``."""
-        return run()
-
-    def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """C reads or writes these arrays past the operators: a parameter is set, a file is written."""
-        return run()
-
-    def wait(self, run: Callable[[], Any]) -> Any:
-        """``waitall`` and ``wait_to_read``."""
-        return run()
-
-    def call(self, block: Any, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        """A block's forward pass."""
-        return run()
+from gluontune.capture.handler import Call, Handler
+from gluontune.capture.operator_names import all_names, operator_names
 
 
 class Hooks:
@@ -182,7 +110,7 @@ class Hooks:
 
     def _compiled(self, kind: Any, register: Any) -> None:
         handles: dict[str, int] = {}
-        for handle, name in _all_names(self.mx):
+        for handle, name in all_names(self.mx):
             handles[name] = handle
         calls = CompiledCalls(lambda *args: register._imperative_invoke(*args), handles)
         before, begun = kind.__call__, kind.__init__
@@ -361,30 +289,3 @@ def _subclasses(kind: Any) -> list[Any]:
     for one in kind.__subclasses__():
         found += [one, *_subclasses(one)]
     return found
-
-
-def operator_names(mx: Any) -> dict[int, str]:
-    """Operators' names by the number that generated functions call them by: of its aliases the one in MXNet's table."""
-    return {handle: canonical(name) or name for handle, name in reversed(list(_all_names(mx)))}
-
-
-def _all_names(mx: Any) -> Iterator[tuple[int, str]]:
-    base = mx.base
-    size, names = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
-    base.check_call(base._LIB.MXListAllOpNames(ctypes.byref(size), ctypes.byref(names)))
-    for i in range(size.value):
-        handle, name = ctypes.c_void_p(), names[i].decode()
-        base.check_call(base._LIB.NNGetOpHandle(names[i], ctypes.byref(handle)))
-        yield handle.value or 0, name
-
-
-def canonical(name: str) -> str | None:
-    """An operator's name in MXNet's table, or None.
-
-    >>> canonical("normal"), canonical("my_operator")
-    ('_random_normal', None)
-    """
-    try:
-        return schema(name).name
-    except UnknownNameError:
-        return None

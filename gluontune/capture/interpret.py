@@ -8,7 +8,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Op
-from gluontune.capture.hooks import canonical
+from gluontune.capture.operator_names import canonical
 from gluontune.capture.updates import UPDATES
 from gluontune.convert.bridge.registry import OPERATORS, attributes
 from gluontune.convert.graph.schemas import schema

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from gluontune.capture.events import Op, Step
-from gluontune.capture.hooks import Call
+from gluontune.capture.handler import Call
 from gluontune.capture.interpret import Interpreter, computes
-from gluontune.capture.recorder import Held, Recorder
+from gluontune.capture.recorder import Recorder
 from gluontune.capture.retreat import Retreat
+from gluontune.capture.values import Held
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
@@ -49,7 +50,7 @@ class LazyTorch(Recorder):
     def _key(self, call: Call, inputs: Sequence[int]) -> Any:
         values = self.step.values
         given = tuple((values[number].shape, values[number].dtype) for number in inputs)
-        return call.name, tuple(call.attrs.items()), given, self.mx.autograd.is_training()
+        return call.name, tuple(call.attrs.items()), given, self.training
 
     def _arrived(self, value: int, array: Any) -> None:
         if not self.lazy:
@@ -66,6 +67,10 @@ class LazyTorch(Recorder):
             self.made[value] = array
             if self._variable(array)[0]:
                 self.interpreter.wanted.add(value)
+
+    def _made(self, array: Any, value: int) -> None:
+        if self.lazy:
+            self.made[value] = array
 
     def _from_mxnet(self, array: Any) -> Any:
         return torch().from_numpy(self._copy(array).copy())
@@ -121,13 +126,13 @@ class LazyTorch(Recorder):
         spec = None if call.name in _BY_VALUES else self.specs.get(self._key(call, inputs))
         results = self._now(call, inputs) if spec is None else [self._empty(*one, call.is_np) for one in spec]
         if spec is not None:
-            self._add(call, inputs, results, "")
+            self._add(call, inputs, results, "", spec)
         return results if call.many or len(results) > 1 else results[0]
 
     def _now(self, call: Call, inputs: list[int]) -> list[Any]:
         """Compute an operator at once, whose results' shapes are not known."""
         self.flush()
-        modes = self.mx.autograd.is_recording(), self.mx.autograd.is_training()
+        modes = self.was_recording, self.training
         tensors = self.interpreter.results(Op(call.name, self._complete(call), inputs, [0], *modes, ""), self.env)
         spec = tuple((tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for tensor in tensors)
         results = [self._empty(*one, call.is_np) for one in spec]

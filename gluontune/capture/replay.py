@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Op, draws
-from gluontune.capture.hooks import operator_names
 from gluontune.capture.interpret import Interpreter, computes
+from gluontune.capture.operator_names import operator_names
 from gluontune.capture.program import StepProgram
 from gluontune.capture.updates import UPDATES
 from gluontune.core.errors import GluontuneError

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Op, Step
-from gluontune.capture.hooks import operator_names
+from gluontune.capture.operator_names import operator_names
 
 
 class Retreat:

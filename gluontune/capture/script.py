@@ -108,7 +108,7 @@ def environment(runtime: str = "tuned", environ: Mapping[str, str] | None = None
     child = child_env(runtime, environ=environ)
     if runtime == "tuned":
         child.update(_CAREFUL)
-        if busy_with_others():
+        if "OMP_NUM_THREADS" not in users and busy_with_others():
             del child["OMP_NUM_THREADS"]
     return {name: users.get(name, value) for name, value in child.items()}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gluontune.capture.events import MUTATED
-from gluontune.capture.hooks import operator_names
+from gluontune.capture.operator_names import operator_names
 from gluontune.capture.updates import UPDATES
 from gluontune.convert.graph.schemas import schema
 from gluontune.core.gaps import worst

@@ -1,0 +1,77 @@
+"""What a handler of hooks is asked: a call of an operator, a view, a copy, a backward pass, an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+
+class Call(NamedTuple):
+    """One call of an operator.
+
+    Args:
+        name: MXNet's. inputs: arrays. attrs: by name, as MXNet's text. out: the array or arrays to write to, or None.
+        run: computes it by MXNet; returns an array, or a list where the operator has several outputs.
+        is_np, many: whether it returns arrays of ``mx.np``, and a list whatever their number.
+    """
+
+    name: str
+    inputs: Sequence[Any]
+    attrs: dict[str, str]
+    out: Any
+    run: Callable[..., Any]
+    is_np: bool = False
+    many: bool = False
+
+
+class Handler:
+    """What is done at each hook; here, what MXNet does."""
+
+    def op(self, call: Call) -> Any:
+        """An operator."""
+        return call.run()
+
+    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        """An array that shares memory: ``kind`` is reshape, slice (begin, end), basic (a key) or same."""
+        return run()
+
+    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+        """Values of the host are copied into an array."""
+        run()
+
+    def read(self, array: Any, run: Callable[[], Any]) -> Any:
+        """Values of an array are copied to the host."""
+        return run()
+
+    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+        """Variables have been given gradients."""
+
+    def backward(
+        self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
+    ) -> Any:
+        """A backward pass into the gradients of marked variables."""
+        return run()
+
+    def unknown(self, what: str, run: Callable[[], Any]) -> Any:
+        """Something that no graph can hold."""
+        return run()
+
+    def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
+        """``Trainer.step`` or ``Trainer.update``."""
+        return run()
+
+    def batch(self, source: Any, run: Callable[[], Any]) -> Any:
+        """The next batch of a ``DataLoader`` or ``DataIter``."""
+        return run()
+
+    def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """C reads or writes these arrays past the operators: a parameter is set, a file is written."""
+        return run()
+
+    def wait(self, run: Callable[[], Any]) -> Any:
+        """``waitall`` and ``wait_to_read``."""
+        return run()
+
+    def call(self, block: Any, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        """A block's forward pass."""
+        return run()
