@@ -32,7 +32,12 @@ def numbers(text):
     return [float(word) for word in text.split()]
 
 
-@pytest.mark.parametrize("name", list(SCRIPTS))
+QUICK = ("normalized", "adversaries", "compiled")  # the others are captured in test_capture.py, too
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS]
+)
 def test_a_program_prints_on_pytorch_what_it_prints_on_mxnet(name, tmp_path):
     printed, found, _ = run(tmp_path, script(name), "--backend", "torch")
     assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, script(name))), rel=2e-3, abs=2e-3)
