@@ -7,6 +7,7 @@ module that the command names runs in the new process and calls :func:`run`.
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import importlib.util
 import os
@@ -228,8 +229,23 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def _watch_for_mxnet(when_imported: Sequence[WhenImported]) -> None:
-    """Let the script's ``import mxnet`` go through :func:`gluontune.runtime.mxnet`."""
-    sys.meta_path.insert(0, _Finder(when_imported))
+    """Let the script's ``import mxnet`` go through :func:`gluontune.runtime.mxnet`, and hear of calls of that, too."""
+    from gluontune.runtime import importing
+
+    original, waiting = importing.mxnet, list(when_imported)
+
+    def told(module: ModuleType) -> None:
+        while waiting:
+            waiting.pop(0)(module)
+
+    @functools.wraps(original)
+    def mxnet() -> ModuleType:
+        module = original()
+        told(module)
+        return module
+
+    sys.meta_path.insert(0, _Finder([told]))
+    importing.mxnet = mxnet
 
 
 class _Finder:
@@ -259,7 +275,7 @@ class _Loader:
         from gluontune.runtime.importing import mxnet
 
         try:
-            module = mxnet()
+            module = getattr(mxnet, "__wrapped__", mxnet)()  # who waits for it is told when it is whole
         except GluontuneError as error:
             raise ImportError(str(error), name="mxnet") from error
         self._spec = module.__spec__

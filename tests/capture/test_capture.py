@@ -83,3 +83,11 @@ def test_scripts_that_do_not_train_are_errors(tmp_path):
     (tmp_path / "long.py").write_text("import time; time.sleep(60)")
     with pytest.raises(GluontuneError, match=r"no 20 training steps in 2 s"):
         gt.capture.capture([str(tmp_path / "long.py")], time_limit=2)
+
+
+def test_a_script_that_imports_mxnet_through_gluontune_is_seen(tmp_path):
+    text = script("by hand").replace(
+        "import mxnet as mx, numpy as np", "import gluontune as gt, numpy as np\nmx = gt.runtime.mxnet()"
+    )
+    (tmp_path / "train.py").write_text(text)
+    assert gt.capture.capture([str(tmp_path / "train.py")], steps=3)["steps"] == 3
