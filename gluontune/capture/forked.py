@@ -42,10 +42,11 @@ class Forked:
 
     def ended(self, wait_s: float = 0.0) -> bool:
         """Whether the copy has come to its end, after waiting for it at most so long."""
+        until, killed_at = time.monotonic() + wait_s, self._began + self._limit_s
         while self._reading >= 0:
-            left = min(wait_s, self._limit_s) - (time.monotonic() - self._began)
+            left = min(until, killed_at) - time.monotonic()
             if not select.select([self._reading], [], [], max(0.0, left))[0]:
-                if time.monotonic() - self._began < self._limit_s:
+                if time.monotonic() < killed_at:
                     return False
                 os.kill(self._pid, signal.SIGKILL)
             chunk = os.read(self._reading, 65536)

@@ -4,18 +4,12 @@ own process stay untouched, and it goes on meanwhile.
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
-import threading
-import time
 import warnings
 from typing import Any
 
+from gluontune.capture.forked import Forked
 from gluontune.capture.helpers.compiled import Compiled, static_flags
 from gluontune.core.gaps import worst
-from gluontune.core.processes import die_with_parent
 
 OUTPUTS, GRADIENTS = 1e-5, 1e-3  # relative; a rewritten layer rounds otherwise
 _SAMPLES = 8  # of the batch
@@ -31,52 +25,14 @@ class Proving:
 
     def __init__(self, mx: Any, roots: list[Any]):
         self.roots = roots
-        reading, writing = os.pipe()
-        parent = os.getpid()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python 3.12 warns of threads; MXNet stops its own around a fork
-            self._pid = os.fork()
-        if self._pid == 0:
-            code = 1
-            try:
-                _become_quiet(parent, reading)
-                answers = [_answer(mx, root) for root in roots]
-                os.write(writing, json.dumps(answers).encode() + b"\n")
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(writing)
-        self._reading, self._heard, self._began = reading, b"", time.monotonic()
+        self._copy = Forked(lambda: [_answer(mx, root) for root in roots], _LIMIT_S)
 
     def answer(self) -> list[dict[str, Any]] | None:
         """The answers, one for each root; None while the process is at work."""
-        while select.select([self._reading], [], [], _WAIT_S)[0]:
-            chunk = os.read(self._reading, 65536)
-            self._heard += chunk
-            if not chunk:
-                return self._end()
-        if time.monotonic() - self._began > _LIMIT_S:
-            os.kill(self._pid, signal.SIGKILL)
-            return self._end()
-        return None
-
-    def _end(self) -> list[dict[str, Any]]:
-        os.close(self._reading)
-        threading.Thread(target=os.waitpid, args=(self._pid, 0), daemon=True).start()
-        try:
-            return json.loads(self._heard)  # type: ignore[no-any-return]
-        except ValueError:
-            return [_refusal("the proof did not come to an end")] * len(self.roots)
-
-
-def _become_quiet(parent: int, reading: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.close(reading)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(nothing, number)
-    die_with_parent(parent)
+        if not self._copy.ended(_WAIT_S):
+            return None
+        found: list[dict[str, Any]] | None = self._copy.answer()
+        return found or [_refusal("the proof did not come to an end")] * len(self.roots)
 
 
 def _refusal(reason: str) -> dict[str, Any]:
