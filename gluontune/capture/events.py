@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.capture.handler import Call
-from gluontune.convert.graph.schemas import schema
-from gluontune.core.errors import UnknownNameError
+from gluontune.convert.graph.schemas import known_schema
 
 #: Operators that change inputs in place, by the places of those inputs.
 MUTATED = {
@@ -30,17 +29,14 @@ _DRAWS = ("_random_", "_sample_", "_npi_normal", "_npi_uniform", "_npi_bernoulli
           "_npi_rayleigh", "_npi_weibull", "_npi_powerd", "_npi_shuffle", "_shuffle", "_image_random")  # fmt: skip
 
 
-@functools.cache
 def count_of(name: str) -> str | None:
     """The attribute that has the number of inputs, of an operator that takes any number.
 
     >>> count_of("Concat"), count_of("relu")
     ('num_args', None)
     """
-    try:
-        return schema(name).count
-    except UnknownNameError:
-        return None
+    known = known_schema(name)
+    return known.count if known else None
 
 
 @functools.cache

@@ -6,8 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-from gluontune.convert.graph.schemas import schema
-from gluontune.core.errors import UnknownNameError
+from gluontune.convert.graph.schemas import known_schema
 
 
 def operator_names(mx: Any) -> dict[int, str]:
@@ -31,7 +30,5 @@ def canonical(name: str) -> str | None:
     >>> canonical("normal"), canonical("my_operator")
     ('_random_normal', None)
     """
-    try:
-        return schema(name).name
-    except UnknownNameError:
-        return None
+    known = known_schema(name)
+    return known.name if known else None

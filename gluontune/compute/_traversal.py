@@ -174,10 +174,10 @@ def batch_size(inputs: tuple[Any, ...]) -> int:
 
 
 def first_samples(value: Any, count: int) -> Any:
-    """The first ``count`` samples of each array, in the same nesting."""
+    """The first ``count`` samples of each array, in the same nesting; what is no array stays."""
     if isinstance(value, (list, tuple)):
         return type(value)(first_samples(item, count) for item in value)
-    return None if value is None else value[:count]
+    return value[:count] if hasattr(value, "shape") else value
 
 
 def _arrays(value: Any) -> list[Any]:

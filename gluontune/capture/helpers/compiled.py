@@ -8,6 +8,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from gluontune.capture.purity import is_constant, read_names, surroundings, written_names
+from gluontune.compute._traversal import walk
 
 _DEPTH = 4
 _PRINTS = {"print", "logging", "append", "extend", "write"}
@@ -45,7 +46,7 @@ class Compiled:
             self._children = list(block._children.values())
             vars(self._target)["_children"] = block._children
             self._rewrites = ["whole-sequential", *self._rewrites]
-        self._blocks = {id(part) for part in _walk(block)}
+        self._blocks = {id(part) for _, part in walk(block)}
 
     def takes(self, args: tuple[Any, ...]) -> bool:
         """Whether a call is of the kind that was proven."""
@@ -102,7 +103,7 @@ def why_not_compiled(mx: Any, block: Any) -> str:
         return "a recurrent layer or a symbol, which is compiled already"
     if not block._children and type(block).__module__.startswith("mxnet.gluon.nn"):
         return "a single layer"
-    for part in _walk(block):
+    for _, part in walk(block):
         if not isinstance(part, gluon.HybridBlock) and type(part) is not gluon.nn.Sequential:
             return f"{type(part).__name__} in it is a plain Block"
         if part._forward_hooks or part._forward_pre_hooks:
@@ -151,12 +152,6 @@ def _why_not_function(function: Any, depth: int) -> str:
         elif not isinstance(value, (type, BuiltinFunctionType)) and not is_constant(value):
             return f"reads {name}, which may change"
     return ""
-
-
-def _walk(block: Any) -> Any:
-    yield block
-    for child in block._children.values():
-        yield from _walk(child)
 
 
 def _form(args: Any) -> Any:

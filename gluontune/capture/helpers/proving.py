@@ -132,16 +132,11 @@ def _leaves(mx: Any, args: Any) -> Any:
 
 def _part(args: Any, most: int) -> Any:
     """The first samples of a batch, where every array has the batch as its first dimension."""
-    from gluontune.compute._traversal import flat
+    from gluontune.compute._traversal import first_samples, flat
 
     arrays = [a for a in flat(args) if hasattr(a, "shape")]
     size = arrays[0].shape[0] if arrays and arrays[0].shape else 0
     if size <= most or any(not a.shape or a.shape[0] != size for a in arrays):
         return args
 
-    def cut(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(cut(part) for part in value)
-        return value[:most] if hasattr(value, "shape") else value
-
-    return cut(args)
+    return first_samples(args, most)

@@ -17,8 +17,8 @@ from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.references import NOTHING, right_way
 from gluontune.convert.bridge.source import settle
 from gluontune.convert.bridge.stand_ins import stand_in
-from gluontune.convert.graph.schemas import schema
-from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
+from gluontune.convert.graph.schemas import known_schema
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.gaps import gap, size
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 from gluontune.runtime.pytorch import torch
@@ -149,10 +149,8 @@ def _steady(symbol: str, dtype: str) -> str:
 
 def _made_in(op: str) -> str | None:
     """The default dtype of an operator's output."""
-    try:
-        attribute = schema(op).attributes.get("dtype")
-    except UnknownNameError:
-        return None
+    known = known_schema(op)
+    attribute = known.attributes.get("dtype") if known else None
     return None if attribute is None else attribute.default
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from gluontune.convert.bridge.names import Places, identifier
 from gluontune.convert.bridge.registry import OPERATORS, attributes, unknown_output
 from gluontune.convert.bridge.source import Source, open_source
-from gluontune.convert.graph.schemas import schema
+from gluontune.convert.graph.schemas import known_schema
 from gluontune.convert.graph.symbol import Graph, Node, read_symbol
-from gluontune.core.errors import GluontuneError, UnknownNameError
+from gluontune.core.errors import GluontuneError
 from gluontune.core.texts import clean
 from gluontune.runtime.pytorch import torch
 
@@ -151,10 +151,8 @@ def refuse_unknown(graph: Graph) -> None:
 
 
 def _slots(node: Node) -> tuple[str, ...]:
-    try:
-        return schema(node.op or "").inputs
-    except UnknownNameError:
-        return ()
+    known = known_schema(node.op)
+    return known.inputs if known else ()
 
 
 def _roles(graph: Graph) -> dict[str, set[str]]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Protocol
 
-from gluontune.convert.graph.schemas import parse, schema
+from gluontune.convert.graph.schemas import known_schema, parse
 from gluontune.convert.graph.symbol import Node
-from gluontune.core.errors import GluontuneError, UnknownNameError
+from gluontune.core.errors import GluontuneError
 from gluontune.core.texts import clean
 from gluontune.recipe.registry import Registry
 
@@ -132,8 +132,6 @@ def attributes(entry: Operator, node: Node) -> dict[str, Any]:
 
 def _default(op: str, key: str) -> Any:
     """MXNet's default of an operator's attribute, or None."""
-    try:
-        attribute = schema(op).attributes.get(key)
-    except UnknownNameError:
-        return None
+    known = known_schema(op)
+    attribute = known.attributes.get(key) if known else None
     return None if attribute is None else parse(attribute, attribute.default, key)

@@ -82,11 +82,21 @@ def schema(name: str) -> OperatorSchema:
     Raises:
         UnknownNameError: MXNet 1.9.1 has no such operator.
     """
-    operators, aliases = _table()
-    entry = operators.get(aliases.get(name, name))
+    entry = known_schema(name)
     if entry is None:
+        operators, _ = _table()
         raise UnknownNameError("MXNet operator", name, [n for n in operators if n[:2].lower() == name[:2].lower()])
     return entry
+
+
+def known_schema(name: str | None) -> OperatorSchema | None:
+    """The schema of an operator, or None where MXNet 1.9.1 has no such one.
+
+    >>> known_schema("_Plus").name, known_schema("my_operator")
+    ('elemwise_add', None)
+    """
+    operators, aliases = _table()
+    return operators.get(aliases.get(name or "", name or ""))
 
 
 def table_path() -> Path:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gluontune.convert.graph.schemas import schema
-from gluontune.core.errors import GluontuneError, UnknownNameError
+from gluontune.convert.graph.schemas import known_schema
+from gluontune.core.errors import GluontuneError
 from gluontune.core.reading import explain_os_error, parse_json, read_text
 from gluontune.core.texts import clean
 
@@ -197,9 +197,8 @@ def _node(raw: Mapping[str, Any], where: str) -> Node:
         return Node(None, name, {}, [], hidden)
     subgraphs = [read_symbol(graph) for graph in raw.get("subgraphs") or ()]
     texts = {k: v for k, v in texts.items() if not k.startswith("__") and not k.endswith(("_lr_mult", "_wd_mult"))}
-    try:
-        known = schema(op)
-    except UnknownNameError:
+    known = known_schema(op)
+    if known is None:
         return Node(op, name, dict(texts), [], hidden, subgraphs)  # an unknown one, refused by the bridge
     return Node(known.name, name, known.typed(texts, f"{where}: layer {clean(name, 80)}"), [], hidden, subgraphs)
 
@@ -209,10 +208,10 @@ def _upgrade(node: Node, graph: Graph) -> None:
         node.attrs["axis"] = None
     if node.op is None or graph.version >= 900:
         return
-    try:
-        wanted = schema(node.op).inputs
-    except UnknownNameError:
+    known = known_schema(node.op)
+    if known is None:
         return
+    wanted = known.inputs
     if "*" in wanted or (node.op != "BatchNorm" and node.attrs.get("no_bias")):
         return
     for key in wanted[len(node.inputs) :] if node.op in _AUXILIARY else ():
