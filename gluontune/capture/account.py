@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gluontune.capture.names import CHANGES
+from gluontune.core import files
 
 if TYPE_CHECKING:
     from gluontune.capture.contest import Contest
@@ -19,18 +20,55 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """The helpers of this process, and the clock.
+    """What one process of ``gluontune run`` does to a script, and tells at its end.
 
     Args:
-        options: ``began`` (seconds since the epoch), ``settings`` (names of the variables that were set for this
-            process), ``out`` (a file for the document, or None), ``leave`` (names of helpers that stay out), ``dtype``.
+        options: ``began`` (seconds since the epoch), ``out`` (a file for the document, or None), and what subclasses
+            read.
     """
 
     def __init__(self, options: Mapping[str, Any]):
         self._options, self._pid = options, os.getpid()
+        atexit.register(self._end)
+
+    def begin(self, mx: ModuleType) -> None:
+        """Mxnet was imported."""
+        raise NotImplementedError
+
+    def document(self) -> dict[str, Any]:
+        """What was done and what it brought, for JSON."""
+        raise NotImplementedError
+
+    def lines(self, found: Mapping[str, Any]) -> list[str]:
+        """The document in a line or two."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Let go of the script's objects: Python takes its modules apart next."""
+
+    def _end(self) -> None:
+        """Write the document, and the lines on stderr."""
+        if os.getpid() != self._pid:  # a worker that the script forked
+            return
+        found = {"schema_version": 1, "seconds": time.time() - self._options["began"], **self.document()}
+        if self._options.get("out"):
+            files.write_json(Path(self._options["out"]), found)
+        print("\n".join(f"gluontune: {line}" for line in self.lines(found)), file=sys.stderr)
+        self.release()
+
+
+class ChangesAccount(Account):
+    """The changes of a script that MXNet computes, and the clock.
+
+    Args:
+        options: as of :class:`Account`, with ``settings`` (names of the variables that were set for this process),
+            ``leave`` (names of changes that stay out) and ``dtype``.
+    """
+
+    def __init__(self, options: Mapping[str, Any]):
+        super().__init__(options)
         self.helpers: list[Helper] = []
         self._contest: Contest | None = None
-        atexit.register(self.tell)
 
     def begin(self, mx: ModuleType) -> None:
         """Install the helpers, now that mxnet is there."""
@@ -59,14 +97,11 @@ class Account:
                 helper.gave_up(error)
 
     def document(self) -> dict[str, Any]:
-        """What was done and what it brought."""
         took = time.time() - self._options["began"]
         saved = {h.name: h.seconds_saved for h in self.helpers if h.seconds_saved > 0}
         if self._contest is not None:
             saved.update(self._contest.saved())
         return {
-            "schema_version": 1,
-            "seconds": took,
             "seconds_as_is": took + sum(saved.values()),
             "settings": self._options["settings"],
             "saved_seconds": saved,
@@ -76,25 +111,12 @@ class Account:
             "notes": [note for helper in self.helpers for note in helper.notes],
         }
 
-    def tell(self) -> None:
-        """Write the document, and two lines on stderr."""
-        if os.getpid() != self._pid:  # a worker that the script forked
-            return
-        found = self.document()
-        if self._options.get("out"):
-            from gluontune.core import files
-
-            files.write_json(Path(self._options["out"]), found)
-        print("\n".join(lines(found)), file=sys.stderr)
-
-
-def lines(found: Mapping[str, Any]) -> list[str]:
-    """The two lines."""
-    took, as_is = found["seconds"], found["seconds_as_is"]
-    saved = sorted(found["saved_seconds"].items(), key=lambda item: -item[1])
-    settings = " (threads and allocator come on top)" if saved and "OMP_NUM_THREADS" in found["settings"] else ""
-    with_what = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in saved)
-    return [
-        f"gluontune: took {took:.1f} s; without the changes below about {as_is:.1f} s{settings}",
-        f"gluontune: {with_what or 'nothing gained inside the script'}",
-    ]
+    def lines(self, found: Mapping[str, Any]) -> list[str]:
+        took, as_is = found["seconds"], found["seconds_as_is"]
+        saved = sorted(found["saved_seconds"].items(), key=lambda item: -item[1])
+        settings = " (threads and allocator come on top)" if saved and "OMP_NUM_THREADS" in found["settings"] else ""
+        with_what = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in saved)
+        return [
+            f"took {took:.1f} s; without the changes below about {as_is:.1f} s{settings}",
+            with_what or "nothing gained inside the script",
+        ]

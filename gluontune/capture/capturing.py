@@ -6,7 +6,6 @@ python -m gluontune.capture.capturing OPTIONS SCRIPT ARGS…
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from gluontune.capture.events import Step, Value
 from gluontune.capture.hooks import Hooks
 from gluontune.capture.interpret import computes
 from gluontune.capture.program import StepProgram, program_of
-from gluontune.capture.proof import Gaps, compare, rounded
+from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script, rounded
 from gluontune.capture.recorder import Recorder
-from gluontune.capture.replay import MXNetReplay, TorchReplay, leaves_of
 from gluontune.capture.sources import describe
 from gluontune.core import files
 from gluontune.core.errors import GluontuneError
@@ -70,11 +68,8 @@ class Capturing:
         try:
             if step.unknown:
                 raise GluontuneError(step.unknown[0])
-            leaves = leaves_of(program)
-            recorded = {number: program.values[number].array for number in program.shown}
-            self.script.append(compare(program, TorchReplay(program)(leaves, recorded), recorded))
-            theirs = MXNetReplay(self.mx, program)(leaves)
-            self.gaps.append(compare(program, TorchReplay(program, "float64")(leaves, theirs), theirs))
+            self.script.append(gaps_of_the_script(program))
+            self.gaps.append(gaps_in_float64(self.mx, program))
         except (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, self.mx.MXNetError) as error:
             self.refused = str(error).strip().splitlines()[0]
         self.found.append((program, self.before))
@@ -130,8 +125,7 @@ def _trainers(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """``OPTIONS SCRIPT ARGS…``: options as one JSON document."""
     options, program = json.loads(sys.argv[1]), script.Program.of(sys.argv[2:])
-    folder = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(program.target))
-    capturing = Capturing(options, folder)
+    capturing = Capturing(options, program.folder)
     try:
         script.run(program, [capturing.begin])
     except _Enough:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from gluontune.capture.operators import Operators
 
 
 class CompiledCalls:
     """The graphs of ``mxnet.nd.CachedOp`` objects.
 
     Args:
-        invoke: ``_imperative_invoke``, with hooks. handles: operators' handles by name.
+        operators: with hooks.
     """
 
-    def __init__(self, invoke: Callable[..., Any], handles: Mapping[str, int]):
-        self.invoke, self.handles = invoke, handles
+    def __init__(self, operators: Operators):
+        self.operators = operators
         self.graphs: dict[int, tuple[Any, dict[str, Any], list[str]]] = {}
 
     def made(self, compiled: Any, symbol: Any) -> None:
@@ -27,11 +29,8 @@ class CompiledCalls:
         known = self.graphs.get(id(compiled))
         if known is None:
             return "a graph that was compiled before"
-        odd = [
-            n["op"]
-            for n in known[1]["nodes"]
-            if n["op"] != "null" and (n.get("subgraphs") or n["op"] not in self.handles)
-        ]
+        called = [node for node in known[1]["nodes"] if node["op"] != "null"]
+        odd = [n["op"] for n in called if n.get("subgraphs") or n["op"] not in self.operators.handles]
         return f"a compiled graph with {odd[0]}" if odd else ""
 
     def call(self, compiled: Any, arrays: Sequence[Any]) -> Any:
@@ -45,7 +44,6 @@ class CompiledCalls:
                 continue
             inputs = [values[at][place] for at, place, *_ in node["inputs"]]
             attrs = {key: value for key, value in node.get("attrs", {}).items() if not key.startswith("__")}
-            call = self.handles[node["op"]], inputs, list(attrs), list(attrs.values())
-            values.append(self.invoke(*call, None, compiled.is_np_sym, True))
+            values.append(self.operators(node["op"], inputs, attrs, None, compiled.is_np_sym))
         found = [values[at][place] for at, place, *_ in graph["heads"]]
         return found[0] if len(found) == 1 else found

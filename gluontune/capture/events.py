@@ -73,7 +73,8 @@ class Op:
     """An operator that was called.
 
     ``outputs`` has its results, then the new values of inputs that it changed; of a BatchNorm in training the mean and
-    the variance of the batch. ``mask`` is what a Dropout multiplied with, where values are copied.
+    the variance of the batch. ``mask`` is what a Dropout multiplied with, where values are copied. ``view``: it makes
+    an array that shares memory.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Op:
     line: str
     results: int = 1
     mask: np.ndarray | None = None
+    view: bool = False
 
 
 @dataclass
@@ -106,14 +108,12 @@ class Step:
 
     Args:
         values: by number. events: operators and backward passes in order. writes: final values of parameters, by name.
-        reads: values that the program copied to the host, with the lines. updates: what trainers were told.
-        unknown: what no graph can hold, with its line.
+        updates: what trainers were told. unknown: what no graph can hold, with its line.
     """
 
     values: dict[int, Value] = field(default_factory=dict)
     events: list[Op | Backward] = field(default_factory=list)
     writes: dict[str, int] = field(default_factory=dict)
-    reads: list[tuple[int, str]] = field(default_factory=list)
     updates: list[dict[str, Any]] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 

@@ -32,7 +32,9 @@ class Handler:
         return call.run()
 
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        """An array that shares memory: ``kind`` is reshape, slice (begin, end), basic (a key) or same."""
+        """An array that shares memory: ``kind`` is reshape, at, slice (with a begin and an end), basic (with a key),
+        same, detach or grad.
+        """
         return run()
 
     def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
@@ -70,8 +72,4 @@ class Handler:
 
     def wait(self, run: Callable[[], Any]) -> Any:
         """``waitall`` and ``wait_to_read``."""
-        return run()
-
-    def call(self, block: Any, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        """A block's forward pass."""
         return run()

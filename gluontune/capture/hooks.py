@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 
 from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.capture.handler import Call, Handler
-from gluontune.capture.operator_names import all_names, operator_names
+from gluontune.capture.operators import Operators, operator_names
 
 
 class Hooks:
@@ -34,7 +35,7 @@ class Hooks:
 
     @property
     def active(self) -> bool:
-        return self.depth == 0 and threading.get_ident() == self.thread
+        return self.depth == 0 and bool(self._before) and threading.get_ident() == self.thread
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -55,8 +56,12 @@ class Hooks:
         self._before.append((owner, name, owner.__dict__[name]))
         setattr(owner, name, new)
 
-    def _method(self, owner: Any, name: str, hook: Callable[..., Any]) -> None:
-        """Replace a method or function; ``hook(run, *args, **kwargs)`` is called where the hooks are in force."""
+    def _method(self, owner: Any, name: str, hook: Callable[..., Any], quietly: bool = True) -> None:
+        """Replace a method or function; ``hook(run, *args, **kwargs)`` is called where the hooks are in force.
+
+        Args:
+            quietly: whether ``run`` is MXNet as it is; else it comes to hooks again.
+        """
         if name not in owner.__dict__:
             return
         before = owner.__dict__[name]
@@ -65,23 +70,21 @@ class Hooks:
         def method(*args: Any, **kwargs: Any) -> Any:
             if not self.active:
                 return before(*args, **kwargs)
-            return hook(functools.partial(self._quietly, before, *args, **kwargs), *args, **kwargs)
+            run = functools.partial(self._quietly, before) if quietly else before
+            return hook(functools.partial(run, *args, **kwargs), *args, **kwargs)
 
         self._put(owner, name, method)
 
     def install(self) -> None:
         """Replace MXNet's functions and methods."""
-        mx = self.mx
-        from importlib import import_module
-
-        self._operators(import_module("mxnet.ndarray.register"))
-        multiarray = import_module("mxnet.numpy.multiarray")
+        mx, module = self.mx, importlib.import_module
+        self._operators(module("mxnet.ndarray.register"))
+        multiarray = module("mxnet.numpy.multiarray")
         self._method(multiarray, "_reshape_view", lambda run, a, *_: self.handler.view(a, "reshape", (), run))
-        arrays = [mx.nd.NDArray, multiarray.ndarray]
-        for kind in arrays:
+        for kind in (mx.nd.NDArray, multiarray.ndarray):
             self._array(kind)
-        self._compiled(import_module("mxnet._ctypes.ndarray").CachedOp, import_module("mxnet.ndarray.register"))
-        self._autograd(mx.autograd, import_module("mxnet.gluon.parameter"))
+        self._compiled(module("mxnet._ctypes.ndarray").CachedOp)
+        self._autograd(mx.autograd, module("mxnet.gluon.parameter"))
         self._gluon(mx)
 
     def remove(self) -> None:
@@ -92,6 +95,7 @@ class Hooks:
 
     def _operators(self, register: Any) -> None:
         names = operator_names(self.mx)
+        names.update({handle: "_copy" for handle, name in names.items() if name == "_copyto"})  # but for its target
         before = register._imperative_invoke
 
         def invoke(handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:
@@ -108,11 +112,8 @@ class Hooks:
 
         self._put(register, "_imperative_invoke", invoke)
 
-    def _compiled(self, kind: Any, register: Any) -> None:
-        handles: dict[str, int] = {}
-        for handle, name in all_names(self.mx):
-            handles[name] = handle
-        calls = CompiledCalls(lambda *args: register._imperative_invoke(*args), handles)
+    def _compiled(self, kind: Any) -> None:
+        calls = CompiledCalls(Operators(self.mx))
         before, begun = kind.__call__, kind.__init__
 
         def init(compiled: Any, symbol: Any, flags: Any = ()) -> None:
@@ -132,13 +133,20 @@ class Hooks:
     def _array(self, kind: Any) -> None:
         handler = self.handler
 
-        def basic(run: Any, array: Any, key: Any, *rest: Any) -> Any:
-            return handler.view(array, "basic", (key,), run)
+        def basic(run: Any, array: Any, key: Any, *_: Any) -> Any:
+            parts, shape = (
+                array._basic_indexing_key_int_to_slice(tuple(k for k in key if k is not None))[0],
+                array.shape,
+            )
+            shares = len(parts) == len(shape) and array._basic_indexing_slice_is_contiguous(parts, shape)
+            if not shares:  # a copy, by operators
+                return run()
+            return handler.view(array, "basic", (key,), functools.partial(self._quietly, run))
 
         self._method(kind, "_at", lambda run, a, i: handler.view(a, "at", (i,), run))
         self._method(kind, "_slice", lambda run, a, start, stop: handler.view(a, "slice", (start, stop), run))
-        self._method(kind, "_get_nd_basic_indexing", basic)
-        self._method(kind, "_get_np_basic_indexing", basic)
+        self._method(kind, "_get_nd_basic_indexing", basic, quietly=False)
+        self._method(kind, "_get_np_basic_indexing", basic, quietly=False)
         if kind is self.mx.nd.NDArray:  # of numpy arrays, an operator
             self._method(kind, "reshape", lambda run, a, *_, **__: handler.view(a, "reshape", (), run))
         self._method(kind, "reshape_view", lambda run, a, *_, **__: handler.view(a, "reshape", (), run))
@@ -191,57 +199,58 @@ class Hooks:
         self._method(autograd, "grad", lambda run, *_, **__: handler.unknown("autograd.grad", run))
         self._method(autograd.Function, "__call__", lambda run, f, *_: handler.unknown(
             f"autograd.Function {type(f).__name__}", run))  # fmt: skip
-        for name in ("initialize", "_finish_deferred_init", "_load_init", "set_data", "cast", "reset_ctx"):
-            before = parameter.Parameter.__dict__[name]
+        kind = parameter.Parameter
+        for name in (
+            "initialize",
+            "_init_grad",
+            "_finish_deferred_init",
+            "_load_init",
+            "set_data",
+            "cast",
+            "reset_ctx",
+        ):
+            self._put(kind, name, self._changing(kind.__dict__[name]))
+        req = kind.__dict__["grad_req"]
+        self._put(kind, "grad_req", property(req.fget, self._changing(req.fset)))
 
-            def quietly(parameter: Any, *args: Any, before: Any = before, **kwargs: Any) -> Any:
-                self.parameters.add(parameter)
-                self.changes += 1
-                run = functools.partial(self._quietly, before, parameter, *args, **kwargs)
-                if not self.active:
-                    return run()
-                return self.handler.outside([*(parameter._data or ()), *(parameter._grad or ())], run)
+    def _changing(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        """What gives a parameter arrays."""
 
-            self._put(parameter.Parameter, name, functools.wraps(before)(quietly))
+        @functools.wraps(before)
+        def change(parameter: Any, *args: Any, **kwargs: Any) -> Any:
+            self.parameters.add(parameter)
+            self.changes += 1
+            run = functools.partial(self._quietly, before, parameter, *args, **kwargs)
+            if not self.active:
+                return run()
+            arrays = [getattr(parameter, name, None) or () for name in ("_data", "_grad")]
+            return self.handler.outside([array for held in arrays for array in held], run)
+
+        return change
 
     def _gluon(self, mx: Any) -> None:
-        handler = self.handler
-        from importlib import import_module
-
-        utils = import_module("mxnet.ndarray.utils")
-        for owner in (mx.nd, utils, import_module("mxnet.numpy_extension.utils"), mx.npx):
+        handler, module = self.handler, importlib.import_module
+        for owner in (mx.nd, module("mxnet.ndarray.utils"), module("mxnet.numpy_extension.utils"), mx.npx):
             self._method(owner, "save", lambda run, _, arrays: handler.outside(_arrays(arrays), run))
-        for owner in (mx.nd, import_module("mxnet.ndarray.ndarray"), mx.npx):
+        for owner in (mx.nd, module("mxnet.ndarray.ndarray"), mx.npx):
             self._method(owner, "waitall", lambda run: handler.wait(run))
         self._method(mx.nd.NDArray, "wait_to_read", lambda run, _: handler.wait(run))
 
-        def update(run: Any, trainer: Any, batch_size: Any, *rest: Any, **more: Any) -> Any:
+        def update(run: Any, trainer: Any, batch_size: Any, *_: Any, **__: Any) -> Any:
             return handler.update(trainer, batch_size, run)
 
         for name in ("step", "update"):
-            before = mx.gluon.Trainer.__dict__[name]
-
-            def method(trainer: Any, *args: Any, before: Any = before, **kwargs: Any) -> Any:
-                if not self.active:
-                    return before(trainer, *args, **kwargs)
-                size = args[0] if args else kwargs.get("batch_size")
-                return handler.update(trainer, size, functools.partial(before, trainer, *args, **kwargs))
-
-            self._put(mx.gluon.Trainer, name, functools.wraps(before)(method))
+            self._method(mx.gluon.Trainer, name, update, quietly=False)
         self._put(mx.gluon.Trainer, "_init_kvstore", _without_store(mx.gluon.Trainer.__dict__["_init_kvstore"]))
         loader = mx.gluon.data.DataLoader
-        before_iter = loader.__dict__["__iter__"]
+        before = loader.__dict__["__iter__"]
 
         def batches(source: Any) -> Iterator[Any]:
-            with self.quiet():
-                iterator = before_iter(source)
+            iterator = self._quietly(before, source)
+            following = functools.partial(self._quietly, next, iterator)
             while True:
                 try:
-                    yield (
-                        handler.batch(source, functools.partial(self._quietly, next, iterator))
-                        if self.active
-                        else next(iterator)
-                    )
+                    yield handler.batch(source, following) if self.active else next(iterator)
                 except StopIteration:
                     return
 
@@ -249,16 +258,7 @@ class Hooks:
         kinds = [mx.io.DataIter, *_subclasses(mx.io.DataIter)]
         for kind in kinds:
             self._method(kind, "next", lambda run, source: handler.batch(source, run))
-        self._put(mx.gluon.Block, "__call__", self._caller(mx.gluon.Block.__call__))
         self._put(mx.gluon.HybridBlock, "hybridize", _inert(mx.gluon.HybridBlock.hybridize))
-
-    def _caller(self, before: Any) -> Any:
-        def call(block: Any, *args: Any) -> Any:
-            if not self.active:
-                return before(block, *args)
-            return self.handler.call(block, args, functools.partial(before, block, *args))
-
-        return functools.wraps(before)(call)
 
 
 def _without_store(before: Any) -> Any:

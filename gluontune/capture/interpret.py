@@ -8,7 +8,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Op
-from gluontune.capture.operator_names import canonical
+from gluontune.capture.operators import canonical
 from gluontune.capture.updates import UPDATES
 from gluontune.convert.bridge.registry import OPERATORS, attributes
 from gluontune.convert.graph.schemas import schema
@@ -20,7 +20,7 @@ Env = MutableMapping[int, Any]  # tensors by the numbers of their values
 
 def bridge_name(name: str) -> str:
     """An operator's name as the bridge has it."""
-    return "_copy" if name == "_copyto" else canonical(name) or name
+    return canonical(name) or name
 
 
 @functools.cache
@@ -45,14 +45,9 @@ class Interpreter:
         self.functions: dict[Any, Callable[..., Any]] = {}
 
     def tensor(self, array: Any) -> Any:
-        """A numpy array as a tensor in the interpreter's precision."""
-        tensor = self.torch.from_numpy(array.copy()) if not hasattr(array, "is_floating_point") else array
+        """A numpy array, or a tensor in an operator's own precision, as a tensor in the interpreter's."""
+        tensor = array if hasattr(array, "is_floating_point") else self.torch.from_numpy(array.copy())
         return tensor.to(getattr(self.torch, self.dtype)) if self.dtype and tensor.is_floating_point() else tensor
-
-    def _wide(self, tensor: Any) -> Any:
-        """A result in the interpreter's precision, where an operator made it in its own."""
-        narrow = self.dtype and tensor.is_floating_point() and tensor.dtype != getattr(self.torch, self.dtype)
-        return tensor.to(getattr(self.torch, self.dtype)) if narrow else tensor
 
     def put(self, env: Env, number: int, tensor: Any) -> None:
         """Note a value; one that gradients are asked of begins a graph."""
@@ -66,7 +61,7 @@ class Interpreter:
             self._backward(event, env)
             return
         for number, tensor in zip(event.outputs, self.results(event, env)):
-            self.put(env, number, self._wide(tensor))
+            self.put(env, number, self.tensor(tensor))
 
     def results(self, op: Op, env: Env) -> Sequence[Any]:
         """What an operator returns."""

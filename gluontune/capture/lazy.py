@@ -6,11 +6,13 @@ their values are PyTorch's. What PyTorch's side does not know is computed by MXN
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +21,6 @@ from gluontune.capture.handler import Call
 from gluontune.capture.interpret import Interpreter, computes
 from gluontune.capture.recorder import Recorder
 from gluontune.capture.retreat import Retreat
-from gluontune.capture.values import Held
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
@@ -29,6 +30,51 @@ _BY_VALUES = {"_contrib_boolean_mask", "_npi_boolean_mask", "_npi_unique", "_npx
 Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
 
 
+class Once:
+    """MXNet's own call, made at most once; its errors are the program's."""
+
+    def __init__(self, run: Callable[..., Any]):
+        self._run, self.done, self.result = run, False, None
+        self.failed: BaseException | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            self.result = self._run(*args)
+        except BaseException as error:
+            self.failed = error
+            raise
+        self.done = True
+        return self.result
+
+
+def _or_mxnet(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook of :class:`LazyTorch` that MXNet takes over where PyTorch's side fails."""
+
+    @functools.wraps(method)
+    def entry(self: LazyTorch, *args: Any) -> Any:
+        if not self.lazy:
+            return method(self, *args)
+        call, *_ = args
+        run = Once(call.run if isinstance(call, Call) else args[-1])
+        given = [call._replace(run=run)] if isinstance(call, Call) else [*args[:-1], run]
+        try:
+            return method(self, *given)
+        except _ERRORS as error:
+            if run.failed is error or not self.lazy:
+                raise
+            self.retreat(error)
+        return run.result if run.done else run()
+
+    return entry
+
+
+class Truth(NamedTuple):
+    """An array whose value is PyTorch's; for a gradient, its variable."""
+
+    array: Any
+    tensor: Any
+
+
 class LazyTorch(Recorder):
     """Records, and once :attr:`lazy` is set computes by PyTorch; see :class:`Recorder`."""
 
@@ -36,13 +82,12 @@ class LazyTorch(Recorder):
         super().__init__(mx, folder, finished)
         self.retreated: Callable[[str], None] = lambda why: None
         self.specs: dict[Any, Spec] = {}
-        self.truth: dict[int, tuple[Any, Any]] = {}  # arrays whose values are PyTorch's
+        self.truth: dict[int, Truth] = {}  # by the keys of ``held``
         self.interpreter = Interpreter()
-        self.env: dict[int, Any] = {}
+        self.env: dict[int, Any] = {}  # tensors by the numbers of their values
         self.made: dict[int, Any] = {}  # the program's arrays by the values that they were given in this step
         self.done = 0  # events of the step that are computed
-        arrays = importlib.import_module("mxnet.ndarray.ndarray")
-        self.new_handle = arrays._new_alloc_handle
+        self.new_handle = importlib.import_module("mxnet.ndarray.ndarray")._new_alloc_handle
         self.kinds = (mx.nd.NDArray, mx.np.ndarray)
 
     # values
@@ -52,25 +97,39 @@ class LazyTorch(Recorder):
         given = tuple((values[number].shape, values[number].dtype) for number in inputs)
         return call.name, tuple(call.attrs.items()), given, self.training
 
-    def _arrived(self, value: int, array: Any) -> None:
+    def _arrived(self, value: int, array: Any, key: int) -> None:
         if not self.lazy:
-            super()._arrived(value, array)
+            super()._arrived(value, array, key)
             return
-        known = self.truth.get(id(array))
-        if known is None or known[0] is not array:
-            known = (array, self._from_mxnet(array))
+        known = self.truth.get(key)
         self._written(array, value)
-        self.interpreter.put(self.env, value, known[1])
+        self.interpreter.put(self.env, value, self._from_mxnet(array) if known is None else known.tensor)
 
     def _written(self, array: Any, value: int) -> None:
         if self.lazy:
             self.made[value] = array
-            if self._variable(array)[0]:
+            if self._variable(array):
                 self.interpreter.wanted.add(value)
 
     def _made(self, array: Any, value: int) -> None:
         if self.lazy:
             self.made[value] = array
+
+    def _refuse(self, why: str) -> None:
+        if self.lazy:
+            raise GluontuneError(f"{self._line(always=True)}: {why}")
+        super()._refuse(why)
+
+    def _references(self) -> Counter[int]:
+        found = super()._references()
+        found.update(key for key, truth in self.truth.items() if key > 0)
+        found.update(-key for key in self.truth if key < 0)
+        found.update(map(id, self.made.values()))
+        return found
+
+    def _is_ours(self, array: Any) -> bool:
+        """Whether PyTorch has an array's value."""
+        return any(id(array) in known for known in (self.held, self.truth, self.aliases))
 
     def _from_mxnet(self, array: Any) -> Any:
         return torch().from_numpy(self._copy(array).copy())
@@ -96,27 +155,25 @@ class LazyTorch(Recorder):
     def _settle(self, arrays: Sequence[Any]) -> None:
         """Bring PyTorch's values of arrays to MXNet."""
         for array in arrays:
-            if id(array) in self.held or id(array) in self.truth:
+            if self._is_ours(array):
                 value = self.tensor(array)
                 with self.hooks.quiet():
                     array._sync_copyfrom(value.detach().cpu().numpy())
 
     # hooks
 
+    @_or_mxnet
     def op(self, call: Call) -> Any:
         if not self.lazy:
             return self._recorded(call)
-        try:
-            self._between_steps()
-            inputs = [self.hold(array).value for array in call.inputs]
-            if computes(call.name):
-                return self._gathered(call, inputs)
-            if self._is_taped(call, inputs):
-                raise GluontuneError(f"PyTorch's side does not know {call.name}")
-            return self._by_mxnet(call)
-        except _ERRORS as error:
-            self.retreat(error)
-            return call.run()
+        self._between_steps()
+        self._check_targets(call)
+        inputs = [self.hold(array).value for array in call.inputs]
+        if computes(call.name):
+            return self._gathered(call, inputs)
+        if self._is_taped(call, inputs):
+            raise GluontuneError(f"PyTorch's side does not know {call.name}")
+        return self._by_mxnet(call)
 
     def _gathered(self, call: Call, inputs: list[int]) -> Any:
         """The results of an operator that is computed later."""
@@ -149,13 +206,12 @@ class LazyTorch(Recorder):
         """MXNet computes from here on: the step so far again, and whatever else PyTorch has the value of."""
         self.lazy = False
         outputs = {number for event in self.step.events for number in event.outputs}
-        leaves = {n: self.env[n] for n, array in self.made.items() if n not in outputs and id(array) in self.truth}
+        leaves = {n: self.env[n].detach().numpy() for n in self.made if n not in outputs and n in self.env}
         with self.hooks.quiet():
-            Retreat(self.mx, self.made)(self.step, {n: t.detach().numpy() for n, t in leaves.items()})
-            here = {id(array) for array in self.made.values()}
             for key, (array, tensor) in self.truth.items():
-                if key not in here:
-                    array._sync_copyfrom(tensor.detach().numpy())
+                (array if key > 0 else array.grad)._sync_copyfrom(tensor.detach().numpy())
+            views = {key: alias.run for key, alias in self.aliases.items() if alias.run is not None}
+            Retreat(self.mx, self.made, leaves, views)(self.step)
         self.hooks.remove()
         self.retreated(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
@@ -183,27 +239,30 @@ class LazyTorch(Recorder):
 
     def _outside(self, array: Any) -> None:
         """MXNet has an array's value."""
-        self.truth.pop(id(array), None)
+        self._forget(array)
         if id(array) in self.held:
             number = self._new(array)
-            self.env[number] = self._from_mxnet(array)
             self._write(array, number)
+            self.interpreter.put(self.env, number, self._from_mxnet(array))
 
-    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+    def _forget(self, array: Any) -> None:
         self.truth.pop(id(array), None)
-        super().write(array, values, run)
 
+    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+        if self.lazy:
+            try:
+                self.truth.update({id(a): Truth(a, self.tensor(a).detach()) for a in arrays if self._is_ours(a)})
+            except _ERRORS as error:
+                self.retreat(error)
+        super().mark(arrays, gradients, reqs)
+
+    @_or_mxnet
     def read(self, array: Any, run: Callable[[], Any]) -> Any:
-        if not self.lazy:
-            return super().read(array, run)
-        if id(array) not in self.held and id(array) not in self.truth:
+        if not self.lazy or not self._is_ours(array):
             return run()
-        try:
-            return self.tensor(array).detach().cpu().numpy().copy()
-        except _ERRORS as error:
-            self.retreat(error)
-            return run()
+        return self.tensor(array).detach().cpu().numpy().copy()
 
+    @_or_mxnet
     def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
         if not self.lazy:
             return super().outside(arrays, run)
@@ -213,45 +272,66 @@ class LazyTorch(Recorder):
             self._outside(array)
         return result
 
+    @_or_mxnet
     def wait(self, run: Callable[[], Any]) -> Any:
         if self.lazy:
             self.flush()
         return run()
 
+    view = _or_mxnet(Recorder.view)
+    write = _or_mxnet(Recorder.write)
+    backward = _or_mxnet(Recorder.backward)
+    unknown = _or_mxnet(Recorder.unknown)
+    update = _or_mxnet(Recorder.update)
+    batch = _or_mxnet(Recorder.batch)
+
     def _differentiated(self, array: Any) -> None:
         if self.lazy:
             array._fresh_grad = True
 
-    def _compute(self, run: Callable[[], Any]) -> Any:
+    def _compute(self, run: Callable[[], Any], wanted: bool) -> Any:
+        if self.lazy and not wanted:
+            raise GluontuneError("a backward pass reaches no variable")
         return None if self.lazy else run()
 
-    def end(self) -> None:
-        """The step is over: what the program still holds is kept."""
+    def _close(self, step: Step) -> None:
+        """Keep what the program still holds."""
         if not self.lazy:
-            super().end()
+            super()._close(step)
             return
-        self.made.clear()
-        alive = [entry.array for key, entry in self.held.items() if self._is_alive(key, entry)]
-        numbers = [self.hold(array).value for array in alive]
+        for entry in [entry for entry in self.held.values() if entry.base is not None and entry.array is not None]:
+            self.hold(entry.array)
         self.flush()
-        self.truth.update({id(a): (a, self.env[number].detach()) for a, number in zip(alive, numbers)})
-        self.held.clear()
+        self.made.clear()
         self.before.clear()
-        alive.clear()
-        for key in [key for key, (array, _) in self.truth.items() if sys.getrefcount(array) <= 3]:
-            del self.truth[key]
-        trained, step = self.updated, self.step
-        self.step, self.updated, self.done = Step(), False, 0
+        ours = self._forget_unused()
+        bases = {id(alias.base) for alias in self.aliases.values()}
+        for key, entry in self.held.items():
+            if entry.array is None and -key in self.variables:
+                self.truth[key] = Truth(self.variables[-key].array, self.env[entry.value].detach())
+            elif entry.array is not None and entry.base is None:
+                if key in bases or sys.getrefcount(entry.array) > ours[key] + 1:
+                    self.truth[key] = Truth(entry.array, self.env[entry.value].detach())
+                else:
+                    self.truth.pop(key, None)
+        for key in [key for key in self.truth if key not in self.held and key not in bases]:
+            if -key not in self.variables and sys.getrefcount(self.truth[key].array) <= ours[abs(key)] + 1:
+                del self.truth[key]
         self.env.clear()
-        self.closed.clear()
-        self.taped.clear()
-        self.differentiated.clear()
-        self.left_open.clear()
-        self.statistics.clear()
-        if trained:
-            self.finished(step)
+        self.interpreter.wanted.clear()
+        self.done = 0
 
-    def _is_alive(self, key: int, entry: Held) -> bool:
-        """Whether the program still has an array: whether anybody but the recorder refers to it."""
-        ours = 3 if key in self.truth else 2
-        return entry.array is not None and sys.getrefcount(entry.array) > ours
+    def release(self) -> None:
+        """Let go of the program's arrays, before Python takes its modules apart."""
+        self.hooks.remove()
+        for known in (
+            self.held,
+            self.before,
+            self.truth,
+            self.made,
+            self.env,
+            self.aliases,
+            self.variables,
+            self.owners,
+        ):
+            known.clear()  # type: ignore[attr-defined]

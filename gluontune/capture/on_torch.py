@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+from gluontune.capture.account import Account
 from gluontune.capture.events import Step
 from gluontune.capture.forked import Forked
 from gluontune.capture.hooks import Hooks
 from gluontune.capture.interpret import computes
 from gluontune.capture.lazy import LazyTorch
 from gluontune.capture.program import StepProgram, program_of
-from gluontune.capture.proof import Gaps, compare
-from gluontune.capture.replay import MXNetReplay, TorchReplay, leaves_of
-from gluontune.core import files
+from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
@@ -78,9 +74,7 @@ class OnTorch:
             program = program_of(step)
             if not program.heads:
                 return "a training step without a backward pass was seen"
-            theirs = {number: program.values[number].array for number in program.shown}
-            mine = TorchReplay(program)(leaves_of(program), theirs)
-            self.gaps = compare(program, mine, theirs)
+            self.gaps = gaps_of_the_script(program)
             if not self.gaps.agree():  # a net that magnifies rounding: both in float64
                 self.gaps = self._exact(program) or self.gaps
         except (GluontuneError, RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -90,17 +84,14 @@ class OnTorch:
     def _exact(self, program: StepProgram) -> Gaps | None:
         """The gaps in float64, by a copy of the process: MXNet's crash in an odd precision would be the script's."""
 
-        def work() -> list[float]:
+        def work() -> dict[str, float]:
             torch().set_num_threads(1)
-            leaves = leaves_of(program)
-            theirs = MXNetReplay(self.mx, program)(leaves)
-            found = compare(program, TorchReplay(program, "float64")(leaves, theirs), theirs)
-            return [found.losses, found.gradients, found.weights]
+            return vars(gaps_in_float64(self.mx, program))
 
         copy = Forked(work, _PROOF_S)
         copy.ended(_PROOF_S)
         answer = copy.answer()
-        return Gaps(*answer) if answer else None
+        return Gaps(**answer) if answer else None
 
     def document(self) -> dict[str, Any]:
         """What happened, for JSON."""
@@ -108,36 +99,30 @@ class OnTorch:
         return {"steps": self.steps, "steps_on_torch": self.moved, "gaps": gaps, "why_not": self.why_not}
 
 
-class TorchAccount:
-    """The process of ``gluontune run --backend torch``.
-
-    Args:
-        options: ``began`` (seconds since the epoch), ``out`` (a file for the document, or None).
-        folder: of the script.
-    """
+class TorchAccount(Account):
+    """A script whose arithmetic goes over to PyTorch. folder: of the script."""
 
     def __init__(self, options: Mapping[str, Any], folder: str):
-        self._options, self._folder, self._pid = options, folder, os.getpid()
+        super().__init__(options)
+        self._folder = folder
         self._engine: OnTorch | None = None
-        atexit.register(self.tell)
 
     def begin(self, mx: Any) -> None:
-        """MXNet was imported."""
         torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
         self._engine = OnTorch(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
 
-    def tell(self) -> None:
-        """Write the document, and a line on stderr."""
-        if os.getpid() != self._pid:  # a worker that the script forked
-            return
-        engine, took = self._engine, time.time() - self._options["began"]
-        found = {"schema_version": 1, "seconds": took, "backend": "torch", **(engine.document() if engine else {})}
-        if self._options.get("out"):
-            files.write_json(Path(self._options["out"]), found)
-        moved, steps = found.get("steps_on_torch", 0), found.get("steps", 0)
-        told = (
-            f"PyTorch computed {moved} of {steps} training steps; the proof: {engine.gaps}"
-            if moved and engine
-            else (f"MXNet computed all: {engine.why_not if engine else 'the script did not import it'}")
-        )
-        print(f"gluontune: took {took:.1f} s; {told}", file=sys.stderr)
+    def document(self) -> dict[str, Any]:
+        return {"backend": "torch", **(self._engine.document() if self._engine else {})}
+
+    def lines(self, found: Mapping[str, Any]) -> list[str]:
+        moved, why_not = found.get("steps_on_torch", 0), found.get("why_not", "the script did not import it")
+        told = f"MXNet computed all: {why_not}"
+        if moved and self._engine:
+            of_all = f"{moved}" if why_not else f"{moved} of {found['steps']}"
+            then = f", then MXNet the rest: {why_not}" if why_not else ""
+            told = f"PyTorch computed {of_all} training steps{then}; the proof: {self._engine.gaps}"
+        return [f"took {found['seconds']:.1f} s; {told}"]
+
+    def release(self) -> None:
+        if self._engine is not None:
+            self._engine.recorder.release()

@@ -11,6 +11,7 @@ import numpy as np
 
 from gluontune.capture.events import Op
 from gluontune.capture.program import StepProgram
+from gluontune.capture.replay import MXNetReplay, TorchReplay, leaves_of
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.core.gaps import gap, size
 
@@ -60,6 +61,19 @@ def compare(program: StepProgram, mine: Mapping[int, Any], theirs: Mapping[int, 
         if new is not None and old is not None:
             changes.append(size(new - old))
     return Gaps(worst(program.heads), worst(gradients, largest), worst(program.writes.values(), max(changes)))
+
+
+def gaps_of_the_script(program: StepProgram) -> Gaps:
+    """PyTorch's gaps, in the precision of the script, to what MXNet computed in it."""
+    recorded = {number: program.values[number].array for number in program.shown}
+    return compare(program, TorchReplay(program)(leaves_of(program), recorded), recorded)
+
+
+def gaps_in_float64(mx: Any, program: StepProgram) -> Gaps:
+    """The gaps where both compute again in float64. mx: the mxnet module, without hooks."""
+    leaves = leaves_of(program)
+    theirs = MXNetReplay(mx, program)(leaves)
+    return compare(program, TorchReplay(program, "float64")(leaves, theirs), theirs)
 
 
 def _like(a: np.ndarray, b: np.ndarray) -> np.ndarray:

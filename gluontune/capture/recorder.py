@@ -21,8 +21,8 @@ from gluontune.capture.events import (
     one_by_one,
 )
 from gluontune.capture.handler import Call
-from gluontune.capture.operator_names import canonical
-from gluontune.capture.values import Held, Values
+from gluontune.capture.operators import canonical
+from gluontune.capture.values import Alias, Held, Tape, Values, View
 from gluontune.capture.views import arrays_in, view_operators
 
 
@@ -37,21 +37,17 @@ class Recorder(Values):
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder)
         self.finished, self.lazy = finished, False
-        self.differentiated: set[int] = set()  # variables that a backward pass of this step has reached, by id
-        self.taped: set[int] = set()  # values that a variable went into, while recording
-        self.closed: set[int] = set()  # values whose tape a backward pass has used up
-        self.left_open: list[tuple[int, Any]] = []
         self.never_used: set[Any] = set()
-        self.statistics: dict[int, Sequence[Any]] = {}  # running statistics by the output of their BatchNorm
         self.batches, self.was_recording, self.training = False, False, False
         self.computes: Callable[[str], Any] = canonical  # operators that can be part of a graph
 
     def op(self, call: Call) -> Any:
         self._between_steps()
+        self._check_targets(call)
         inputs, line = [self.hold(array).value for array in call.inputs], self._line()
         dropped = self._dropped(call) if self.copying and self._drops(call) else None
         out = call.run(None, self._changed(call)) if dropped is None else dropped[0]
-        self._add(call, inputs, list(out) if isinstance(out, (list, tuple)) else [out], line)
+        self._add(call, inputs, _many(out), line)
         last = self.step.events[-1]
         if dropped is not None and isinstance(last, Op):
             last.mask = dropped[1]
@@ -67,6 +63,11 @@ class Recorder(Values):
             with self.mx.autograd.pause(train_mode=True):
                 mask = call.run([call.inputs[0] * 0 + 1])
             return call.inputs[0] * mask, np.asarray(mask.asnumpy())
+
+    def _check_targets(self, call: Call) -> None:
+        """Refuse what an operator cannot write to."""
+        for array in [*_many(call.out), *[call.inputs[place] for place in mutated(call)]]:
+            self._check_target(array)
 
     def _between_steps(self) -> None:
         """A step without batches is over when the next recording begins."""
@@ -86,7 +87,7 @@ class Recorder(Values):
         """Whether a gradient passes through an operator."""
         if not self.was_recording:
             return False
-        return not self.taped.isdisjoint(inputs) or any(self._variable(array)[0] for array in call.inputs)
+        return not self.tape.values.isdisjoint(inputs) or any(self._variable(array) for array in call.inputs)
 
     def _complete(self, call: Call) -> dict[str, str]:
         """The attributes, with the number of inputs where the operator takes any number."""
@@ -105,26 +106,26 @@ class Recorder(Values):
             return
         numbers = [self._add_value(*one) for one in spec] if spec else [self._new(array) for array in results]
         if self._is_taped(call, inputs):
-            self.taped.update(numbers)
-        if draws(call.name) or not (self.computes(call.name) or self.taped.issuperset(numbers)):
+            self.tape.values.update(numbers)
+        if draws(call.name) or not (self.computes(call.name) or self.tape.values.issuperset(numbers)):
             for number, array in zip(numbers, results):
                 self._snapshot(number, array)
                 self.step.values[number].source = "" if draws(call.name) else "mxnet"
         attrs, training = self._complete(call), self.training
         event = Op(call.name, attrs, inputs, numbers, self.was_recording, training, line, len(numbers))
-        for array, number in zip(results, numbers):
-            if call.out is not None:
-                self._write(array, number)
-            else:
-                self.held[id(array)] = Held(array, number)
-                self._made(array, number)
+        written = list(zip(results, numbers)) if call.out is not None else []
         if training and call.name in NORMALIZING and attrs.get("use_global_stats", "False") not in ("True", "1"):
             event.outputs = [*event.outputs, self._like(inputs[3]), self._like(inputs[4])]
-            self.statistics[number] = call.inputs[3:5]
+            self.tape.statistics[numbers[0]] = call.inputs[3:5]
         for place in mutated(call):
             event.outputs = [*event.outputs, self._like(inputs[place])]
-            self._write(call.inputs[place], event.outputs[-1])
+            written.append((call.inputs[place], event.outputs[-1]))
         self.step.events += one_by_one(event)
+        for array, number in written:
+            self._write(array, number)
+        for array, number in zip(results, numbers) if call.out is None else ():
+            self.held[id(array)] = Held(array, number)
+            self._made(array, number)
 
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
         result = run()
@@ -133,56 +134,28 @@ class Recorder(Values):
         if kind == "grad":
             self._gradient_of(array, result)
             return result
-        base = self.hold(array)
         recording, training = self.mx.autograd.is_recording(), self.mx.autograd.is_training()
         recording = recording and kind != "detach"  # no gradient passes, and none is written
-        names = view_operators(kind, arguments, array, result)
-        line = self._line()
-
-        def made(value: int) -> int:
-            for name, attrs in names:
-                number = self._new(result)
-                self.step.events.append(Op(name, attrs, [value], [number], recording, training, line))
-                if recording and (value in self.taped or self._variable(array)[0]):
-                    self.taped.add(number)
-                value = number
-            return value
-
-        entry = self.held[id(result)] = Held(result, made(base.value), base, made)
-        self._written(result, entry.value)
+        operators = view_operators(kind, arguments, array, result)
+        view = View(operators, tuple(result.shape), self._name(result), recording, training)
+        self._view_of(Alias(result, array, view, run))
         return result
 
-    def _gradient_of(self, variable: Any, result: Any) -> None:
-        """Note what ``variable.grad`` gave: another array at the gradient's place."""
-        if self._parameter(variable) is not None:
-            with self.hooks.quiet():
-                base = self.hold(self.known[id(variable)][1].grad(variable.context))
-            self.held[id(result)] = Held(result, base.value, base, lambda value: value)
-            self._written(result, base.value)
-            return
-        key = -id(variable)
-        entry = self.held.get(key)
-        if entry is None:
-            entry = self.held[key] = Held(None, self._new(result, source="gradient", name=self.hold(variable).value))
-            self._arrived(entry.value, result)
-        self.held[id(result)] = Held(result, entry.value, entry, lambda value: value)
-        self._written(result, entry.value)
-
     def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+        self._check_target(array)
         run()
-        value = self._new(array, source="host", line=self._line(), name=str(len(self.step.reads)))
-        self._arrived(value, array)
+        self._forget(array)
+        value = self._new(array, source="host", line=self._line())
+        self._arrived(value, array, id(array))
         self._write(array, value)
 
-    def read(self, array: Any, run: Callable[[], Any]) -> Any:
-        self.step.reads.append((self.hold(array).value, self._line()))
-        return run()
+    def _forget(self, array: Any) -> None:
+        """What was known of an array's value holds no more."""
 
     def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
         if all(gradient is None for gradient in gradients):  # attach_grad; of parameters Gluon tells
             for array, req in zip(arrays, reqs):
-                self.variables[id(array)] = (array, req)
-                self.held.pop(id(array), None)
+                self._becomes_variable(array, req)
 
     def backward(
         self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
@@ -193,9 +166,9 @@ class Recorder(Values):
             grads = [None if grad is None else self.hold(grad).value for grad in head_grads]
         reached = self._reached(values)
         bases = [e for e in self.held.values() if e.array is not None and e.value in reached and e.base is None]
-        wanted = [(entry, req) for entry in bases for want, req in [self._variable(entry.array)] if want]
+        wanted = [(entry, req) for entry in bases for req in [self._variable(entry.array)] if req]
         before = [self._gradient(entry, req == "add") for entry, req in wanted]
-        result = self._compute(run)
+        result = self._compute(run, bool(wanted))
         for head, value in zip(heads, values):
             self._snapshot(value, head)
         event = Backward(values, grads, [], [], train, self._line(), retain)
@@ -206,19 +179,20 @@ class Recorder(Values):
         for op in ops:
             self._take_in(op)
         if not retain:
-            self.closed.update(number for op in ops for number in op.outputs)
+            self.tape.closed.update(number for op in ops for number in op.outputs)
         return result
 
     def _take_in(self, op: Op) -> None:
         """Running statistics change in the backward pass."""
-        for array, batch in zip(self.statistics.pop(op.outputs[0], ()), op.outputs[op.results :]):
+        for array, batch in zip(self.tape.statistics.pop(op.outputs[0], ()), op.outputs[op.results :]):
             old = self.hold(array).value
             number = self._like(old)
             attrs = {"momentum": op.attrs.get("momentum", "0.9")}
             self.step.events.append(Op(RUNNING, attrs, [old, batch], [number], False, False, op.line))
             self._write(array, number)
 
-    def _compute(self, run: Callable[[], Any]) -> Any:
+    def _compute(self, run: Callable[[], Any], wanted: bool) -> Any:
+        """A backward pass; whether it reaches any variable."""
         return run()
 
     def _reached(self, heads: list[int]) -> set[int]:
@@ -231,10 +205,11 @@ class Recorder(Values):
 
     def _gradient(self, entry: Held, adds: bool) -> tuple[Any, int, int | None]:
         """A variable's gradient: the array, its key, and its value so far where a backward pass adds to it."""
-        _, parameter, _ = self.known.get(id(entry.array), ("", None, None))
+        owner = self._owner(entry.array)
+        assert owner is not None
         with self.hooks.quiet():
-            array = entry.array.grad if parameter is None else parameter.grad(entry.array.context)
-        if parameter is not None:
+            array = entry.array.grad if owner.parameter is None else owner.parameter.grad(entry.array.context)
+        if owner.parameter is not None:
             return array, id(array), self.hold(array).value if adds else None
         if adds:
             self._gradient_of(entry.array, array)
@@ -242,7 +217,7 @@ class Recorder(Values):
 
     def _new_gradient(self, event: Backward, entry: Held, array: Any, key: int, old: int | None) -> None:
         number = self._new(array)
-        self.differentiated.add(id(entry.array))
+        self.tape.reached.add(id(entry.array))
         self._differentiated(entry.array)
         event.variables.append(entry.value)
         event.outputs.append(number)
@@ -263,7 +238,7 @@ class Recorder(Values):
         """A variable has a new gradient."""
 
     def unknown(self, what: str, run: Callable[[], Any]) -> Any:
-        self.step.unknown.append(f"{self._line()}: {what} cannot be put into a graph")
+        self._refuse(f"{what} cannot be put into a graph")
         return run()
 
     def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
@@ -271,15 +246,11 @@ class Recorder(Values):
         names = [parameter.name for parameter in trainer._params if parameter.grad_req != "null"]
         self.step.updates.append({**told, "batch_size": batch_size, "parameters": names, "line": self._line()})
         for parameter in trainer._params:
-            unseen = [d for d in parameter._data or () if d._fresh_grad and id(d) not in self.differentiated]
+            unseen = [d for d in parameter._data or () if d._fresh_grad and id(d) not in self.tape.reached]
             if unseen and parameter.grad_req != "null" and not self.lazy:
-                self.step.unknown.append(
-                    f"{self._line()}: where the gradient of {parameter.name} comes from is not seen"
-                )
+                self._refuse(f"where the gradient of {parameter.name} comes from is not seen")
         if len(trainer._contexts) > 1:
-            self.step.unknown.append(
-                f"{self._line()}: gradients of {len(trainer._contexts)} devices are added by a store"
-            )
+            self._refuse(f"gradients of {len(trainer._contexts)} devices are added by a store")
         result = run()
         self.updated = True
         return result
@@ -291,7 +262,7 @@ class Recorder(Values):
         result = run()
         for place, array in arrays_in(result):
             value = self._new(array, source="batch", name=place, line=self._line())
-            self._arrived(value, array)
+            self._arrived(value, array, id(array))
             self.held[id(array)] = Held(array, value)
         return result
 
@@ -300,37 +271,40 @@ class Recorder(Values):
 
         What was left open and then not used is left open for good: attention weights that a net shows.
         """
-        still = [(number, kind) for number, kind in self.left_open if number not in self.closed]
-        self.never_used.update(kind for _, kind in still)
-        self.left_open = [(number, kind) for number, kind in self._open() if kind not in self.never_used]
-        if not self.left_open:
+        tape = self.tape
+        self.never_used.update(kind for number, kind in tape.left_open if number not in tape.closed)
+        tape.left_open = [(number, kind) for number, kind in self._open() if kind not in self.never_used]
+        if not tape.left_open:
             self.end()
 
     def _open(self) -> list[tuple[int, Any]]:
         """Values on the tape that the program holds and no backward pass has reached, with what made them."""
-        held = {e.value for e in self.held.values() if e.array is not None and sys.getrefcount(e.array) > 2}
+        ours, entries = self._forget_unused(), self.held.items()
+        held = {e.value for key, e in entries if e.array is not None and sys.getrefcount(e.array) > ours[key] + 1}
         found: list[tuple[int, Any]] = []
         for event in self.step.events:
-            if isinstance(event, Op) and event.recording and not self.taped.isdisjoint(event.outputs):
+            if isinstance(event, Op) and event.recording and not self.tape.values.isdisjoint(event.outputs):
                 kinds = [(n, (event.name, i, self.step.values[n].shape)) for i, n in enumerate(event.outputs)]
-                found += [(number, kind) for number, kind in kinds if number in held and number not in self.closed]
+                found += [(number, kind) for number, kind in kinds if number in held and number not in self.tape.closed]
         return found
 
     def end(self) -> None:
-        """The step is over; its arrays are kept for one more, which may go on from them."""
-        step = self.step
+        """The step is over."""
+        step, trained = self.step, self.updated
+        self._close(step)
+        self.held, self.step, self.tape, self.updated = {}, Step(), Tape(), False
+        if trained:
+            with self.hooks.quiet():
+                self.finished(step)
+
+    def _close(self, step: Step) -> None:
+        """Copy what the step changed; its arrays are kept for one more, which may go on from them."""
         for value in step.writes.values():
             held = next((e for e in self.held.values() if e.value == value and e.array is not None), None)
             if held is not None:
                 self._snapshot(value, held.array)
-        trained = self.updated
         self.before = {key: entry for key, entry in self.held.items() if key > 0}
-        self.held, self.step, self.updated = {}, Step(), False
-        self.statistics.clear()
-        self.closed.clear()
-        self.taped.clear()
-        self.differentiated.clear()
-        self.left_open.clear()
-        if trained:
-            with self.hooks.quiet():
-                self.finished(step)
+
+
+def _many(arrays: Any) -> list[Any]:
+    return [] if arrays is None else list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Op, draws
 from gluontune.capture.interpret import Interpreter, computes
-from gluontune.capture.operator_names import operator_names
+from gluontune.capture.operators import Operators
 from gluontune.capture.program import StepProgram
 from gluontune.capture.updates import UPDATES
 from gluontune.core.errors import GluontuneError
@@ -71,8 +70,7 @@ class MXNetReplay:
 
     def __init__(self, mx: Any, program: StepProgram, dtype: str = "float64"):
         self.mx, self.program, self.dtype = mx, program, dtype
-        self.handles = {name: handle for handle, name in operator_names(mx).items()}
-        self.invoke = importlib.import_module("mxnet.ndarray.register")._imperative_invoke
+        self.operators = Operators(mx)
 
     def __call__(self, leaves: Sequence[np.ndarray]) -> dict[int, Any]:
         """All values by their numbers, as numpy arrays where they are heads, gradients or written."""
@@ -127,9 +125,7 @@ class MXNetReplay:
             inputs = [*inputs[:at], *[array.copy() for array in inputs[at:]]]
         is_np = op.name.startswith(("_np", "_np_", "_npi_", "_npx_"))
         with self._mode(op):
-            name = "_copy" if op.name == "_copyto" else op.name
-            found = self.invoke(self.handles[name], inputs, list(attrs), list(attrs.values()), None, is_np, True)
-            found = [self._wide(array) for array in found]
+            found = [self._wide(array) for array in self.operators(op.name, inputs, attrs, None, is_np)]
         for number, array in zip(op.outputs, [*found[: op.results], *inputs[len(inputs) - changed :]]):
             if number in wanted and not op.recording:
                 array = array.detach()
@@ -141,8 +137,8 @@ class MXNetReplay:
         x, statistics = inputs[0].detach(), [array.copy() for array in inputs[3:]]
         axes = {"axis": int(attrs.get("axis", "1")), "exclude": True}
         with self._mode(op):
-            call = self.handles[op.name], [*inputs[:3], *statistics], list(attrs), list(attrs.values())
-            found = self.invoke(*call, None, isinstance(x, self.mx.np.ndarray), True)
+            is_np = isinstance(x, self.mx.np.ndarray)
+            found = self.operators(op.name, [*inputs[:3], *statistics], attrs, None, is_np)
         x = x.as_nd_ndarray() if isinstance(x, self.mx.np.ndarray) else x
         mean = self.mx.nd.mean(x, **axes)
         square = self.mx.nd.mean(x * x, **axes) - mean * mean

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Op, Step
-from gluontune.capture.operator_names import operator_names
+from gluontune.capture.operators import Operators
 
 
 class Retreat:
@@ -15,50 +15,76 @@ class Retreat:
 
     Args:
         mx: the mxnet module, without hooks. made: the program's arrays by the values that they were given.
+        leaves: values that no event makes, by number, as numpy arrays.
+        views: what makes arrays that share another's memory, by their ids.
     """
 
-    def __init__(self, mx: Any, made: Mapping[int, Any]):
-        self.mx, self.made = mx, made
-        self.handles = {name: handle for handle, name in operator_names(mx).items()}
-        self.invoke = importlib.import_module("mxnet.ndarray.register")._imperative_invoke
-        self.filled: set[int] = set()
+    def __init__(
+        self, mx: Any, made: Mapping[int, Any], leaves: Mapping[int, Any], views: Mapping[int, Callable[[], Any]]
+    ):
+        self.mx, self.made, self.leaves, self.views = mx, made, leaves, views
+        self.operators = Operators(mx)
+        self.filled = {id(made[number]) for number in leaves}
+        written = Counter(id(made[number]) for number in leaves)
+        #: The value that an array holds, by the array's id; not of those that the host has written to in this step.
+        self.has = {id(made[number]): number for number in leaves if written[id(made[number])] == 1}
+        self.added: dict[int, int] = {}  # gradients so far, by those that are added to them
         self.between: dict[int, Any] = {}  # what a view of two operators has between them
 
-    def __call__(self, step: Step, leaves: Mapping[int, Any]) -> None:
-        """Compute the step, from ``leaves``: values by number, as numpy arrays, of arrays that MXNet does not have."""
-        self.filled = {id(array) for number, array in self.made.items() if number in leaves}
-        outputs = {number for event in step.events for number in event.outputs}
-        self.filled |= {id(array) for number, array in self.made.items() if number not in outputs}
-        for number, values in leaves.items():
-            self.made[number]._sync_copyfrom(values)
+    def __call__(self, step: Step) -> None:
+        """Compute the step."""
+        sums = [event for event in step.events if isinstance(event, Op) and event.name == ADDED]
+        self.added = {new: old for old, new in (event.inputs for event in sums)}
         for event in step.events:
             if isinstance(event, Backward):
                 self._backward(event)
             elif event.name not in (RUNNING, ADDED):  # MXNet's own backward pass does these
                 self._run(event)
+        for number in sorted(self.leaves):  # what the host has written last
+            if self.has.get(id(self.made[number]), 0) < number:
+                self._array(number)
+
+    def _array(self, number: int) -> Any:
+        """The array that holds a value."""
+        array = self.made.get(number)
+        if array is None:
+            return self.between[number]
+        if number in self.leaves and self.has.get(id(array)) != number:
+            array._sync_copyfrom(self.leaves[number])
+        self.has[id(array)] = number
+        return array
 
     def _run(self, op: Op) -> None:
-        inputs = [self.made[number] if number in self.made else self.between[number] for number in op.inputs]
+        inputs = [self._array(number) for number in op.inputs]
         targets = [self.made.get(number) for number in op.outputs[: op.results]]
+        view = self.views.get(id(targets[0])) if op.view else None
         old = [target for target in targets if target is not None and id(target) in self.filled]
         is_np = any(isinstance(array, self.mx.np.ndarray) for array in [*inputs, *targets])
-        name = "_copy" if op.name == "_copyto" and len(old) < len(targets) else op.name
-        call = self.handles[name], inputs, list(op.attrs), list(op.attrs.values())
+        out = old if len(old) == len(targets) else None
         with self.mx.autograd._RecordingStateScope(op.recording, op.training):
-            found = self.invoke(*call, old if len(old) == len(targets) else None, is_np, True)
+            found = [view()] if view else self.operators(op.name, inputs, op.attrs, out, is_np)
         for target, result in zip(targets, found):
             if target is None:
                 self.between[op.outputs[0]] = result
-            if target is None or target is result:
-                continue
-            if id(target) in self.filled:
+            elif target is not result and id(target) in self.filled and not view:
                 result.copyto(target)
-            else:  # the program's array becomes the result, tape and all
+            elif target is not result:  # the program's array becomes the result, tape and all
                 target.handle, result.handle = result.handle, target.handle
                 self.filled.add(id(target))
+        self._has(op.outputs)
 
     def _backward(self, b: Backward) -> None:
-        heads = [self.made[number] for number in b.heads]
-        grads = b.head_grads and [None if number is None else self.made[number] for number in b.head_grads]
+        for number in b.outputs:
+            if number in self.added:
+                self._array(self.added[number])
+        heads = [self._array(number) for number in b.heads]
+        grads = b.head_grads and [None if number is None else self._array(number) for number in b.head_grads]
         self.mx.autograd.backward(heads, grads, retain_graph=b.retain, train_mode=b.training)
-        self.filled.update(id(self.made[number]) for number in b.outputs if number in self.made)
+        self._has(b.outputs)
+
+    def _has(self, numbers: Sequence[int]) -> None:
+        """Arrays hold these values now."""
+        for number in numbers:
+            if number in self.made:
+                self.has[id(self.made[number])] = number
+                self.filled.add(id(self.made[number]))

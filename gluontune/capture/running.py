@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Any
 
@@ -17,12 +16,11 @@ def main() -> None:
     if options["backend"] == "torch":
         from gluontune.capture.on_torch import TorchAccount  # each brings its own libraries
 
-        folder = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(program.target))
-        account = TorchAccount(options, folder)
+        account = TorchAccount(options, program.folder)
     else:
-        from gluontune.capture.account import Account
+        from gluontune.capture.account import ChangesAccount
 
-        account = Account(options)
+        account = ChangesAccount(options)
     script.run(program, [account.begin])
 
 

@@ -71,6 +71,11 @@ class Program:
         """The command line of which :meth:`of` makes this program."""
         return [*(["-m"] if self.is_module else []), self.target, *self.args]
 
+    @property
+    def folder(self) -> str:
+        """Where the program's own files are; of a module, the working directory."""
+        return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.target))
+
     def check(self) -> None:
         """Refuse a script that is not there.
 

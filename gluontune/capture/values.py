@@ -4,21 +4,85 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gluontune.capture.events import Step, Value
+from gluontune.capture.events import Op, Step, Value
 from gluontune.capture.handler import Handler
 from gluontune.capture.hooks import Hooks
+from gluontune.capture.views import reshaping
+
+
+class Owner(NamedTuple):
+    """What an array belongs to.
+
+    Args:
+        kind: ``parameter``, ``gradient`` (of a parameter) or ``variable`` (of ``attach_grad``).
+        name: as sources have it. array: the array itself. req: how gradients go to a variable.
+        parameter: Gluon's, or None.
+    """
+
+    kind: str
+    name: str
+    array: Any
+    req: str = "null"
+    parameter: Any = None
+
+
+class View(NamedTuple):
+    """How an array that shares another's memory follows from it.
+
+    Args:
+        operators: with their attributes, in order. shape, dtype: the view's. recording, training: as it was made.
+    """
+
+    operators: list[tuple[str, dict[str, str]]]
+    shape: tuple[int, ...]
+    dtype: str
+    recording: bool
+    training: bool
 
 
 class Held:
-    """An array of the program's, the value that it holds, and what it is a view of."""
+    """An array of the program's, the value that it holds, and what it is a view of; a gradient's has no array."""
 
-    def __init__(self, array: Any, value: int, base: Held | None = None, view: Any = None):
+    def __init__(self, array: Any, value: int, base: Held | None = None, view: View | None = None):
         self.array, self.value, self.base, self.view = array, value, base, view
         self.version, self.seen = 0, base.version if base else 0
+
+
+@dataclass
+class Tape:
+    """What gradients can pass through in the step under way.
+
+    Args:
+        values: that a variable went into, while recording. closed: those whose tape a backward pass has used up.
+        reached: variables that a backward pass has reached, by id.
+        left_open: values that no backward pass had used when the step could have ended, with what made them.
+        statistics: running statistics by the output of their BatchNorm.
+    """
+
+    values: set[int] = field(default_factory=set)
+    closed: set[int] = field(default_factory=set)
+    reached: set[int] = field(default_factory=set)
+    left_open: list[tuple[int, Any]] = field(default_factory=list)
+    statistics: dict[int, Any] = field(default_factory=dict)
+
+
+class Alias(NamedTuple):
+    """An array that shares the memory of ``base``; without a view, that of the gradient of ``base``, a variable.
+
+    ``run`` makes the view by MXNet; it refers to the base.
+    """
+
+    array: Any
+    base: Any
+    view: View | None = None
+    run: Callable[[], Any] | None = None
 
 
 class Values(Handler):
@@ -34,19 +98,25 @@ class Values(Handler):
         self.number, self.step = 0, Step()
         self.held: dict[int, Held] = {}
         self.before: dict[int, Held] = {}  # of the step before
-        self.variables: dict[int, tuple[Any, str]] = {}  # attach_grad's arrays and their grad_req
-        self.known: dict[int, Any] = {}  # parameters by their arrays
-        self.told = -1  # how many parameters had been set when those were listed
+        self.aliases: dict[int, Alias] = {}
+        self.variables: dict[int, Owner] = {}  # attach_grad's arrays
+        self.marked = 0  # how many arrays have been attach_grad's
+        self.owners: dict[int, Owner] = {}
+        self.told = -1  # how many parameters had been set when owners were listed
         self.dtypes: dict[Any, str] = {}
+        self.tape = Tape()
         self.updated = False
         self.copying = True  # values are copied, for a proof
         self.lines = True
 
     def _new(self, array: Any, **of: Any) -> int:
         """A new value that an array holds."""
+        return self._add_value(tuple(array.shape), self._name(array), **of)
+
+    def _name(self, array: Any) -> str:
+        """The name of an array's type."""
         dtype = array.dtype
-        name = self.dtypes.get(dtype) or self.dtypes.setdefault(dtype, np.dtype(dtype).name)
-        return self._add_value(tuple(array.shape), name, **of)
+        return self.dtypes.get(dtype) or self.dtypes.setdefault(dtype, np.dtype(dtype).name)
 
     def _like(self, value: int) -> int:
         """A new value of the same shape and type."""
@@ -72,58 +142,121 @@ class Values(Handler):
         """The entry of an array; a leaf where no operator of this step made it."""
         found = self.held.get(id(array))
         if found is None:
-            found = self.held[id(array)] = self._leaf(array)
+            found = self._again(array) or self._leaf(array)
         if found.base is not None:
-            base = self._fresh(found.base)
-            if base.version != found.seen and found.view is not None:
-                found.value, found.seen = found.view(base.value), base.version
+            base = found.base if found.base.array is None else self.hold(found.base.array)
+            if base.version != found.seen:
+                found.value, found.seen = self._viewed(found.view, base), base.version
                 self._written(array, found.value)
         return found
 
-    def _fresh(self, entry: Held) -> Held:
-        return self.hold(entry.array) if entry.array is not None else entry
-
     def _leaf(self, array: Any) -> Held:
-        parameter = self._parameter(array)
-        earlier = self.before.get(id(array))
-        what: dict[str, Any]
-        if parameter is not None:
-            what = {"source": parameter[0], "name": parameter[1]}
-        elif id(array) in self.variables:
-            what = {"source": "variable", "name": f"variable{list(self.variables).index(id(array))}"}
-        else:
-            what = {"source": "earlier", "name": str(earlier.value) if earlier else ""}
-        entry = Held(array, self._new(array, **what, line=self._line()))
-        self._arrived(entry.value, array)
+        owner, earlier = self._owner(array), self.before.get(id(array))
+        source, name = (owner.kind, owner.name) if owner else ("earlier", str(earlier.value) if earlier else "")
+        entry = self.held[id(array)] = Held(array, self._new(array, source=source, name=name, line=self._line()))
+        self._arrived(entry.value, array, id(array))
         return entry
 
-    def _arrived(self, value: int, array: Any) -> None:
-        """A value that no operator of this step made."""
+    def _again(self, array: Any) -> Held | None:
+        """The entry of an array that an earlier step made to share another's memory."""
+        alias = self.aliases.get(id(array))
+        if alias is None or alias.array is not array:
+            return None
+        return self._view_of(alias) if alias.view else self._gradient_of(alias.base, array)
+
+    def _view_of(self, alias: Alias) -> Held:
+        """An array shares the memory of another."""
+        array, entry = alias.array, self.hold(alias.base)
+        found = self.held[id(array)] = Held(array, self._viewed(alias.view, entry), entry, alias.view)
+        self.aliases[id(array)] = alias
+        self._written(array, found.value)
+        return found
+
+    def _gradient_of(self, variable: Any, result: Any) -> Held:
+        """Note what ``variable.grad`` gave: another array at the gradient's place."""
+        owner = self._owner(variable)
+        if owner is not None and owner.parameter is not None:
+            with self.hooks.quiet():
+                base = self.hold(owner.parameter.grad(variable.context))
+        else:
+            key = -id(variable)
+            if key not in self.held:
+                name = str(self.hold(variable).value)
+                self.held[key] = Held(None, self._new(result, source="gradient", name=name))
+                self._arrived(self.held[key].value, result, key)
+            base = self.held[key]
+        found = self.held[id(result)] = Held(result, base.value, base)
+        self.aliases[id(result)] = Alias(result, variable)
+        self._written(result, base.value)
+        return found
+
+    def _viewed(self, view: View | None, base: Held) -> int:
+        """The value of a view, computed from that of its base."""
+        value = base.value
+        if view is None:
+            return value
+        taped = view.recording and (
+            value in self.tape.values or bool(base.array is not None and self._variable(base.array))
+        )
+        line, last = self._line(), view.operators[-1]
+        for each in view.operators:
+            number = self._add_value(view.shape, view.dtype)
+            made = Op(*each, [value], [number], view.recording, view.training, line, view=each is last)
+            self.step.events.append(made)
+            if taped:
+                self.tape.values.add(number)
+            value = number
+        return value
+
+    def _arrived(self, value: int, array: Any, key: int) -> None:
+        """A value that no operator of this step made. key: of the array in ``held``."""
         self._snapshot(value, array)
 
-    def _parameter(self, array: Any) -> tuple[str, str] | None:
+    def _owner(self, array: Any) -> Owner | None:
         if self.told != self.hooks.changes:
-            self.told = self.hooks.changes
-            self.known.clear()
+            self.told, self.owners = self.hooks.changes, {}
             for parameter in list(self.hooks.parameters):
-                for data in parameter._data or ():
-                    self.known[id(data)] = ("parameter", parameter, data)
-                for data in parameter._grad or ():
-                    self.known[id(data)] = ("gradient", parameter, data)
-        kind, parameter, data = self.known.get(id(array), ("", None, None))
-        return (kind, parameter.name) if data is array and parameter is not None else None
+                for kind, arrays in (("parameter", parameter._data), ("gradient", parameter._grad)):
+                    for data in arrays or ():
+                        self.owners[id(data)] = Owner(kind, parameter.name, data, "null", parameter)
+            self.owners.update(self.variables)
+        found = self.owners.get(id(array))
+        return found if found is not None and found.array is array else None
 
-    def _variable(self, array: Any) -> tuple[bool, str]:
-        """Whether gradients go to an array, and how."""
-        if id(array) in self.variables:
-            return self.variables[id(array)][1] != "null", self.variables[id(array)][1]
-        self._parameter(array)
-        kind, parameter, data = self.known.get(id(array), ("", None, None))
-        req = parameter.grad_req if kind == "parameter" and data is array else "null"
-        return req != "null", req
+    def _becomes_variable(self, array: Any, req: str) -> None:
+        """``attach_grad`` was called: the array is a leaf from now on."""
+        known = self.variables.get(id(array))
+        self.marked += known is None
+        name = known.name if known is not None else f"variable{self.marked - 1}"
+        self.owners[id(array)] = self.variables[id(array)] = Owner("variable", name, array, req)
+        for key in (id(array), -id(array)):
+            self.held.pop(key, None)
+        self.aliases.pop(id(array), None)
 
-    def _line(self) -> str:
-        if not self.lines:
+    def _variable(self, array: Any) -> str:
+        """How gradients go to an array: ``write``, ``add``, or nothing where none do."""
+        owner = self._owner(array)
+        if owner is None or owner.kind == "gradient":
+            return ""
+        req = owner.req if owner.parameter is None else str(owner.parameter.grad_req)
+        return "" if req == "null" else req
+
+    def _refuse(self, why: str) -> None:
+        """Note what cannot be put into a graph, with its line."""
+        self.step.unknown.append(f"{self._line(always=True)}: {why}")
+
+    def _check_target(self, array: Any) -> None:
+        """Refuse an array that cannot be written to: a view of a part of another."""
+        entry = self.hold(array) if id(array) in self.aliases else self.held.get(id(array))
+        while entry is not None and entry.base is not None:
+            base = entry.base.array
+            if base is not None and base.size != array.size:
+                self._refuse("a part of an array is written to through a view of it")
+                return
+            entry = entry.base
+
+    def _line(self, always: bool = False) -> str:
+        if not (self.lines or always):
             return ""
         frame: Any = sys._getframe(1)
         while frame is not None:
@@ -134,26 +267,60 @@ class Values(Handler):
         return ""
 
     def _write(self, array: Any, value: int) -> None:
-        entry = self.held.get(id(array))
-        if entry is None:
-            entry = self.held[id(array)] = Held(array, value)
-        elif entry.base is not None and entry.base.array is None:  # the gradient of a variable
-            entry.base.value, entry.base.version = value, entry.base.version + 1
-        elif entry.base is not None and entry.base.array is not None:
-            if tuple(entry.base.array.shape) != tuple(array.shape):
-                self.step.unknown.append(f"{self._line()}: a part of an array is written to through a view of it")
+        """An array, and what it shares its memory with, has another value."""
+        if id(array) not in self.held:
+            if id(array) not in self.aliases:
+                self.held[id(array)] = Held(array, value)
             else:
-                self._write(entry.base.array, value)
+                self.hold(array)
+        entry = self.held[id(array)]
+        base = entry.base
+        if base is not None and base.array is None:  # the gradient of a variable
+            base.value, base.version = value, base.version + 1
+        elif base is not None and base.array.size == array.size:
+            self._write(base.array, self._reshaped(value, base.array))
         entry.value, entry.version = value, entry.version + 1
         self._written(array, value)
-        if entry.base is not None:
-            entry.seen = entry.base.version
-        parameter = self._parameter(array)
-        if parameter is not None and parameter[0] == "parameter":
-            self.step.writes[parameter[1]] = value
-        elif id(array) in self.variables:
-            self.step.writes[f"variable{list(self.variables).index(id(array))}"] = value
-            self.updated = True
+        if base is not None:
+            entry.seen = base.version
+        owner = self._owner(array)
+        if owner is not None and owner.kind != "gradient":
+            self.step.writes[owner.name] = value
+            self.updated = self.updated or owner.kind == "variable"
+
+    def _reshaped(self, value: int, array: Any) -> int:
+        """A value in the shape of an array."""
+        if self.step.values[value].shape == tuple(array.shape):
+            return value
+        number = self._new(array)
+        name, attrs = reshaping(array)
+        self.step.events.append(Op(name, attrs, [value], [number], False, False, self._line()))
+        return number
 
     def _written(self, array: Any, value: int) -> None:
         """An array holds a value, or another one."""
+
+    def _references(self) -> Counter[int]:
+        """How often the recorder itself refers to arrays, by their ids."""
+        found = Counter(key for key, entry in [*self.held.items(), *self.before.items()] if entry.array is not None)
+        found.update(list(self.variables))
+        for alias in self.aliases.values():
+            found.update(_referred(alias))
+        return found
+
+    def _forget_unused(self) -> Counter[int]:
+        """Forget views and variables that the program has no more; see :meth:`_references`."""
+        ours = self._references()
+        for key in reversed(list(self.aliases)):
+            if sys.getrefcount(self.aliases[key].array) <= ours[key] + 1:
+                ours.subtract(_referred(self.aliases.pop(key)))
+        for key in list(self.variables):
+            if sys.getrefcount(self.variables[key].array) <= ours[key] + 1:
+                del self.variables[key], self.owners[key]
+                ours.subtract((key,))
+        return ours
+
+
+def _referred(alias: Alias) -> list[int]:
+    """The ids of the arrays that an alias refers to, each as often as it does."""
+    return [id(alias.array), *[id(alias.base)] * (1 if alias.run is None else 2)]

@@ -15,9 +15,15 @@ def arrays_in(batch: Any, place: str = "") -> list[tuple[str, Any]]:
     return [found for key, part in items for found in arrays_in(part, f"{place}.{key}" if place else str(key))]
 
 
+def reshaping(array: Any) -> tuple[str, dict[str, str]]:
+    """The operator that brings values into an array's shape."""
+    odd = array.ndim == 0 or 0 in array.shape
+    return "_np_reshape" if odd else "Reshape", {"newshape" if odd else "shape": str(tuple(array.shape))}
+
+
 def view_operators(kind: str, arguments: tuple[Any, ...], array: Any, result: Any) -> list[tuple[str, dict[str, str]]]:
     """The operators that compute a view anew."""
-    reshape = ("_np_reshape" if result.ndim == 0 or 0 in result.shape else "Reshape", _shape(result))
+    reshape = reshaping(result)
     if kind in ("reshape", "same"):
         return [reshape] if kind == "reshape" else [("_copy", {})]
     if kind == "detach":
@@ -38,7 +44,3 @@ def view_operators(kind: str, arguments: tuple[Any, ...], array: Any, result: An
         "step": str(tuple(s for _, _, s in bounds)),
     }
     return [("slice", attrs), reshape]
-
-
-def _shape(array: Any) -> dict[str, str]:
-    return {"newshape" if array.ndim == 0 or 0 in array.shape else "shape": str(tuple(array.shape))}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
 from gluontune.capture.events import MUTATED
-from gluontune.capture.operator_names import operator_names
+from gluontune.capture.operators import Operators
 from gluontune.capture.updates import UPDATES
 from gluontune.convert.graph.schemas import schema
 from gluontune.core.gaps import worst
@@ -41,9 +39,7 @@ def test_an_update_is_mxnets(name, clip):
         arrays[-1] = arrays[0].astype("float32")
     attrs = {"lr": 0.1, "wd": 0.01, "rescale_grad": 0.5, "clip_gradient": clip, **OPTIONS.get(name, {})}
     given = [mx.nd.array(array, dtype=array.dtype) for array in arrays]
-    handles = {known: handle for handle, known in operator_names(mx).items()}
-    invoke = importlib.import_module("mxnet.ndarray.register")._imperative_invoke
-    invoke(handles[name], given, list(attrs), list(attrs.values()), given[0], False, False)
+    Operators(mx)(name, given, attrs, given[0])
     theirs = [given[0], *[given[place] for place in MUTATED.get(name, ())]]
     typed = schema(name).typed({key: str(value) for key, value in attrs.items()})
     mine = UPDATES[name](*[torch().from_numpy(array.copy()) for array in arrays], **typed)

@@ -171,3 +171,70 @@ SCRIPTS = {
 def script(name: str) -> str:
     """The text of a program."""
     return _BEGIN + SCRIPTS[name]
+
+
+#: Programs that share memory, change it in place, or do in the second epoch what no step did before: ``{epoch}`` stands
+#: in a loop over two epochs of six steps, after a backward pass and before the update.
+_ODD = """
+w, b = nd.random.normal(scale=0.1, shape=(64, 4)), nd.zeros(4)
+net = nn.Dense(4, in_units=4); net.initialize(mx.init.Xavier())
+net(nd.zeros((1, 4)))
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+for p in (w, b):
+    p.attach_grad("add")
+count, flat, slopes, rows = 0, w.reshape((-1,)), [w.grad, b.grad], w[:8]
+class Double(autograd.Function):
+    def forward(self, x):
+        return x * 2
+    def backward(self, grad):
+        return grad * 2
+for epoch in range(3):
+    total = 0.0
+    for x, y in loader:
+        x = x.reshape((-1, 64))
+        with autograd.record():
+            out = net(nd.dot(x, w) + b)
+            loss = cross(out, y).mean()
+            BEFORE
+        loss.backward()
+        AFTER
+        w[:] = w - 0.1 * w.grad
+        b -= 0.1 * slopes[1]
+        for slope in slopes:
+            slope[:] = 0
+        trainer.step(1)
+        total += loss.mean().asscalar()
+    print(epoch, round(float(total), 4), round(float(w.norm().asscalar()), 4))
+"""
+
+ODD = {
+    "a view that stays": ("", "total += float(flat.sum().asscalar() + rows.sum().asscalar())"),
+    "a view that is written to": ("", "flat[:] = flat * 0.9"),
+    "a part that is a copy": ("", "part = w[:, 1:3]; w[:] = w * 0.9; total += part.sum().asscalar()"),
+    "gradients added over steps": ("", "count += 1; total += loss.mean().asscalar()\n        if count % 2: continue"),
+    "a function of its own": ("if epoch: loss = Double()(loss)", ""),
+    "autograd.grad": ("if epoch: loss = loss + (autograd.grad(loss, [b], retain_graph=True)[0] ** 2).sum()", ""),
+    "frozen and back": (
+        """net.collect_params().setattr("grad_req", "null" if epoch == 1 else "write")
+            loss = net(nd.dot(x, w)).mean()""",
+        "",
+    ),
+    "a computed variable": (
+        "",
+        """z = x + 0.1; z.attach_grad()
+        with autograd.record(): again = cross(net(nd.dot(z, w.detach()) + b.detach()), y)
+        again.backward(); x = z + 0.1 * z.grad.sign(); total += float(x.sum().asscalar())""",
+    ),
+    "a part that is written to": ("", "if epoch: w[2:4] = 0; rows[1:3] = 0.5; total += float(w[:5].sum().asscalar())"),
+    "values from the host, twice": (
+        "",
+        """h = nd.zeros((4,)); h[:] = np.ones(4); b += h * total / 100; h[:] = 3 * np.ones(4); b += h / 100
+        if epoch: b = b.sin() if False else b; rows[0] = 0""",
+    ),
+}  # fmt: skip
+
+
+def odd_script(name: str) -> str:
+    """The text of one of :data:`ODD`."""
+    before, after = ODD[name]
+    return _BEGIN + _ODD.replace("BEFORE", before).replace("AFTER", after)

@@ -1,0 +1,54 @@
+"""MXNet's operators by name, past its generated functions."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gluontune.convert.graph.schemas import known_schema
+
+
+class Operators:
+    """Calls operators as MXNet's generated functions do; where hooks are in force, they see it.
+
+    Args:
+        mx: the mxnet module.
+    """
+
+    def __init__(self, mx: Any):
+        self.register = importlib.import_module("mxnet.ndarray.register")
+        self.handles = {name: handle for handle, name in _all_names(mx)}
+
+    def __call__(
+        self, name: str, inputs: Sequence[Any], attrs: Mapping[str, Any], out: Any = None, is_np: bool = False
+    ) -> Any:
+        """The results, a list; or ``out``, an array or a list of arrays, to which they are written."""
+        given = list(attrs), list(attrs.values())
+        return self.register._imperative_invoke(self.handles[name], inputs, *given, out, is_np, True)
+
+
+def operator_names(mx: Any) -> dict[int, str]:
+    """Operators' names by the number that generated functions call them by: of its aliases the one in MXNet's table."""
+    return {handle: canonical(name) or name for handle, name in reversed(list(_all_names(mx)))}
+
+
+def _all_names(mx: Any) -> Iterator[tuple[int, str]]:
+    base = mx.base
+    size, names = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
+    base.check_call(base._LIB.MXListAllOpNames(ctypes.byref(size), ctypes.byref(names)))
+    for i in range(size.value):
+        handle, name = ctypes.c_void_p(), names[i].decode()
+        base.check_call(base._LIB.NNGetOpHandle(names[i], ctypes.byref(handle)))
+        yield handle.value or 0, name
+
+
+def canonical(name: str) -> str | None:
+    """An operator's name in MXNet's table, or None.
+
+    >>> canonical("normal"), canonical("my_operator")
+    ('_random_normal', None)
+    """
+    known = known_schema(name)
+    return known.name if known else None
