@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Op
 from gluontune.capture.operators import canonical
-from gluontune.capture.updates import UPDATES
+from gluontune.capture.updates import UPDATES, Tensors
 from gluontune.convert.bridge.registry import OPERATORS, attributes
 from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Node
@@ -62,6 +62,26 @@ class Interpreter:
             return
         for number, tensor in zip(event.outputs, self.results(event, env)):
             self.put(env, number, self.tensor(tensor))
+
+    def run_all(self, events: Sequence[Op | Backward], env: Env) -> Iterator[Sequence[Op | Backward]]:
+        """Compute events in turn, updates of one kind that follow each other together; yields what was computed."""
+        at = 0
+        while at < len(events):
+            alike = _alike(events, at)
+            if len(alike) > 1:
+                self._update(alike, env)
+            else:
+                self.run(events[at], env)
+            yield alike or events[at : at + 1]
+            at += len(alike) or 1
+
+    def _update(self, ops: Sequence[Op], env: Env) -> None:
+        inputs = zip(*[[env[number] for number in op.inputs] for op in ops])
+        with self.torch.no_grad():
+            found = UPDATES[ops[0].name](*map(Tensors, inputs), **schema(ops[0].name).typed(ops[0].attrs))
+        for place, results in enumerate(found if isinstance(found, tuple) else (found,)):
+            for op, tensor in zip(ops, results.parts):
+                self.put(env, op.outputs[place], self.tensor(tensor))
 
     def results(self, op: Op, env: Env) -> Sequence[Any]:
         """What an operator returns."""
@@ -122,6 +142,17 @@ class Interpreter:
             )
         for number, variable, grad in zip(b.outputs, b.variables, found):
             env[number] = library.zeros_like(env[variable]) if grad is None else grad
+
+
+def _alike(events: Sequence[Op | Backward], at: int) -> list[Op]:
+    """An update that is there, with those of other weights by the same numbers that follow it."""
+    first, found = events[at], list[Op]()
+    if isinstance(first, Op) and first.name in UPDATES and first.mask is None:
+        for event in events[at:]:
+            if not isinstance(event, Op) or event.name != first.name or event.attrs != first.attrs:
+                break
+            found.append(event)
+    return found if len({op.inputs[0] for op in found}) == len(found) else []
 
 
 def _batch_norm(module: Any, x: Any, gamma: Any, beta: Any, *_: Any) -> Any:

@@ -6,7 +6,6 @@ their values are PyTorch's. What PyTorch's side does not know is computed by MXN
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import sys
@@ -17,62 +16,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gluontune.capture.events import Op, Step
+from gluontune.capture.guard import ERRORS, or_mxnet
 from gluontune.capture.handler import Call
 from gluontune.capture.interpret import Interpreter, computes
 from gluontune.capture.recorder import Recorder
 from gluontune.capture.retreat import Retreat
+from gluontune.capture.values import Held
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
-_ERRORS = (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
 #: Operators whose results' shapes depend on values.
 _BY_VALUES = {"_contrib_boolean_mask", "_npi_boolean_mask", "_npi_unique", "_npx_nonzero", "_npi_delete"}
 Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
 
 
-class Once:
-    """MXNet's own call, made at most once; its errors are the program's."""
-
-    def __init__(self, run: Callable[..., Any]):
-        self._run, self.done, self.result = run, False, None
-        self.failed: BaseException | None = None
-
-    def __call__(self, *args: Any) -> Any:
-        try:
-            self.result = self._run(*args)
-        except BaseException as error:
-            self.failed = error
-            raise
-        self.done = True
-        return self.result
-
-
-def _or_mxnet(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook of :class:`LazyTorch` that MXNet takes over where PyTorch's side fails."""
-
-    @functools.wraps(method)
-    def entry(self: LazyTorch, *args: Any) -> Any:
-        if not self.lazy:
-            return method(self, *args)
-        call, *_ = args
-        run = Once(call.run if isinstance(call, Call) else args[-1])
-        given = [call._replace(run=run)] if isinstance(call, Call) else [*args[:-1], run]
-        try:
-            return method(self, *given)
-        except _ERRORS as error:
-            if run.failed is error or not self.lazy:
-                raise
-            self.retreat(error)
-        return run.result if run.done else run()
-
-    return entry
-
-
 class Truth(NamedTuple):
-    """An array whose value is PyTorch's; for a gradient, its variable."""
+    """An array whose value is PyTorch's; for a gradient, its variable. kind: shape and type."""
 
     array: Any
     tensor: Any
+    kind: tuple[tuple[int, ...], str]
 
 
 class LazyTorch(Recorder):
@@ -111,6 +74,10 @@ class LazyTorch(Recorder):
             if self._variable(array):
                 self.interpreter.wanted.add(value)
 
+    def _kind(self, array: Any) -> tuple[tuple[int, ...], str]:
+        known = self.truth.get(id(array))
+        return super()._kind(array) if known is None else known.kind
+
     def _made(self, array: Any, value: int) -> None:
         if self.lazy:
             self.made[value] = array
@@ -143,9 +110,8 @@ class LazyTorch(Recorder):
     def flush(self) -> None:
         """Compute what is pending."""
         events, self.done = self.step.events[self.done :], len(self.step.events)
-        for event in events:
-            self.interpreter.run(event, self.env)
-            for number in event.outputs:
+        for computed in self.interpreter.run_all(events, self.env):
+            for number in [number for event in computed for number in event.outputs]:
                 tensor, shape = self.env[number], self.step.values[number].shape
                 if tuple(tensor.shape) != shape:  # () and (1,) are one to the bridge
                     if tensor.numel() != math.prod(shape):
@@ -162,7 +128,7 @@ class LazyTorch(Recorder):
 
     # hooks
 
-    @_or_mxnet
+    @or_mxnet
     def op(self, call: Call) -> Any:
         if not self.lazy:
             return self._recorded(call)
@@ -208,7 +174,7 @@ class LazyTorch(Recorder):
         outputs = {number for event in self.step.events for number in event.outputs}
         leaves = {n: self.env[n].detach().numpy() for n in self.made if n not in outputs and n in self.env}
         with self.hooks.quiet():
-            for key, (array, tensor) in self.truth.items():
+            for key, (array, tensor, _) in self.truth.items():
                 (array if key > 0 else array.grad)._sync_copyfrom(tensor.detach().numpy())
             views = {key: alias.run for key, alias in self.aliases.items() if alias.run is not None}
             Retreat(self.mx, self.made, leaves, views)(self.step)
@@ -251,18 +217,20 @@ class LazyTorch(Recorder):
     def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
         if self.lazy:
             try:
-                self.truth.update({id(a): Truth(a, self.tensor(a).detach()) for a in arrays if self._is_ours(a)})
-            except _ERRORS as error:
+                self.truth.update(
+                    {id(a): Truth(a, self.tensor(a).detach(), self._kind(a)) for a in arrays if self._is_ours(a)}
+                )
+            except ERRORS as error:
                 self.retreat(error)
         super().mark(arrays, gradients, reqs)
 
-    @_or_mxnet
+    @or_mxnet
     def read(self, array: Any, run: Callable[[], Any]) -> Any:
         if not self.lazy or not self._is_ours(array):
             return run()
         return self.tensor(array).detach().cpu().numpy().copy()
 
-    @_or_mxnet
+    @or_mxnet
     def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
         if not self.lazy:
             return super().outside(arrays, run)
@@ -272,18 +240,18 @@ class LazyTorch(Recorder):
             self._outside(array)
         return result
 
-    @_or_mxnet
+    @or_mxnet
     def wait(self, run: Callable[[], Any]) -> Any:
         if self.lazy:
             self.flush()
         return run()
 
-    view = _or_mxnet(Recorder.view)
-    write = _or_mxnet(Recorder.write)
-    backward = _or_mxnet(Recorder.backward)
-    unknown = _or_mxnet(Recorder.unknown)
-    update = _or_mxnet(Recorder.update)
-    batch = _or_mxnet(Recorder.batch)
+    view = or_mxnet(Recorder.view)
+    write = or_mxnet(Recorder.write)
+    backward = or_mxnet(Recorder.backward)
+    unknown = or_mxnet(Recorder.unknown)
+    update = or_mxnet(Recorder.update)
+    batch = or_mxnet(Recorder.batch)
 
     def _differentiated(self, array: Any) -> None:
         if self.lazy:
@@ -308,10 +276,10 @@ class LazyTorch(Recorder):
         bases = {id(alias.base) for alias in self.aliases.values()}
         for key, entry in self.held.items():
             if entry.array is None and -key in self.variables:
-                self.truth[key] = Truth(self.variables[-key].array, self.env[entry.value].detach())
+                self.truth[key] = Truth(self.variables[-key].array, *self._kept(entry))
             elif entry.array is not None and entry.base is None:
                 if key in bases or sys.getrefcount(entry.array) > ours[key] + 1:
-                    self.truth[key] = Truth(entry.array, self.env[entry.value].detach())
+                    self.truth[key] = Truth(entry.array, *self._kept(entry))
                 else:
                     self.truth.pop(key, None)
         for key in [key for key in self.truth if key not in self.held and key not in bases]:
@@ -320,6 +288,10 @@ class LazyTorch(Recorder):
         self.env.clear()
         self.interpreter.wanted.clear()
         self.done = 0
+
+    def _kept(self, entry: Held) -> tuple[Any, tuple[tuple[int, ...], str]]:
+        value = self.step.values[entry.value]
+        return self.env[entry.value].detach(), (value.shape, value.dtype)
 
     def release(self) -> None:
         """Let go of the program's arrays, before Python takes its modules apart."""

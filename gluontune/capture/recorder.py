@@ -137,7 +137,7 @@ class Recorder(Values):
         recording, training = self.mx.autograd.is_recording(), self.mx.autograd.is_training()
         recording = recording and kind != "detach"  # no gradient passes, and none is written
         operators = view_operators(kind, arguments, array, result)
-        view = View(operators, tuple(result.shape), self._name(result), recording, training)
+        view = View(operators, *self._kind(result), recording, training)
         self._view_of(Alias(result, array, view, run))
         return result
 

@@ -5,8 +5,10 @@ Rules of https://github.com/apache/mxnet/blob/v1.9.x/src/operator/optimizer_op-i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from gluontune.runtime.pytorch import torch
 
 UPDATES: dict[str, Callable[..., Any]] = {}
 
@@ -104,3 +106,59 @@ def _sparse_adagrad_update(w: Any, g: Any, h: Any, *, lr: float, epsilon: float,
     g = _scaled(g, rescale_grad, clip_gradient)
     h = h + g * g
     return w - lr * g / (h + epsilon).sqrt(), h
+
+
+class Tensors:
+    """Several tensors in the place of one in these rules: each operation is one call for all of them.
+
+    >>> pair = Tensors([torch().ones(2), torch().zeros(3)])
+    >>> [part.tolist() for part in (1 - 2 * pair).parts]
+    [[-1.0, -1.0], [1.0, 1.0, 1.0]]
+    """
+
+    def __init__(self, parts: Sequence[Any]):
+        self.parts = list(parts)
+
+    @property
+    def dtype(self) -> Any:
+        return self.parts[0].dtype
+
+    def _all(self, name: str, *args: Any) -> Tensors:
+        given = [arg.parts if isinstance(arg, Tensors) else arg for arg in args]
+        return Tensors(getattr(torch(), f"_foreach_{name}")(self.parts, *given))
+
+    def __add__(self, other: Any) -> Tensors:
+        return self._all("add", other)
+
+    def __mul__(self, other: Any) -> Tensors:
+        return self._all("mul", other)
+
+    def __sub__(self, other: Any) -> Tensors:
+        return self._all("sub", other)
+
+    def __truediv__(self, other: Any) -> Tensors:
+        return self._all("div", other)
+
+    def __neg__(self) -> Tensors:
+        return self._all("neg")
+
+    def __rsub__(self, other: Any) -> Tensors:
+        return (-self)._all("add", other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def sqrt(self) -> Tensors:
+        return self._all("sqrt")
+
+    def abs(self) -> Tensors:
+        return self._all("abs")
+
+    def sign(self) -> Tensors:
+        return self._all("sign")
+
+    def clamp(self, min: float, max: float | None = None) -> Tensors:
+        above = self._all("clamp_min", min)
+        return above if max is None else above._all("clamp_max", max)
+
+    def to(self, dtype: Any) -> Tensors:
+        return Tensors([part.to(dtype) for part in self.parts])

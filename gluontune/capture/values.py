@@ -111,12 +111,17 @@ class Values(Handler):
 
     def _new(self, array: Any, **of: Any) -> int:
         """A new value that an array holds."""
-        return self._add_value(tuple(array.shape), self._name(array), **of)
+        return self._add_value(*self._kind(array), **of)
 
-    def _name(self, array: Any) -> str:
-        """The name of an array's type."""
+    def _kind(self, array: Any) -> tuple[tuple[int, ...], str]:
+        """An array's shape, and the name of its type."""
+        held = self.held.get(id(array))
+        if held is not None:
+            value = self.step.values[held.value]
+            return value.shape, value.dtype
         dtype = array.dtype
-        return self.dtypes.get(dtype) or self.dtypes.setdefault(dtype, np.dtype(dtype).name)
+        name = self.dtypes.get(dtype) or self.dtypes.setdefault(dtype, np.dtype(dtype).name)
+        return tuple(array.shape), name
 
     def _like(self, value: int) -> int:
         """A new value of the same shape and type."""

@@ -7,7 +7,7 @@ import pytest
 
 from gluontune.capture.events import MUTATED
 from gluontune.capture.operators import Operators
-from gluontune.capture.updates import UPDATES
+from gluontune.capture.updates import UPDATES, Tensors
 from gluontune.convert.graph.schemas import schema
 from gluontune.core.gaps import worst
 from gluontune.runtime import mxnet
@@ -47,3 +47,6 @@ def test_an_update_is_mxnets(name, clip):
     bound = 1e-3 if precise else 1e-5
     assert worst([m.numpy() for m in mine], [t.asnumpy() for t in theirs]) < bound
     assert worst([mine[0].numpy()], [arrays[0]]) > bound  # it moved
+    several = UPDATES[name](*[Tensors([torch().from_numpy(array.copy())] * 2) for array in arrays], **typed)
+    for one, two in zip(mine, several if isinstance(several, tuple) else (several,)):
+        assert worst([part.numpy() for part in two.parts], [one.numpy()] * 2) < 1e-6

@@ -126,7 +126,8 @@ def test_the_input_that_needs_a_gradient_is_the_way_out_that_the_docs_tell():
 
 
 def test_what_is_right_is_left_alone():
-    assert {fault.operator for fault in FAULTS} == {"RNN", "LeakyReLU", "_npi_where_lscalar", "_npi_where_rscalar"}
+    operators = {"RNN", "LeakyReLU", "FullyConnected", "_npi_where_lscalar", "_npi_where_rscalar"}
+    assert {fault.operator for fault in FAULTS} == operators
     for symbol, shapes in (fused("lstm", 1, True), (S.LeakyReLU(S.var("x"), act_type="elu"), {"x": (2, 3)})):
         assert right_way(symbol, shapes, "float64") == (symbol, [])
     symbol, shapes = fused("lstm", 2, False)
@@ -314,6 +315,36 @@ def test_a_run_whose_gradients_may_be_wrong_says_so(tmp_path, kernel):
     result = gt.train.run(gt.Recipe(job=str(tmp_path / "job.py"), batch_size_per_device=32, epochs=1, env=kernel))
     assert result.ok, result.error
     assert [note.partition(":")[0] for note in result.notes] == (["layer 0"] if kernel else [])
+
+
+def test_the_bias_of_a_frozen_dense_layer_gets_no_gradient_but_in_the_reference():
+    symbol = S.FullyConnected(S.var("x"), S.var("w"), S.var("b"), num_hidden=3)
+    shapes = {"x": (4, 5), "w": (3, 5), "b": (3,)}
+    other, faults = right_way(symbol, shapes, "float32", frozen=("x", "w"))
+    assert len(faults) == 1
+    assert right_way(symbol, shapes, "float32", frozen=("x", "w", "b")) == (symbol, [])
+
+    def gradient(of):
+        block = mx.gluon.SymbolBlock(of, [S.var(name) for name in of.list_inputs()])
+        arrays = {name: mx.nd.ones(shapes.get(name, (1,))) for name in of.list_inputs()}
+        for name in {"b", NOTHING} & set(arrays):
+            arrays[name].attach_grad()
+        arrays["b"].grad[:] = 7
+        with mx.autograd.record():
+            loss = (block(*arrays.values()) * 2).sum()
+        loss.backward()
+        return arrays["b"].grad.asnumpy().tolist()
+
+    assert gradient(symbol) == [7, 7, 7]
+    assert gradient(other) == [8, 8, 8]
+    net = nn.Dense(3, in_units=5)
+    net.initialize()
+    net.weight.grad_req = "null"
+    assert "its bias gets no gradient" in doubtful(net)[0]
+    sample = (mx.nd.ones((4, 5)),)
+    agreement = gt.bridge.check(net, gt.bridge.to_torch(net), sample, train=True)
+    assert agreement.gradient < 1e-5
+    assert len(agreement.faults) == 1
 
 
 def test_doubtful_layers_are_named():

@@ -30,8 +30,8 @@ class Fault:
 
     Args:
         operator: MXNet's name. when: as a sentence.
-        met: of a node's attributes, the dtype, and whether its second input (its weights) needs no gradient: whether
-            the gradient is wrong.
+        met: of a node's attributes, the dtype, and whether its second input (its weights) needs no gradient while
+            another does: whether the gradient is wrong.
         instead: of a :class:`_Writer`, the node and the number of axes of its inputs; adds operators with right
             gradients, and returns its outputs.
     """
@@ -81,6 +81,15 @@ def _rnn_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
 
 def _frozen_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
     return _own_kernel(attrs, dtype) and _layers(attrs) == 1 and frozen and attrs["mode"] != "lstm"
+
+
+def _biased_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
+    return frozen and dtype == "float32" and attrs.get("no_bias", "False") not in ("True", "1")
+
+
+def _biased(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+    data, weight, bias = node["inputs"]
+    return [write.add("FullyConnected", data, write.asked(weight), bias, **node["attrs"])]
 
 
 def _asked(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
@@ -167,6 +176,10 @@ FAULTS = (
         "LeakyReLU", "selu below zero: its gradient is up to 5 % off",
         lambda attrs, dtype, frozen: attrs.get("act_type") == "selu", _selu,
     ),
+    Fault(
+        "FullyConnected", "a dense layer whose weights are frozen, on a CPU in float32: its bias gets no gradient",
+        _biased_met, _biased,
+    ),
     *(
         Fault(
             name, "np.where of an array and a number: the array's gradient is that of the other side",
@@ -201,8 +214,9 @@ def right_way(
     for number, node in enumerate(document["nodes"]):
         fixed = [still[at] for at, *_ in node["inputs"]]
         still.append(node["name"] in frozen if node["op"] == "null" else all(fixed) or node["op"] == "BlockGrad")
+        alone = all(fixed[1:2]) and not all(fixed)
         for fault in FAULTS:
-            if node["op"] == fault.operator and fault.met(node.get("attrs", {}), dtype, all(fixed[1:2])):
+            if node["op"] == fault.operator and fault.met(node.get("attrs", {}), dtype, alone):
                 faulty[number] = fault
     if not faulty:
         return symbol, []
@@ -244,6 +258,9 @@ def doubtful(net: Any) -> list[str]:
             attrs["mode"], dtype = block._mode, np.dtype(parameters[0].dtype).name
             frozen = all(p.grad_req == "null" for p in parameters)
             fault = next((f for f in FAULTS[:2] if f.met(attrs, dtype, frozen)), None)
+        weight, bias = block._reg_params.get("weight"), block._reg_params.get("bias")
+        if type(block).__name__ == "Dense" and bias is not None and weight.grad_req == "null" != bias.grad_req:
+            fault = FAULTS[4]
         if fault is not None:
             found.append(f"layer {path or type(net).__name__}: {fault.when} (docs/mxnet-faults.md has ways out)")
     return found

@@ -1,0 +1,50 @@
+"""What fails on our side is MXNet's to compute, and never the program's error."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gluontune.capture.handler import Call
+from gluontune.core.errors import GluontuneError
+
+ERRORS = (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+
+
+class Once:
+    """MXNet's own call, made at most once; its errors are the program's."""
+
+    def __init__(self, run: Callable[..., Any]):
+        self._run, self.done, self.result = run, False, None
+        self.failed: BaseException | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            self.result = self._run(*args)
+        except BaseException as error:
+            self.failed = error
+            raise
+        self.done = True
+        return self.result
+
+
+def or_mxnet(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook of a handler with ``lazy`` and ``retreat(error)`` that MXNet takes over where PyTorch's side fails."""
+
+    @functools.wraps(method)
+    def entry(self: Any, *args: Any) -> Any:
+        if not self.lazy:
+            return method(self, *args)
+        call, *_ = args
+        run = Once(call.run if isinstance(call, Call) else args[-1])
+        given = [call._replace(run=run)] if isinstance(call, Call) else [*args[:-1], run]
+        try:
+            return method(self, *given)
+        except ERRORS as error:
+            if run.failed is error or not self.lazy:
+                raise
+            self.retreat(error)
+        return run.result if run.done else run()
+
+    return entry
