@@ -97,6 +97,19 @@ def _argument(parameter: Any) -> str:
     return name if parameter.metavar or parameter.required else f"[{name}]"
 
 
+#: Groups of options whose titles begin so are shown by `--help-recipe` alone.
+FOLDED = "Recipe: "
+_UNFOLDED = "gluontune.unfolded"
+
+
+def show_recipe_flags(ctx: typer.Context, given: bool) -> None:
+    """The callback of ``--help-recipe``."""
+    if given:
+        ctx.meta[_UNFOLDED] = True
+        print(ctx.get_help())
+        raise typer.Exit
+
+
 class HelpedCommand(TyperCommand):
     """A command with options in the groups of ``rich_help_panel``, and examples."""
 
@@ -114,6 +127,8 @@ class HelpedCommand(TyperCommand):
                 argument = parameter.param_type_name == "argument"
                 panel = getattr(parameter, "rich_help_panel", None)
                 groups.setdefault("Arguments" if argument else panel or "Options", []).append(record)
+        if _UNFOLDED not in ctx.meta:
+            groups = {title: records for title, records in groups.items() if not title.startswith(FOLDED)}
         order = ("Arguments", "Options")
         for title in sorted(groups, key=lambda t: order.index(t) if t in order else 2):
             with formatter.section(title):
@@ -142,6 +157,18 @@ class CommandGroup(TyperGroup):
                     formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in shown])
 
 
+class Subgroup(TyperGroup):
+    """The commands in the order of the code, with whole sentences."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in shown])
+
+
 def _place(name: str) -> tuple[int, str]:
     return (_ORDER.index(name) if name in _ORDER else len(_ORDER)), name
 
@@ -154,4 +181,5 @@ def dress(app: typer.Typer, path: str = "") -> None:
             info.cls = type("Helped", (HelpedCommand,), {"examples": EXAMPLES.get(name, ())})
     for group in app.registered_groups:
         if group.typer_instance is not None:
+            group.typer_instance.info.cls = Subgroup
             dress(group.typer_instance, f"{path}{group.name or group.typer_instance.info.name} ")

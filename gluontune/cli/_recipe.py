@@ -16,16 +16,18 @@ from typing import Any, Optional
 import typer
 
 from gluontune.cli._common import emit, parse_settings
+from gluontune.cli._help import FOLDED, show_recipe_flags
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe, own_recipes, rules
 from gluontune.recipe.registry import resolve
 
-#: The groups in which `--help` shows the fields, each from the field that begins it.
+#: The groups in which `--help-recipe` shows the fields, each from the field that begins it.
 PANELS = {
-    "dataset": "Recipe: job", "batch_size_per_device": "Recipe: data", "stochastic_depth": "Recipe: net",
-    "optimizer": "Recipe: optimizer", "devices": "Recipe: devices", "methods": "Recipe: methods",
-    "epochs": "Recipe: length",
-    "runtime": "Recipe: process",
+    field: f"{FOLDED}{title}"
+    for field, title in {
+        "dataset": "job", "batch_size_per_device": "data", "stochastic_depth": "net", "optimizer": "optimizer",
+        "devices": "devices", "methods": "methods", "epochs": "length", "runtime": "process",
+    }.items()
 }  # fmt: skip
 
 _RECIPE_FILE = "YAML file of recipe fields, or one of gluontune's own"
@@ -134,6 +136,11 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
         _parameter("settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."),
         _parameter("list_names", Optional[str], ["--list"], f"Show the names that a flag takes: {', '.join(LISTED)}."),
     ]
+    flag = typer.Option(
+        False, "--help-recipe", is_eager=True, callback=show_recipe_flags, rich_help_panel="Recipe",
+        help="Show this help with a flag for each field of the recipe, such as --batch-size-per-device.",
+    )  # fmt: skip
+    parameters.append(inspect.Parameter("help_recipe", inspect.Parameter.KEYWORD_ONLY, default=flag, annotation=bool))
     fields = [f for f in dataclasses.fields(Recipe) if f.name not in _NOT_FLAGS]
     panel = PANELS[fields[0].name]
     for f in fields:
@@ -144,7 +151,7 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
         parameters.append(_parameter(f.name, Optional[kind], [_flag(f.name)], text, panel))
 
     def wrapper(**values: Any) -> Any:
-        listed = values.pop("list_names")
+        listed, _ = values.pop("list_names"), values.pop("help_recipe")
         if listed is not None:
             names = choices_of(listed)
             emit(names) if values.get("as_json") else print("\n".join(names))

@@ -35,7 +35,7 @@ def test_each_command_explains_itself(command, capsys):
 
 def test_every_field_of_the_recipe_is_a_flag_with_its_sentence(capsys):
     assert set(field_help()) == set(Recipe().to_dict())
-    cli.main(["train", "--help"])
+    cli.main(["train", "--help-recipe"])
     text = capsys.readouterr().out
     for name in set(Recipe().to_dict()) - {"env", "rewrites"}:
         assert ("--method " if name == "methods" else f"--{name.replace('_', '-')}") in text, name
@@ -73,7 +73,7 @@ def test_each_example_is_one_that_the_command_line_takes():
 
 
 def test_help_shows_examples_and_groups_of_options(capsys):
-    assert cli.main(["train", "--help"]) == 0
+    assert cli.main(["train", "--help-recipe"]) == 0
     text = capsys.readouterr().out
     assert "gluontune train --dataset sample --epochs 1" in text
     places = [text.index(f"{title}:") for title in ("Options", "Recipe: job", "Recipe: length", "Examples")]
@@ -97,9 +97,23 @@ def test_the_reference_of_json_has_every_command_and_every_key_that_is_quick_to_
         assert not missing or "…" in page.split(call)[1].split("\n")[0], (call, missing)
 
 
+@pytest.mark.parametrize("command", ["ladder", "train", "tta"])
+def test_the_flags_of_a_recipe_are_folded(command, capsys):
+    assert cli.main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n") <= 60 and "--help-recipe" in text and "--batch-size-per-device  " not in text
+
+
+@pytest.mark.parametrize("group", ["bench", "course", "data", "export"])
+def test_the_sentences_of_groups_are_whole(group, capsys):
+    assert cli.main([group, "--help"]) == 0
+    assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
+
+
 def test_no_help_has_the_parsers_riddles(capsys):
-    for name in dict(leaves(typer.main.get_command(cli.build_app()))):
-        assert cli.main([*name.split(), "--help"]) == 0
+    for name, command in leaves(typer.main.get_command(cli.build_app())):
+        folded = any("--help-recipe" in parameter.opts for parameter in command.params)
+        assert cli.main([*name.split(), "--help-recipe" if folded else "--help"]) == 0
         text = capsys.readouterr().out
         assert not re.search(r"range>|list\[|<=x|x>=|default: None|None:|[{}]$", text, re.M), name
 
