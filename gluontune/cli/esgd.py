@@ -47,8 +47,8 @@ def esgd(
 ) -> int:
     """Train a population by ESGD: each individual draws its optimizer, the fittest and their offspring live on.
 
-    Fitness is the loss over one half of the validation images; the shown figures are of the other half. The flags below
-    describe the recipe; its optimizer, rate, schedule and epochs are not used.
+    Fitness is the loss over one half of the validation images; the shown figures are of the other half. The recipe's
+    flags describe the recipe; its optimizer, rate, schedule and epochs are not used.
     """
     from gluontune import ladder
     from gluontune.report.document_types import esgd_table

@@ -38,8 +38,8 @@ def ladder(
 ) -> int:
     """Climb the ladder: measure each rung on this machine, keep what helps, say what does not.
 
-    It ends within its budget: trainings are shortened to fit, and skipped parts are named. The flags
-    below describe the naive script that the climb starts from.
+    It ends within its budget: trainings are shortened to fit, and skipped parts are named. The
+    recipe's flags describe the naive script that the climb starts from.
     """
     from gluontune import ladder as room, report
     from gluontune.report.page import finish_ladder

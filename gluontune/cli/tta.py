@@ -90,7 +90,7 @@ def tta(
 
     Training and data loading count; start, compilation, warm-up and validation stand apart, and both totals are
     given. Writes tta.json, tta.html, dawnbench/ (JSON and TSV) and mlperf/ (:::MLLOG lines) into --out. Exits 1
-    if any repeat of this recipe failed or did not reach the target. The flags below describe the recipe.
+    if any repeat of this recipe failed or did not reach the target. The recipe's flags describe the recipe.
     """
     from gluontune import report
     from gluontune.report.tta import finish_tta

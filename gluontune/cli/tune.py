@@ -43,7 +43,7 @@ def tune(
 ) -> int:
     """Search threads, allocator, mode, rewrites, data type and loader for the fastest recipe here.
 
-    The flags below describe the recipe that the search starts from.
+    The recipe's flags describe the recipe that the search starts from.
     """
     from gluontune import ladder as room
     from gluontune.report.document_types import tune_table
