@@ -58,8 +58,8 @@ def factors(
     squeeze-excite, Muon, …), each alone, and the best of them together.
 
     Throughput is measured by interleaved slices; with --target, time to accuracy by whole trainings, with DNC for sets
-    that do not reach it. Each pair's gain is compared with the product of its factors' gains. The recipe's flags describe
-    the base recipe, without any factor.
+    that do not reach it. Each pair's gain is compared with the product of its factors' gains. The recipe's flags
+    are for the base recipe, without any factor.
     """
     from gluontune import ladder, report
     from gluontune.report.factors import finish_factors
