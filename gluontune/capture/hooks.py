@@ -16,6 +16,7 @@ from typing import Any
 
 from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.capture.handler import Call, Handler
+from gluontune.capture.methods import TAKES, inert, noting, without_store
 from gluontune.capture.operators import Operators, operator_names
 
 
@@ -241,7 +242,7 @@ class Hooks:
 
         for name in ("step", "update"):
             self._method(mx.gluon.Trainer, name, update, quietly=False)
-        self._put(mx.gluon.Trainer, "_init_kvstore", _without_store(mx.gluon.Trainer.__dict__["_init_kvstore"]))
+        self._put(mx.gluon.Trainer, "_init_kvstore", without_store(mx.gluon.Trainer.__dict__["_init_kvstore"]))
         loader = mx.gluon.data.DataLoader
         before = loader.__dict__["__iter__"]
 
@@ -258,26 +259,18 @@ class Hooks:
         kinds = [mx.io.DataIter, *_subclasses(mx.io.DataIter)]
         for kind in kinds:
             self._method(kind, "next", lambda run, source: handler.batch(source, run))
-        self._put(mx.gluon.HybridBlock, "hybridize", _inert(mx.gluon.HybridBlock.hybridize))
+        self._put(mx.gluon.HybridBlock, "hybridize", inert(mx.gluon.HybridBlock.hybridize))
+        self._put(mx.gluon.Block, "__call__", noting(mx.gluon.Block.__call__))
+        self._method(mx.gluon.HybridBlock, "export", self._export, quietly=False)
 
+    def _export(self, run: Any, block: Any, *_: Any, **__: Any) -> Any:
+        def export() -> Any:
+            if block.__dict__.get(TAKES) and not block._cached_graph:
+                block._build_cache(*block.__dict__[TAKES])
+            return run()
 
-def _without_store(before: Any) -> Any:
-    def init(trainer: Any) -> None:
-        """A store of one device adds nothing but calls that Python does not see."""
-        store = trainer._kvstore_params["kvstore"]
-        if len(trainer._contexts) == 1 and "dist" not in str(getattr(store, "type", store)):
-            trainer._kvstore_params.update(kvstore=None, update_on_kvstore=None)
-        before(trainer)
-
-    return functools.wraps(before)(init)
-
-
-def _inert(before: Any) -> Any:
-    def hybridize(block: Any, active: bool = True, *args: Any, **kwargs: Any) -> None:
-        """As imperative as it was: each operator is seen."""
-        before(block, False)
-
-    return functools.wraps(before)(hybridize)
+        arrays = [array for parameter in block.collect_params().values() for array in parameter._data or ()]
+        return self.handler.outside(arrays, functools.partial(self._quietly, export))
 
 
 def _arrays(data: Any) -> list[Any]:

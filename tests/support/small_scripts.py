@@ -231,6 +231,12 @@ ODD = {
         """h = nd.zeros((4,)); h[:] = np.ones(4); b += h * total / 100; h[:] = 3 * np.ones(4); b += h / 100
         if epoch: b = b.sin() if False else b; rows[0] = 0""",
     ),
+    "a net that is exported": (
+        "",
+        """if epoch == 0: net.hybridize()
+        if epoch == 1: net.export("net"); total += 1 - abs(gluon.SymbolBlock.imports(
+            "net-symbol.json", ["data"], "net-0000.params")(x[:, :4]) - net(x[:, :4])).max().asscalar()""",
+    ),
 }  # fmt: skip
 
 

@@ -1,0 +1,47 @@
+"""Methods of Gluon's that do less where every operator is to be seen."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+
+def without_store(before: Any) -> Any:
+    def init(trainer: Any) -> None:
+        """A store of one device adds nothing but calls that Python does not see."""
+        store = trainer._kvstore_params["kvstore"]
+        if len(trainer._contexts) == 1 and "dist" not in str(getattr(store, "type", store)):
+            trainer._kvstore_params.update(kvstore=None, update_on_kvstore=None)
+        before(trainer)
+
+    return functools.wraps(before)(init)
+
+
+TAKES = "_gluontune_takes"  # of a block that the script compiles: what it was called with, or nothing yet
+
+
+def inert(before: Any) -> Any:
+    def hybridize(block: Any, active: bool = True, *args: Any, **kwargs: Any) -> None:
+        """As imperative as it was: each operator is seen."""
+        before(block, False)
+        if active:
+            block.__dict__.setdefault(TAKES, None)
+
+    return functools.wraps(before)(hybridize)
+
+
+def noting(before: Any) -> Any:
+    def call(block: Any, *args: Any) -> Any:
+        """Notes what a block takes that the script compiles: ``export`` writes its graph."""
+        if block.__dict__.get(TAKES, args) is None:
+            block.__dict__[TAKES] = _without_values(args)
+        return before(block, *args)
+
+    return functools.wraps(before)(call)
+
+
+def _without_values(given: Any) -> Any:
+    """Arguments of a block with other arrays in the places of arrays."""
+    if isinstance(given, (list, tuple)):
+        return type(given)(_without_values(each) for each in given)
+    return type(given)(None) if hasattr(given, "asnumpy") else given
