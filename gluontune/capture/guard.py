@@ -40,7 +40,9 @@ def or_mxnet(method: Callable[..., Any]) -> Callable[..., Any]:
         run = Once(call.run if isinstance(call, Call) else args[-1])
         given = [call._replace(run=run)] if isinstance(call, Call) else [*args[:-1], run]
         try:
-            return method(self, *given)
+            found = method(self, *given)
+            run.result = None  # a view keeps what makes it
+            return found
         except ERRORS as error:
             if run.failed is error or not self.lazy:
                 raise

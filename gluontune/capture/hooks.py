@@ -18,6 +18,7 @@ from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.capture.handler import Call, Handler
 from gluontune.capture.methods import TAKES, inert, noting, without_store
 from gluontune.capture.operators import Operators, operator_names
+from gluontune.capture.views import arrays_behind
 
 
 class Hooks:
@@ -243,11 +244,18 @@ class Hooks:
         for name in ("step", "update"):
             self._method(mx.gluon.Trainer, name, update, quietly=False)
         self._put(mx.gluon.Trainer, "_init_kvstore", without_store(mx.gluon.Trainer.__dict__["_init_kvstore"]))
+        store = module("mxnet.kvstore.kvstore").KVStore
+        for name in ("broadcast", "init", "push", "pull", "pushpull", "row_sparse_pull"):
+            self._method(store, name, lambda run, *_, name=name, **__: handler.unknown(f"KVStore.{name}", run))
+        for name in ("forward", "backward"):
+            self._method(module("mxnet.executor").Executor, name, lambda run, *_, **__: handler.unknown(
+                "a symbol that was bound", run))  # fmt: skip
         loader = mx.gluon.data.DataLoader
         before = loader.__dict__["__iter__"]
 
         def batches(source: Any) -> Iterator[Any]:
-            iterator = self._quietly(before, source)
+            begin = functools.partial(self._quietly, before, source)
+            iterator = handler.outside(arrays_behind(source._dataset), begin) if self.active else begin()
             following = functools.partial(self._quietly, next, iterator)
             while True:
                 try:
@@ -256,9 +264,13 @@ class Hooks:
                     return
 
         self._put(loader, "__iter__", batches)
+        self._method(  # which forks
+            loader, "__init__", lambda run, _, dataset, *__, **___: handler.outside(arrays_behind(dataset), run)
+        )
         kinds = [mx.io.DataIter, *_subclasses(mx.io.DataIter)]
         for kind in kinds:
-            self._method(kind, "next", lambda run, source: handler.batch(source, run))
+            self._method(kind, "next", lambda run, source: handler.batch(
+                source, lambda: handler.outside(arrays_behind(source), run)))  # fmt: skip
         self._put(mx.gluon.HybridBlock, "hybridize", inert(mx.gluon.HybridBlock.hybridize))
         self._put(mx.gluon.Block, "__call__", noting(mx.gluon.Block.__call__))
         self._method(mx.gluon.HybridBlock, "export", self._export, quietly=False)

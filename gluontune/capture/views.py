@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 
@@ -13,6 +15,39 @@ def arrays_in(batch: Any, place: str = "") -> list[tuple[str, Any]]:
         return arrays_in({"data": batch.data or [], "label": batch.label or []}, place)
     items = batch.items() if isinstance(batch, dict) else enumerate(batch) if isinstance(batch, (list, tuple)) else ()
     return [found for key, part in items for found in arrays_in(part, f"{place}.{key}" if place else str(key))]
+
+
+def arrays_behind(thing: Any, limit: int = 200_000) -> list[Any]:
+    """The arrays that an object reads: of its attributes, its functions' variables, and whatever lists hold.
+
+    Args:
+        limit: objects that are looked at.
+    """
+    seen: set[int] = set()
+    waiting, found = [thing], []
+    while waiting and len(seen) < limit:
+        each = waiting.pop()
+        if id(each) in seen or isinstance(each, (type, ModuleType, str, bytes, int, float)):
+            continue
+        seen.add(id(each))
+        if hasattr(each, "asnumpy"):
+            found.append(each)
+        elif isinstance(each, dict):
+            waiting += each.values()
+        elif isinstance(each, (list, tuple, set)):
+            waiting += each
+        elif not hasattr(each, "__array__"):
+            cells = [cell.cell_contents for cell in getattr(each, "__closure__", None) or () if _is_full(cell)]
+            waiting += [*cells, *getattr(each, "__dict__", {}).values(), getattr(each, "__self__", None)]
+            waiting += [*getattr(each, "args", ()), getattr(each, "func", None)] if isinstance(each, partial) else []
+    return found
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def reshaping(array: Any) -> tuple[str, dict[str, str]]:

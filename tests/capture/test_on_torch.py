@@ -52,6 +52,7 @@ LEFT = {  # where MXNet takes over, in the second epoch
     "values from the host, twice": "a part of an array is written to",
     "a function of its own": "autograd.Function Double cannot",
     "autograd.grad": "autograd.grad cannot",
+    "a store": "KVStore.init cannot",
 }
 
 

@@ -231,6 +231,15 @@ ODD = {
         """h = nd.zeros((4,)); h[:] = np.ones(4); b += h * total / 100; h[:] = 3 * np.ones(4); b += h / 100
         if epoch: b = b.sin() if False else b; rows[0] = 0""",
     ),
+    "data that was computed": (
+        "",
+        """if count in (9, 15): z = nd.concat(x * 2, x[3:5] - 1, dim=0); loader = gluon.data.DataLoader(
+            gluon.data.ArrayDataset(z, nd.arange(18) % 4), 6); total += sum(a.sum().asscalar() for a, _ in loader)
+        if count == 12: total += sum(float(b.data[0].sum().asscalar()) for b in mx.io.NDArrayIter(x + 1, batch_size=4))
+        count += 1""",
+    ),
+    "a store": ("", """if epoch and not count: store = mx.kv.create("local"); store.init(3, w)
+        if epoch: count += 1; store.push(3, w * 2); a = w * 0; store.pull(3, a); total += a.norm().asscalar()"""),
     "a net that is exported": (
         "",
         """if epoch == 0: net.hybridize()

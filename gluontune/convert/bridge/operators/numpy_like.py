@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 from gluontune.convert.bridge.operators.creating import dtype_of
@@ -83,16 +84,20 @@ def np_std(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False, dtyp
     return np_var(x, axis, ddof, keepdims, dtype).sqrt()
 
 
-@operator("_npi_norm", sample=lambda d: Sample([("normal", (2, 3, 4))], {
-    "ord": 2, "flag": 1, "axis": d.pick([(1,), (2,), (0, 2)]), "keepdims": d.pick([True, False])}))  # fmt: skip
+def _norm_sample(draw: Draw) -> Sample:
+    axis, flag = draw.pick([((1,), 1), ((2,), 1), ((0, 2), 1), ((1, 2), 2), (None, -2)])
+    return Sample([("normal", (2, 3, 4))], {"ord": 2, "flag": flag, "axis": axis, "keepdims": draw.pick([True, False])})
+
+
+@operator("_npi_norm", sample=_norm_sample)
 def np_norm(x: Any, axis: Any = None, ord: Any = 2, keepdims: bool = False, flag: Any = -2) -> Any:
-    axis = tuple(int(n) for n in str(axis).strip("(), ").split(",")) if isinstance(axis, str) else axis
-    kind = {"inf": torch.inf, "-inf": -torch.inf}.get(str(ord), ord)
+    axis = ast.literal_eval(axis) if isinstance(axis, str) else axis
+    kind = "nuc" if int(flag) == 2 else {"inf": torch.inf, "-inf": -torch.inf}.get(str(ord), ord)
     over = dims(x, axis)
     if int(flag) in (-2, 1) or len(over) == 1 or kind in ("fro", None):
         power = 2.0 if kind in ("fro", None) else float(kind)
         return torch.linalg.vector_norm(x, power, over, keepdim=str(keepdims) == "True")
-    return torch.linalg.matrix_norm(x, float(kind), over, keepdim=str(keepdims) == "True")
+    return torch.linalg.matrix_norm(x, kind if kind == "nuc" else float(kind), over, keepdim=str(keepdims) == "True")
 
 
 @operator(
