@@ -198,7 +198,8 @@ class Hooks:
 
         self._method(autograd, "backward", backward)
         self._method(autograd, "mark_variables", mark)
-        self._method(autograd, "grad", lambda run, *_, **__: handler.unknown("autograd.grad", run))
+        for name in ("grad", "get_symbol"):
+            self._method(autograd, name, lambda run, *_, name=name, **__: handler.unknown(f"autograd.{name}", run))
         self._method(autograd.Function, "__call__", lambda run, f, *_: handler.unknown(
             f"autograd.Function {type(f).__name__}", run))  # fmt: skip
         kind = parameter.Parameter
