@@ -518,3 +518,18 @@ def test_a_class_in_place_of_mxnet_s_steps_as_it_does(name, clip, wd):
             updater(0, mx.nd.array(rng.normal(size=(3, 4))), weight)
         found.append(weight.asnumpy())
     np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["linear", "power2", "sqrt", "lars"])
+def test_both_engines_warm_lbsgd_up_alike(strategy):
+    from gluontune.optim.torch_optimizer import rates_of
+
+    recipe = Recipe(
+        optimizer="lbsgd", learning_rate=0.1, schedule="cosine", warmup_epochs=1, epochs=3,
+        optimizer_params={"warmup_strategy": strategy},
+    )  # fmt: skip
+    net = nn.Dense(2, in_units=3)
+    net.initialize()
+    trainer = optim.setup_recipe(recipe, net, steps=30, steps_per_epoch=10)
+    rates = rates_of(recipe, steps=30, steps_per_epoch=10)
+    assert [rates(n) for n in range(1, 31)] == [trainer.schedule(n) for n in range(1, 31)]
