@@ -93,6 +93,10 @@ print(
 reader = mx.recordio.MXIndexedRecordIO(str(by_hand.with_suffix(".idx")), str(by_hand), "r")
 header, content = mx.recordio.unpack(reader.read_idx(7))
 print(header, "and an image of", len(content), "bytes;", "equal:", content == files[7].read_bytes())
+mapped = np.memmap(
+    by_hand, "uint8", "r"
+)  # the file as an array: read from the system's cache, without a copy
+print("a record begins with", mapped[:4].tobytes().hex(" "))
 
 # %% [markdown]
 # MXNet's own loader for it is `ImageRecordIter`: threads in C++ read, decode, crop and flip, and Python gets whole batches. Gluon's way
@@ -316,4 +320,4 @@ check("write-record", ...)
 # %% [markdown]
 # **Reference:** `gt.records.pack?`, `gt.records.verify?`, `gt.records.RecordReader?` in a cell show what they take.
 #
-# **Next:** `04_hybridize`. The device is fed; now look at what it computes.
+# **Next:** [`04_hybridize`](04_hybridize.ipynb). The device is fed; now look at what it computes.

@@ -298,7 +298,7 @@ print(f"chosen: {report.chosen.name}")
 print("\n".join(report.notes))
 
 # %% [markdown]
-# On a GPU the step is a queue of small kernels, and Python may be too slow to fill it; a graph is handed over
+# On a GPU the step is a queue of small kernels (a *stream*), and Python may be too slow to fill it; a graph is handed over
 # at once. On a CPU the operators themselves take the time, so there is little to win, and a graph can even choose worse
 # memory layouts. That is why the ladder measures before it keeps a mode.
 
@@ -361,4 +361,4 @@ check("write-hybrid-forward", ...)
 # %% [markdown]
 # **Reference:** `gt.compute.hybridize?`, `gt.compute.check_hybridizable?`, `gt.monitor.attainable_flops?` in a cell show what they take.
 #
-# **Next:** `05_float16`: the same graph with numbers of half the size.
+# **Next:** [`05_float16`](05_float16.ipynb): the same graph with numbers of half the size.

@@ -403,4 +403,4 @@ check("write-loss-scaler", ...)
 # %% [markdown]
 # **Reference:** `gt.compute.bfloat16_support?`, `gt.compute.to_mixed_precision?` in a cell show what they take.
 #
-# **Next:** `06_large_batch`: smaller numbers leave room for larger batches.
+# **Next:** [`06_large_batch`](06_large_batch.ipynb): smaller numbers leave room for larger batches.

@@ -403,4 +403,4 @@ check("write-lars", ...)
 # %% [markdown]
 # **Reference:** `gt.optim.setup?`, `gt.optim.use_ghost_batch_norm?`, `gt.optim.BatchGrowth?` in a cell show what they take.
 #
-# **Next:** `07_multi_gpu`: several devices make one large batch together.
+# **Next:** [`07_multi_gpu`](07_multi_gpu.ipynb): several devices make one large batch together.

@@ -378,4 +378,4 @@ check("write-ring", ...)
 # %% [markdown]
 # **Reference:** `gt.parallel.expected?`, `gt.ladder.scale?` in a cell show what they take.
 #
-# **Next:** `08_optimizers` looks closer at the walk itself.
+# **Next:** [`08_optimizers`](08_optimizers.ipynb) looks closer at the walk itself.

@@ -512,4 +512,4 @@ check("write-nag", ...)
 # %% [markdown]
 # **Reference:** `gt.optim.setup?`, `gt.optim.list_optimizers?`, `gt.optim.find_learning_rate?` in a cell show what they take.
 #
-# **Next:** `09_lr_schedules` lets the rate fall.
+# **Next:** [`09_lr_schedules`](09_lr_schedules.ipynb) lets the rate fall.

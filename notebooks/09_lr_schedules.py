@@ -365,5 +365,5 @@ check("write-trainer", ...)
 # %% [markdown]
 # **Reference:** `gt.optim.schedules?`, `gt.optim.plot_schedule?` in a cell show what they take.
 #
-# **Next:** `10_composing` puts the steps together. Or climb: `gluontune ladder --quick` tries each of them on your data and
+# **Next:** [`10_composing`](10_composing.ipynb) puts the steps together. Or climb: `gluontune ladder --quick` tries each of them on your data and
 # your net, and keeps what helps. The highest rate for a schedule is found by `gt.optim.find_learning_rate`.

@@ -251,7 +251,8 @@ print(
 
 # %% [markdown]
 # ## Time to accuracy
-# Now the question that counts. The target is what the recipe without the large batch reaches, less two points: DAWNBench's
+# Now the question that counts. The target is an accuracy, not a loss: softened labels or mixed images change what a loss means, and a
+# loss may fall on while the accuracy no longer rises. It is what the recipe without the large batch reaches, less two points: DAWNBench's
 # targets were close below the best known accuracy, too. Then both recipes run by several seeds, in turn.
 
 # %%
@@ -420,5 +421,5 @@ check("write-stochastic-depth", ...)
 # %% [markdown]
 # **Reference:** `gt.ladder.factors?`, `gt.ladder.tta?` in a cell show what they take.
 #
-# **Next:** `11_inference`: the trained net has to answer. `gluontune factors` and `gluontune tta` do the same with a job of
+# **Next:** [`11_inference`](11_inference.ipynb): the trained net has to answer. `gluontune factors` and `gluontune tta` do the same with a job of
 # yours.

@@ -173,7 +173,7 @@ def _drawn(latex: str) -> str:
                  flags=re.S)  # fmt: skip
     data = base64.b64encode(svg).decode()
     height = float(re.search(rb'height="([\d.]+)pt"', svg)[1])  # type: ignore[index]
-    style = f"height:{height / 10:.2f}em;vertical-align:-{depth / 10:.2f}em"
+    style = f"height:{height / 9:.2f}em;vertical-align:-{depth / 9:.2f}em"
     return f'<img class="math" alt="{html.escape(latex)}" style="{style}" src="data:image/svg+xml;base64,{data}">'
 
 
@@ -191,8 +191,9 @@ def _tidy(body: str) -> str:
 
 
 def _link_lessons(pages: Sequence[Page]) -> None:
-    """Link the names of lessons in the text to their pages."""
+    """Link the names of lessons in the text to their pages; a link to a notebook is one to its page."""
     for page in pages:
+        page.body = re.sub(r'<a href="(\w+)\.ipynb"[^>]*>(<code>\1</code>)</a>', r"\2", page.body)
         for other in pages:
             name = other.lesson.name
             page.body = page.body.replace(f"<code>{name}</code>", f'<a href="{other.file}"><code>{name}</code></a>')
