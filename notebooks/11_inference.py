@@ -242,7 +242,7 @@ found = inference.run(
     batch_size=128,
     val_images=256 if quick else 5000,
     latencies=60 if quick else 1000,
-    rounds=2 if quick else 9,
+    rounds=3 if quick else 9,
     seconds=0.2 if quick else 1.0,
 )
 write_json(f"{out_dir}/inference.json", found)
@@ -396,5 +396,5 @@ check("write-quantize", ...)
 # %% [markdown]
 # **Reference:** `gt.export.to_onnx?`, `gt.export.agreement?`, `gt.export.quantize_onnx?` in a cell show what they take.
 #
-# **Next:** `12_assessment`: a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
+# **Next:** [`12_assessment`](12_assessment.ipynb): a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
 # `gluontune export` writes the ONNX file and checks it.
