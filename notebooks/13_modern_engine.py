@@ -391,4 +391,4 @@ check("write-nhwc", ...)
 # %% [markdown]
 # **Reference:** `gt.bridge.to_torch?`, `gt.bridge.check?`, `gt.bridge.migrate?` in a cell show what they take.
 #
-# **Next:** `99_your_own_project` takes your own job. `gluontune migrate job.py torch/` does so from the command line.
+# **Next:** [`99_your_own_project`](99_your_own_project.ipynb) takes your own job. `gluontune migrate job.py torch/` does so from the command line.

@@ -142,7 +142,7 @@ def shell(*words):
     done = subprocess.run(
         words, cwd=folder, env=gt.runtime.child_env("as-installed"), capture_output=True, text=True
     )
-    print("$", "python" if words[0] == sys.executable else words[0], *words[1:])
+    print("$", "python" if words[0] == sys.executable else Path(words[0]).name, *words[1:])
     print(done.stdout + "\n".join(line for line in done.stderr.splitlines() if "gluontune:" in line))
     print(f"({time.perf_counter() - started:.1f} s, exit code {done.returncode})")
 
@@ -321,4 +321,4 @@ check("write-loss", ...)
 # **Reference:** `gt.ladder.climb?`, `gt.ladder.tune?`, `gt.tuned?` in a cell show what they take.
 #
 # **Next:** `gluontune train --recipe recipe.yaml` trains with it, `gluontune launch -n 2 -- train --recipe recipe.yaml` on two ranks. And
-# `00_your_machine` on the next machine.
+# [`00_your_machine`](00_your_machine.ipynb) on the next machine.
