@@ -183,7 +183,7 @@ if full and single:
 #
 # | name | what it remembers | the step |
 # |---|---|---|
-# | momentum ([Polyak, 1964](https://doi.org/10.1016/0041-5553(64)90137-5)) | $v \leftarrow \mu v - \eta g$ | $w \leftarrow w + v$ |
+# | momentum ([Polyak, 1964](https://doi.org/10.1016/0041-5553%2864%2990137-5)) | $v \leftarrow \mu v - \eta g$ | $w \leftarrow w + v$ |
 # | Nesterov ([1983](https://www.mathnet.ru/eng/dan46009), [as here: Sutskever, 2013](https://proceedings.mlr.press/v28/sutskever13.html)) | $v \leftarrow \mu v - \eta g$ | $w \leftarrow w + \mu v - \eta g$ |
 # | Adagrad ([Duchi, 2011](https://jmlr.org/papers/v12/duchi11a.html)) | $G \leftarrow G + g^2$ | $w \leftarrow w - \eta\, g / \sqrt{G + \epsilon}$ |
 # | AdaDelta ([Zeiler, 2012](https://arxiv.org/abs/1212.5701)) | $A \leftarrow \rho A + (1-\rho) g^2$, then $B \leftarrow \rho B + (1-\rho) d^2$ | $d = g\,\sqrt{B + \epsilon} / \sqrt{A + \epsilon}$, $\; w \leftarrow w - \eta d$ |

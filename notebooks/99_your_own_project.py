@@ -247,7 +247,7 @@ table(
 
 # %%
 best = gt.Recipe.from_dict(ladder["best"]["recipe"]) if ladder["best"] else now
-knobs, minutes = (["threads"], 0.5) if quick else (None, 10.0)
+knobs, minutes = (["threads"], 0.75) if quick else (None, 10.0)
 tuned = kept_study(gt.ladder.tune, best, knobs=knobs, budget_minutes=minutes, out=f"{out_dir}/tuned")
 print(tuned["sentence"])
 table(
