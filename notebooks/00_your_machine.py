@@ -105,6 +105,9 @@ shell(f"OMP_NUM_THREADS={cores} MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_MMAP_
 # `OMP_NUM_THREADS` is read once, when MXNet is imported. Inside the script it is too late: it belongs before `python`, or into
 # `os.environ` before the import. The last line also tells the C library to keep freed memory for the next step.
 #
+# Are more threads slower here? Then other programs want the cores. At the end of each operator its threads wait for the last of them, and
+# one that gets no core holds up all. `top` shows who else is at work.
+#
 # **A GPU** is looked at with `nvidia-smi`. Its *GPU-Util* is the share of time in which *any* kernel ran, not the share of the chip that
 # was at work: a GPU at 100 % may still be nearly idle. Power (*Pwr:Usage/Cap*) tells more; *Memory-Usage* is what MXNet keeps, not what it
 # needs. In the deck's picture of the naive script one of four V100s draws 123 W of 300, and the others wait.

@@ -35,7 +35,7 @@ devices = "auto"
 quick = True
 out_dir = "runs/05_float16"
 seed = 0
-quick_samples = 2560
+quick_samples = 1280
 
 # %%
 import subprocess
@@ -323,7 +323,7 @@ contenders = {
 }
 
 # %%
-found = in_turn(contenders, rounds=5 if quick else 9, slice_s=0.4 if quick else 1.0)
+found = in_turn(contenders, rounds=4 if quick else 9, slice_s=0.3 if quick else 1.0)
 bars(
     {name: row["samples_per_sec"] for name, row in found.items()},
     unit="images/s in training",
