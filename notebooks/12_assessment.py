@@ -31,7 +31,7 @@ picture("assessment")
 
 # %% tags=["parameters"]
 dataset = "fresh"  # drawn anew for each assessment
-epochs = 4
+epochs = 6
 batch_size_per_device = 16
 dtype = "float32"
 num_workers = 0
@@ -130,6 +130,9 @@ bars(
 )
 
 # %% [markdown]
+# A stage that brings nothing here may be the one that counts elsewhere. On a CPU a read-back costs little, for Python has nothing to
+# hand over in advance; on a GPU it empties the queue in each step. And a graph may choose slower layouts on a CPU (lesson `04_hybridize`).
+#
 # The same stages as changes of a script:
 #
 # ```diff
