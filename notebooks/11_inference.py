@@ -135,10 +135,9 @@ exact = dense(nd.array(x)).asnumpy()
 sums = (q.astype("int32") - z_x) @ (p.astype("int32") - z_w).T
 close = s_x * s_w * sums
 same = 100 * (close.argmax(1) == exact.argmax(1)).mean()
+error = np.abs(close - exact).max() / np.abs(exact).max()
 print(f"zero points {z_x} and {z_w}; sums up to {np.abs(sums).max():,}: more than 16 bits hold")
-print(
-    f"largest error {np.abs(close - exact).max() / np.abs(exact).max():.1%} of the largest score; same class: {same:.1f} %"
-)
+print(f"largest error {error:.1%} of the largest score; same class: {same:.1f} %")
 
 # %% [markdown]
 # The ranges of the inputs must be known before: they come from some training images (*calibration*). Weights are there already.

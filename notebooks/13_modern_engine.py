@@ -384,8 +384,8 @@ check("write-hard-sigmoid", ...)
 check("migration-weeks", ...)
 
 # %%
-# Write a function (x, weight) -> (x, weight) on NDArrays: images (N, C, H, W) and a convolution's weights (O, C, KH, KW),
-# both with their channels last.
+# Write a function (x, weight) -> (x, weight) on NDArrays: images (N, C, H, W) and the weights (O, C, KH, KW) of a
+# convolution, both with their channels last.
 check("write-nhwc", ...)
 
 # %% [markdown]

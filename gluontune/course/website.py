@@ -142,18 +142,22 @@ _FORMULA = re.compile(r"`[^`]*`|\$\$(?P<own>.+?)\$\$|\$(?P<within>[^$\n]+?)\$", 
 def with_formulas(text: str) -> str:
     """Markdown with its LaTeX formulas drawn, because the site works offline and without scripts of others.
 
-    Raises:
-        GluontuneError: LaTeX that matplotlib's mathtext does not know.
+    What matplotlib's mathtext does not know stays as it is written.
 
     >>> with_formulas("costs `$5`"), with_formulas("$x$")[:29]
     ('costs `$5`', '<img class="math" alt="x" sty')
+    >>> with_formulas("$\\\\nothing_of_this_name$")
+    '$\\\\nothing_of_this_name$'
     """
 
     def draw(found: re.Match[str]) -> str:
         latex = found["own"] or found["within"]
         if latex is None:
             return found[0]
-        image = _drawn(" ".join(latex.split()))
+        try:
+            image = _drawn(" ".join(latex.split()))
+        except ValueError:
+            return found[0]
         return f'<span class="formula">{image}</span>' if found["own"] else image
 
     return _FORMULA.sub(draw, text)
@@ -164,11 +168,8 @@ def _drawn(latex: str) -> str:
     from matplotlib import mathtext, rc_context
 
     out = io.BytesIO()
-    try:
-        with rc_context({"svg.hashsalt": "gluontune", "mathtext.fontset": "cm"}):
-            depth = mathtext.math_to_image(f"${latex}$", out, format="svg")
-    except ValueError as error:
-        raise GluontuneError(f"formula {latex!r}: {str(error).splitlines()[-1]}") from error
+    with rc_context({"svg.hashsalt": "gluontune", "mathtext.fontset": "cm"}):
+        depth = mathtext.math_to_image(f"${latex}$", out, format="svg")
     svg = re.sub(rb"<\?xml.*?<svg|<metadata>.*?</metadata>", lambda m: b"<svg" * m[0].endswith(b"<svg"), out.getvalue(),
                  flags=re.S)  # fmt: skip
     data = base64.b64encode(svg).decode()
