@@ -36,7 +36,7 @@ devices = "auto"
 quick = True
 out_dir = "runs/06_large_batch"
 seed = 0
-quick_samples = 8000
+quick_samples = 6000
 
 # %%
 import numpy as np
