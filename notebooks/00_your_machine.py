@@ -20,6 +20,9 @@
 #
 # **You will be able to** say how many cores a process may really use, and choose the settings with which a training
 # should start.
+#
+# **Before this:** Python; no MXNet is needed, lesson `01_naive` explains the script. **Time:** 15 minutes; on two cores the cells run for
+# half a minute.
 
 # %%
 from gluontune.course import picture
@@ -36,14 +39,78 @@ devices = "auto"
 quick = True
 out_dir = "runs/00_your_machine"
 seed = 0
-quick_samples = 2560
+quick_samples = 1280
 
 # %%
+import subprocess
+import sys
+from pathlib import Path
+
 import gluontune as gt
 from gluontune.course import check, compare, in_turn, predict, show, table
 
 machine = gt.runtime.machine_facts()
 predict("percent of the cores that training uses, as MXNet is installed", ...)
+
+# %% [markdown]
+# ## By hand: a script and an environment variable
+# A net, random images, ten steps of training, in plain Gluon. It prints two figures: images a second, and the seconds of all cores for
+# each second of the clock, which is the number of cores at work.
+
+# %%
+SCRIPT = """import time
+import gluontune as gt
+mx = gt.runtime.mxnet()  # `import mxnet as mx`, with what it needs
+net, nn = mx.gluon.nn.HybridSequential(), mx.gluon.nn
+net.add(nn.Conv2D(32, 3, activation="relu"), nn.Conv2D(32, 3, strides=2), nn.GlobalAvgPool2D(), nn.Dense(10))
+net.initialize(mx.init.Xavier())
+trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+x, y = mx.nd.random.normal(shape=(16, 3, 32, 32)), mx.nd.zeros(16)
+for step in range(13):
+    if step == 3:  # the first steps set things up
+        mx.nd.waitall()
+        started, cores = time.perf_counter(), time.process_time()
+    with mx.autograd.record():
+        loss = loss_of(net(x), y)
+    loss.backward()
+    trainer.step(16)
+mx.nd.waitall()
+seconds = time.perf_counter() - started
+print(f"{160 / seconds:,.0f} images/s, {(time.process_time() - cores) / seconds:.1f} cores at work")
+"""
+
+# %%
+script = Path(out_dir) / "script.py"
+script.parent.mkdir(parents=True, exist_ok=True)
+script.write_text(SCRIPT)
+cores = gt.runtime.usable_cores()
+
+
+def shell(variables):
+    """What a terminal does with `NAME=value … python script.py`."""
+    env = gt.runtime.child_env("as-installed")  # without what this notebook was started with
+    env.update(word.split("=", 1) for word in variables.split())
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True)
+    print(f"$ {variables} python script.py".replace("  ", " "))
+    print(" ", done.stdout.strip() or done.stderr.strip().splitlines()[-1])
+
+
+for _ in range(2):  # in turn
+    shell("")
+    shell(f"OMP_NUM_THREADS={cores}")
+shell(f"OMP_NUM_THREADS={cores} MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_MMAP_MAX_=0")
+
+# %% [markdown]
+# `OMP_NUM_THREADS` is read once, when MXNet is imported. Inside the script it is too late: it belongs before `python`, or into
+# `os.environ` before the import. The last line also tells the C library to keep freed memory for the next step.
+#
+# Are more threads slower here? Then other programs want the cores. At the end of each operator its threads wait for the last of them, and
+# one that gets no core holds up all. `top` shows who else is at work.
+#
+# **A GPU** is looked at with `nvidia-smi`. Its *GPU-Util* is the share of time in which *any* kernel ran, not the share of the chip that
+# was at work: a GPU at 100 % may still be nearly idle. Power (*Pwr:Usage/Cap*) tells more; *Memory-Usage* is what MXNet keeps, not what it
+# needs. In the deck's picture of the naive script one of four V100s draws 123 W of 300, and the others wait.
 
 # %% [markdown]
 # ## What is here
@@ -61,7 +128,7 @@ findings = [f for f in gt.runtime.doctor.run_checks() if f.severity != "ok"]
 table({"severity": f.severity, "what": f.message, "mend": f.fix} for f in findings)
 
 # %% [markdown]
-# ## Measure
+# ## With gluontune: measure
 # The same training twice, each in a fresh process: once with the environment as it comes, once with the launch
 # settings that gluontune computes for this machine. The images lie decoded in memory, so that only computing counts. First look
 # how busy the cores are.
@@ -95,11 +162,11 @@ print(compare("percent of the cores that training uses, as MXNet is installed", 
 # Which is faster? Two runs one after the other are no proof: another program may have disturbed one of them. So both now train
 # *in turn*: a slice of the one, a slice of the other, and so on. A disturbance then falls on both, and the ratio of neighbours says
 # who is faster. From the ratios comes a *95 % interval*: a range that holds the true ratio in 95 of 100
-# such measurements. Where it contains 1, nothing is proven.
+# such measurements. Where it contains 1, nothing is proven. (How it is computed: lesson `10_composing`.)
 
 # %%
 in_turns = {"as installed": recipe, "tuned": recipe.override(runtime="tuned")}
-found = in_turn(in_turns, rounds=7 if quick else 15, slice_s=0.4 if quick else 1.0)
+found = in_turn(in_turns, rounds=5 if quick else 15, slice_s=0.4 if quick else 1.0)
 ratio = found["tuned"]["ratio"]
 low, high = ratio["ci95"]
 verdict = "They help here." if low > 1 else "They harm here." if high < 1 else "Here nothing is proven."
@@ -124,7 +191,13 @@ for processes in (1, 2, 4):
     print(processes, gt.runtime.launch_settings(processes=processes).env["OMP_NUM_THREADS"])
 
 # %% [markdown]
-# ## Summary
+# | by hand | with gluontune | what it adds |
+# |---|---|---|
+# | `OMP_NUM_THREADS=… python script.py` | `gluontune run script.py`, `runtime="tuned"` | right for this machine, this container, and several processes |
+# | two runs, one after the other | `in_turn`, `gluontune ladder` | slices in turn; an interval |
+# | `nvidia-smi`, `top` | `gluontune doctor` | causes, each with the command that mends it |
+#
+# ## Summary: what to remember
 # - What a machine has and what a process may use differ; count usable cores.
 # - As installed, MXNet may leave cores idle; launch settings are a way to change that without touching your script.
 # - A setting helps where it measured faster, and nowhere else.
@@ -138,7 +211,11 @@ check("usable-cores", ...)  # how many cores may this process use?
 # %%
 check("omp-threads", ...)  # two training processes share this machine: how many threads for each?
 
+# %%
+# Write a function (cores, processes) -> a dict with the variable that gives each process its share of the cores.
+check("write-environment", ...)
+
 # %% [markdown]
 # **Reference:** `gt.runtime.launch_settings?`, `gt.runtime.doctor?`, `gt.train.run?` in a cell show what they take.
 #
-# **Next:** `01_naive` trains the script that a tutorial would write, and looks where each step's time goes.
+# **Next:** [`01_naive`](01_naive.ipynb) trains the script that a tutorial would write, and looks where each step's time goes.

@@ -19,7 +19,9 @@
 # Four words for all lessons: a *batch* is a handful of images that go through the net together; a *step* trains on one batch,
 # an *epoch* on all images once; *throughput* is the images trained in a second.
 #
-# **You will be able to** read where the time of a training step goes, and say what it waits for.
+# **You will be able to** write a Gluon training loop, time its phases, and say what a step waits for.
+#
+# **Before this:** `00_your_machine`. **Time:** 20 minutes; on two cores the cells run for half a minute.
 
 # %%
 from gluontune.course import picture
@@ -36,7 +38,7 @@ devices = "auto"
 quick = True
 out_dir = "runs/01_naive"
 seed = 0
-quick_samples = 2560
+quick_samples = 1920
 
 # %% [markdown]
 # Write your prediction down. For comparison: deck "The Steady State" (AWS, 2019) measured **307 images a second** for its
@@ -53,13 +55,13 @@ predict("images a second", ...)
 predict("percent of a step spent waiting for data", ...)
 
 # %% [markdown]
-# ## The script
+# ## By hand: the script
 # This is what a tutorial writes, in plain Gluon: images in folders, a `DataLoader` without workers, a net, a loss, a trainer.
 
 # %%
 mx = gt.runtime.mxnet()
 data = gt.datasets.open(dataset)
-folder = as_files(data.train, f"{out_dir}/files", min(640, quick_samples))
+folder = as_files(data.train, f"{out_dir}/files", min(320, quick_samples))
 vision = mx.gluon.data.vision
 transform = vision.transforms.Compose([vision.transforms.RandomFlipLeftRight(), vision.transforms.ToTensor()])
 photos = vision.ImageFolderDataset(str(folder), flag=int(data.image_shape[2] == 3)).transform_first(transform)
@@ -88,7 +90,46 @@ train_epoch()  # the first one also sets things up
 print(f"The script, in this notebook: {train_epoch():,.0f} images/s")
 
 # %% [markdown]
-# ## Measure
+# ## By hand: where the time goes
+# MXNet works asynchronously: a Python line returns before its work is done. A clock around `net(x)` alone would measure nothing but the
+# handing over. So wait at the border of each phase: `mx.nd.waitall()` returns when all work is done.
+
+
+# %%
+def phases():
+    spent, mark = dict.fromkeys(("data", "forward", "backward", "update"), 0.0), time.perf_counter()
+
+    def ends(phase):
+        nonlocal mark
+        mx.nd.waitall()
+        now = time.perf_counter()
+        spent[phase] += now - mark
+        mark = now
+
+    for x, y in loader:
+        ends("data")
+        with mx.autograd.record():
+            loss = loss_of(net(x), y)
+        ends("forward")
+        loss.backward()
+        ends("backward")
+        trainer.step(len(x))
+        ends("update")
+    return spent
+
+
+# %%
+spent = phases()
+whole = sum(spent.values())
+table({"phase": name, "percent of a step": f"{100 * s / whole:.0f}"} for name, s in spent.items())
+
+# %% [markdown]
+# The picture at the top shows a device that mostly waits for data; here the share may be a few percent. Both are right: what a step waits
+# for is decided by the *slower* side. The deck's V100 computes a batch in milliseconds, so its loader was the slower side. These cores take
+# far longer for the net than for loading small images.
+
+# %% [markdown]
+# ## With gluontune: measure
 # One figure of one epoch says little. The *recipe* below is this script with every value named: the same loop, in a fresh
 # process, measured in many windows. It starts as MXNet is installed, whereas this notebook may have the launch settings of
 # lesson 00: so the two figures can differ. The other lessons change the recipe's values one by one.
@@ -121,8 +162,7 @@ print(f"That is {rate['median'] / DECK_SAMPLES_PER_SEC:.2f} times the deck's V10
 # quarter. So the *ratios* between those runs can be trusted, the absolute figures cannot.
 #
 # ## Where a step's time goes
-# MXNet works asynchronously: a Python line returns before its work is done. So on a few sampled steps gluontune waits at
-# the border of each phase; the other steps run undisturbed.
+# gluontune waits at the border of each phase, too, but on a few sampled steps only; the other steps run undisturbed.
 
 # %%
 show("phases", {"naive": result})
@@ -140,11 +180,8 @@ print(f"{verdict.kind}: {verdict.sentence}")
 show("utilization", {"naive": result})
 
 # %%
-table(
-    {"measure": name, "value": f"{value:.2f}"}
-    for name, value in result.steadiness.items()
-    if isinstance(value, (int, float))
-)
+busy = result.steadiness["mean_pct"]
+print(f"On average {busy:.0f} % of the usable cores are at work.")
 
 # %%
 # Try this: change one value, such as augment=False or batch_size_per_device=16, and run the cell.
@@ -152,9 +189,15 @@ changed = naive.override(batch_size_per_device=32)
 print("what differs:", changed.differences(naive))  # gt.train.run(changed) trains it
 
 # %% [markdown]
-# ## Summary
+# | by hand | with gluontune | what it adds |
+# |---|---|---|
+# | the loop and one clock | `gt.train.run(recipe)` | a fresh process, many windows, an interval; all values named in a file |
+# | `waitall()` after each phase | `result.phases_pct` | sampled steps: the others are not slowed |
+# | a guess at what is slow | `gt.monitor.verdict` | one sentence, from phases and utilization |
+#
+# ## Summary: what to remember
 # - Throughput counts everything a step waits for, the loading of its images included.
-# - A figure without an interval says little; one without its machine says nothing.
+# - MXNet is asynchronous: a clock without `waitall` measures nothing.
 # - First find what the step waits for; what does not hold it back is not worth mending.
 #
 # ## Exercises
@@ -167,8 +210,13 @@ check("epoch-seconds", ..., result=result, num_train=num_train)
 # %%
 check("step-time-ms", ..., result=result)  # milliseconds of one training step?
 
+# %%
+# Write a function (step, waitall, clock, n) -> seconds of one step: step() hands a step over and returns at once,
+# waitall() returns when all is done, clock() gives seconds. The very first step takes longer: leave it out.
+check("write-timer", ...)
+
 # %% [markdown]
 # **Reference:** `gt.Recipe?`, `gt.train.run?`, `gt.monitor.verdict?` in a cell show what they take.
 #
-# **Next:** `02_multi_worker` lets other processes load the images. To see all rungs at once: `gluontune ladder --quick`
+# **Next:** [`02_multi_worker`](02_multi_worker.ipynb) lets other processes load the images. To see all rungs at once: `gluontune ladder --quick`
 # climbs from this script; `ladder-out/ladder.html` shows what each one brought on this machine.

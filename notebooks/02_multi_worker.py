@@ -17,6 +17,8 @@
 # cores less three*. How many workers are right here?
 #
 # **You will be able to** choose the number of workers by measuring, and explain when more of them harm.
+#
+# **Before this:** `01_naive`. **Time:** 25 minutes; on two cores the cells run for about a minute.
 
 # %%
 from gluontune.course import picture
@@ -33,128 +35,275 @@ devices = "auto"
 quick = True
 out_dir = "runs/02_multi_worker"
 seed = 0
-quick_samples = 2560
+quick_samples = 128
 
 # %%
-import gluontune as gt
-from gluontune.course import bars, check, compare, feed, lines, loading_rate, predict, show
+import multiprocessing
+import os
+import queue
+import threading
+import time
 
+import numpy as np
+
+import gluontune as gt
+from gluontune.course import as_files, bars, check, compare, feed, lines, predict, show, table
+
+mx = gt.runtime.mxnet()
+gluon, vision = mx.gluon, mx.gluon.data.vision
 data = gt.datasets.open(dataset)
 cores = gt.runtime.usable_cores()
 predict("times as fast with the best number of workers", ...)
 predict("the best number of workers", ...)
 
 # %% [markdown]
-# ## Starvation
-# While the device computes, the next batch should be made. A script without workers does neither at the same time: it loads, then
-# computes, then loads. A device that is much faster than the loader *starves*.
-#
-# There may be no GPU here, so a **simulated device** stands in for it: it takes a fixed time for each batch, computes
-# nothing, and leaves the cores to the loader. Its speed follows the deck: 941 images/s once all was mended,
-# against 307 from the naive loader.
+# ## By hand: the deck's line
+# A folder of JPEG files, a transform, Gluon's `DataLoader`. The number of workers is one argument. Its default is
+# `num_workers=0`: the training process loads the images itself. (The deck says "3 cores by default"; Gluon has no such default.)
 
 # %%
-naive = gt.Recipe(
-    dataset=dataset, batch_size_per_device=batch_size_per_device, num_workers=num_workers, seed=seed
-)
-seconds = 1.5 if quick else 6
-device_rate = loading_rate(naive, data, seconds=seconds) * 941 / 307
-ms_per_batch = 1000 * batch_size_per_device / device_rate
-print(f"The simulated device could take {device_rate:,.0f} images/s: {ms_per_batch:.1f} ms a batch.")
+folder = as_files(data.train, f"{out_dir}/files", quick_samples if quick else 4000)
+transforms = vision.transforms
+to_tensor = transforms.Compose([transforms.RandomFlipLeftRight(), transforms.ToTensor()])
+photos = vision.ImageFolderDataset(str(folder)).transform_first(to_tensor)
 
-# %%
-starved = feed(naive, data, ms_per_batch=ms_per_batch, seconds=seconds)
-starved.save(f"{out_dir}/workers-0.json")
-show("utilization", {"no workers": starved})
 
-# %%
-print(f"The simulated device is busy {starved.steadiness['mean_pct']:.0f} % of the time.")
-print(f"The loop spends {starved.phases_pct['data']:.0f} % of its time waiting for images.")
+def loader(**options):
+    return gluon.data.DataLoader(photos, batch_size_per_device, shuffle=True, last_batch="discard", **options)
+
 
 # %% [markdown]
-# ## More workers
-# Gluon's `DataLoader` starts *processes*. Each makes whole batches and sends them through shared memory. Some of them wait there
-# before they are needed: that is *prefetching*. It evens out a slow image, and costs the memory of the batches that wait.
-#
-# Linux starts a process in one of two ways. *fork* copies the running process, at once, with all that it holds; but MXNet's threads
-# are not copied, and a lock that one of them held stays locked for ever. *spawn* starts anew and imports everything again: safe,
-# and slow at the start. Gluon forks; that is one reason for the loader of threads below.
-#
-# A GPU takes its batches from the CPU's memory. If that memory is *pinned* (page-locked: the system may not move it), the copy
-# runs beside the computing; otherwise it waits. Gluon's loader has `pin_memory=True` for it.
-#
-# Measure different numbers of them, up to twice the usable cores.
+# The loop is an epoch that keeps two clocks: all of its time, and the part in which it waits for the next batch. `work` is
+# what a step does with the batch. The first epoch is not counted: workers start in it.
+
 
 # %%
-numbers = sorted({0, 1, cores, 2 * cores} if quick else {0, *range(1, cores + 1), 2 * cores})
-fed = {0: starved}
-for number in numbers[1:]:
-    fed[number] = feed(naive.override(num_workers=number), data, ms_per_batch=ms_per_batch, seconds=seconds)
-    fed[number].save(f"{out_dir}/workers-{number}.json")
+def epoch(batches, work):
+    waited, started, steps = 0.0, time.perf_counter(), iter(batches)
+    for _ in range(len(batches)):
+        asked = time.perf_counter()
+        x, y = next(steps)
+        x.wait_to_read()  # MXNet works asynchronously: only now the pixels are there
+        waited += time.perf_counter() - asked
+        work(x, y)
+    mx.nd.waitall()
+    seconds = time.perf_counter() - started
+    return {"images/s": len(batches) * batch_size_per_device / seconds, "waits": 100 * waited / seconds}
+
+
+def second_epoch(work, **options):
+    batches = loader(**options)
+    epoch(batches, work)
+    return epoch(batches, work)
+
+
+# %% [markdown]
+# A GPU computes while the cores are free. There may be none here, so the work is `time.sleep`: a **simulated device**, which
+# takes a fixed time for each batch. Its speed follows the deck: 941 images/s once all was mended, against 307 from the naive loader.
+
+# %%
+alone = second_epoch(lambda x, y: None, num_workers=0)["images/s"]
+device_rate = alone * 941 / 307
+seconds_per_batch = batch_size_per_device / device_rate
+numbers = sorted({0, 1, cores, 2 * cores})
+seen = {n: second_epoch(lambda x, y: time.sleep(seconds_per_batch), num_workers=n) for n in numbers}
+table(
+    {
+        "DataLoader": f"num_workers={n}",
+        "images/s": f"{row['images/s']:,.0f}",
+        "waits for data, percent": f"{row['waits']:.0f}",
+    }
+    for n, row in seen.items()
+)
+
+# %%
+rates = {n: row["images/s"] for n, row in seen.items()}
+best = max(rates, key=rates.get)
+print(compare("times as fast with the best number of workers", rates[best] / rates[0]))
+print(compare("the best number of workers", best))
+bars(
+    {f"num_workers={n}": rate for n, rate in rates.items()},
+    unit="images/s that reach the simulated device",
+    caption=f"Gluon's DataLoader by hand, one epoch of each (usable cores: {cores})",
+    limits={"the device's limit": device_rate},
+)
+
+# %% [markdown]
+# Without workers the loop loads, then computes, then loads. A device that is much faster than the loader *starves*. How many workers
+# feed it? [Little's law](https://doi.org/10.1287/opre.9.3.383) (1961): the number of images that are being loaded at a time is their rate
+# times the time of each,
+#
+# $$L = \lambda\,W .$$
+#
+# One worker loads one image at a time. So the device's rate $\lambda$ and the seconds $W$ of one image give the number of workers
+# $\lceil \lambda W \rceil$, as long as each has a core of its own.
+
+# %%
+seconds_per_image = 1 / alone
+print(
+    f"{device_rate:,.0f} images/s of {1000 * seconds_per_image:.2f} ms each: {device_rate / alone:.2f} workers."
+)
+print(f"The deck's rule, cores less three, says {cores - 3}.")
+
+# %% [markdown]
+# ## By hand: the CPU trains
+# Now the work is a training step on this CPU. Workers take cores away from it.
+
+# %%
+net = gluon.nn.HybridSequential()
+net.add(
+    gluon.nn.Conv2D(16, 7, strides=4, activation="relu"), gluon.nn.Conv2D(32, 3, strides=2, activation="relu")
+)
+net.add(gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(len(data.classes)))
+net.initialize(mx.init.Xavier())
+loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+
+
+def train(x, y):
+    with mx.autograd.record():
+        loss = loss_of(net(x), y)
+    loss.backward()
+    trainer.step(len(x))
+    mx.nd.waitall()
+
+
+# %%
+trained = {n: second_epoch(train, num_workers=n)["images/s"] for n in (0, cores)}
+print(
+    f"With {cores} workers, training here runs at {trained[cores] / trained[0]:.2f} times its speed without."
+)
+
+# %% [markdown]
+# ## What a worker is
+# Linux starts a process in one of two ways. *fork* copies the running process, at once, with all that it holds; but MXNet's threads
+# are not copied, and a lock that one of them held stays locked for ever. *spawn* starts anew and imports everything again: safe,
+# and slow. Gluon forks.
+
+# %%
+starts = {}
+for way in ("fork", "spawn"):
+    started = time.perf_counter()
+    process = multiprocessing.get_context(way).Process(target=os.getpid)
+    process.start()
+    process.join()
+    starts[way] = 1000 * (time.perf_counter() - started)
+print({way: f"{ms:.0f} ms to start and end" for way, ms in starts.items()})
+
+# %% [markdown]
+# A worker gives its batch back through *shared memory*: pages that both processes see. Nothing is copied and nothing is pickled. Here a
+# forked process writes, and this one reads:
+
+# %%
+shared = multiprocessing.get_context("fork").RawArray("f", 4)
+pixels = np.frombuffer(shared, "float32")
+writer = multiprocessing.get_context("fork").Process(target=lambda: pixels.fill(7))
+writer.start()
+writer.join()
+print("this process sees", pixels)
+
+# %% [markdown]
+# A GPU takes its batches from the CPU's memory. If that memory is *pinned* (page-locked: the system may not move it), the copy
+# runs beside the computing; otherwise it waits. In Gluon that is `pin_memory=True`; without a GPU it changes nothing but the name of
+# the place.
+
+# %%
+x, y = next(iter(loader(num_workers=1, pin_memory=True)))
+print("the batch lies in", x.context)
+
+# %% [markdown]
+# ## The queue
+# Loaded batches wait in a queue until the device takes them: that is *prefetching* (`DataLoader(prefetch=…)`). A queue is a dozen
+# lines. Its depth says who is slower: an empty queue means that the device waits, a full one that the loader does.
+
+
+# %%
+def prefetched(batches, depth):
+    waiting = queue.Queue(depth)
+
+    def fill():
+        for _ in range(2):  # epochs
+            for batch in batches:
+                waiting.put(batch)  # stops here while the queue is full
+        waiting.put(None)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while (batch := waiting.get()) is not None:
+        yield batch, waiting.qsize()
+
+
+def depths(seconds, depth=4):
+    found = []
+    for _, waiting in prefetched(loader(num_workers=0), depth):
+        found.append(waiting)
+        time.sleep(seconds)
+    return found
+
+
+# %%
+slow_device = 2 * batch_size_per_device / alone
+shown = {"fast device": depths(0.0), "a device half as fast as the loader": depths(slow_device)}
+lines(
+    {name: (range(1, len(found) + 1), found) for name, found in shown.items()},
+    x="step",
+    y="batches that wait",
+    caption="Depth of a queue of four: empty behind a fast device, full behind a slow one",
+    steps=True,
+)
+
+# %% [markdown]
+# ## Less work for the loader
+# What a loader does for each image can also be done once for a batch, on the device: a flip of the batch is three lines of `mx.nd`, and
+# runs where `x` lies. For nets that wait for data the NVIDIA deck recommends it.
+
+
+# %%
+def flipped(x):
+    heads = mx.nd.random.uniform(shape=(len(x), 1, 1, 1), ctx=x.context) < 0.5  # a throw for each image
+    return mx.nd.where(heads.broadcast_like(x), x.flip(axis=3), x)
+
+
+x, _ = next(iter(loader()))
+started = time.perf_counter()
+changed = (flipped(x) != x).max(axis=(1, 2, 3)).sum().asscalar()
+print(f"{changed:.0f} of {len(x)} images flipped in {1000 * (time.perf_counter() - started):.1f} ms")
+
+# %% [markdown]
+# ## With gluontune
+# `feed` measures the same for a loader of gluontune, in windows with an interval, and records how busy the device is. The loader
+# is `threaded`: decoding a JPEG is C code that lets other threads run, so threads of one process do, and nothing is copied between
+# processes. (Gluon's own `thread_pool=True` returns wrong records from a record file: its threads share one file position.)
+
+# %%
+recipe = gt.Recipe(
+    dataset=dataset, batch_size_per_device=batch_size_per_device, num_workers=num_workers, seed=seed
+)
+ways = {
+    "Gluon, no workers": recipe,
+    f"Gluon, {cores} workers": recipe.override(num_workers=cores),
+    f"threaded, {cores} threads": recipe.override(loader="threaded", num_workers=cores),
+}
+seconds = 1.0 if quick else 6
+fed = {
+    name: feed(way, data, ms_per_batch=1000 * seconds_per_batch, seconds=seconds)
+    for name, way in ways.items()
+}
+for number, result in enumerate(fed.values()):
+    result.save(f"{out_dir}/way-{number}.json")
 
 # %%
 bars(
-    {f"{number} workers": result.samples_per_sec for number, result in fed.items()},
+    {name: result.samples_per_sec for name, result in fed.items()},
     unit="images/s that reach the simulated device",
-    caption=f"Workers of Gluon's DataLoader (usable cores: {cores}): median and 95 % interval",
+    caption="The same device, fed by three loaders: median and 95 % interval",
     limits={"the device's limit": device_rate},
 )
 
 # %%
-speed = {number: result.samples_per_sec["median"] for number, result in fed.items()}
-best = max(speed, key=speed.get)
-print(compare("times as fast with the best number of workers", speed[best] / speed[0]))
-print(compare("the best number of workers", best))
+show("utilization", fed)
 
 # %% [markdown]
-# ## Threads instead of processes
-# Python code needs processes, because only one thread runs Python at a time. Decoding a JPEG is C code that lets other
-# threads run. gluontune's threaded loader therefore keeps one process: nothing is copied between processes, and nothing is
-# imported twice.
-
-# %%
-threads = {}
-for number in numbers:
-    recipe = naive.override(loader="threaded", num_workers=number)
-    threads[number] = feed(recipe, data, ms_per_batch=ms_per_batch, seconds=seconds)
-    threads[number].save(f"{out_dir}/threads-{number}.json")
-lines(
-    {
-        "processes (Gluon)": (numbers, [fed[n].steadiness["mean_pct"] for n in numbers]),
-        "threads (gluontune)": (numbers, [threads[n].steadiness["mean_pct"] for n in numbers]),
-    },
-    x="workers",
-    y="simulated device busy, percent",
-    caption="How busy the simulated device is",
-    markers=True,
-)
-
-# %% [markdown]
-# ## What if the CPU trains?
-# The simulated device leaves all cores to the loader. Where the *CPU itself* trains, workers take cores away from it. The same
-# training, without workers and with one for each core:
-
-# %%
-images = {"train_samples": quick_samples, "val_samples": 200} if quick else {}
-own = gt.Recipe(
-    dataset="sample", epochs=epochs, dtype=dtype, devices=devices, runtime="tuned", seed=seed, **images
-)
-trained = {f"{n} workers": gt.train.run(own.override(num_workers=n)) for n in (0, cores)}
-for name, result in trained.items():
-    result.save(f"{out_dir}/training-{name.replace(' ', '-')}.json")
-show("throughput", trained)
-
-# %%
-show("phases", trained)
-
-# %%
-alone, helped = (result.samples_per_sec["median"] for result in trained.values())
-print(f"With {cores} workers, training here runs at {helped / alone:.2f} times its speed without.")
-
-# %% [markdown]
-# ## The rule, and a measurement
-# The deck's rule comes from a machine with 32 cores and GPUs that leave them free. `gt.loading.size` measures instead: it asks for
-# the least that keeps a step fed which takes as long as yours.
+# `gt.loading.size` looks for the least that keeps a step fed which takes as long as yours:
 
 # %%
 sized = gt.loading.size(
@@ -162,23 +311,30 @@ sized = gt.loading.size(
     image_shape=data.image_shape,
     batch_size=batch_size_per_device,
     augment=data.augment,
-    step_time_ms=ms_per_batch,
-    seconds=0.5 if quick else 1.5,
+    step_time_ms=1000 * seconds_per_batch,
+    seconds=0.3 if quick else 1.5,
     max_workers=cores,
+    disk=not quick,
 )
 print(f"choose loader={sized.choice.loader}, num_workers={sized.choice.num_workers}: {sized.reason}")
-print(f"the rule {sized.rule['text']} would say {sized.rule['num_workers']}")
 
 # %%
 # Try this: a device of twice the speed. How many workers does it need?
-faster = feed(naive.override(num_workers=best), data, ms_per_batch=ms_per_batch / 2, seconds=seconds)
-print(f"The faster device is busy {faster.steadiness['mean_pct']:.0f} % of the time.")
+faster = second_epoch(lambda x, y: time.sleep(seconds_per_batch / 2), num_workers=cores)
+print(f"The faster device waits {faster['waits']:.0f} % of the time.")
 
 # %% [markdown]
-# ## Summary
+# | by hand | with gluontune | what it adds |
+# |---|---|---|
+# | `DataLoader(num_workers=n)` for a few `n` | `gt.loading.size(…)` | the least that feeds your step, of all loaders |
+# | two clocks in a loop | `feed`, `gt.train.run` | windows with an interval; phases; how busy the device is |
+# | `thread_pool=True` | `loader="threaded"` | right records, decoding in C straight into the batch |
+# | a seeded parent, forked workers | the recipe's `seed` | workers that do not repeat each other's augmentation |
+#
+# ## Summary: what to remember
 # - Workers help while the device waits and cores are free; on a CPU that trains, they compete with it.
-# - More workers than cores only take memory.
-# - A rule from another machine is a guess; the size of *your* images and *your* step decide.
+# - Little's law gives a first number: rate times time of one image. More workers than cores only take memory.
+# - Look at the queue: empty, the loader is too slow; full, the device is.
 #
 # ## Exercises
 # Put your answer in place of the three dots.
@@ -195,7 +351,11 @@ check("step-serial", ...)
 # And with one worker, which loads the next batch while the device computes?
 check("step-overlapped", ...)
 
+# %%
+# Write a function (images_per_sec, seconds_per_image) -> the whole number of workers for DataLoader(num_workers=…).
+check("write-worker-count", ...)
+
 # %% [markdown]
 # **Reference:** `gt.loading.size?`, `gt.loading.build?` in a cell show what they take.
 #
-# **Next:** `03_recordio`: one file instead of many.
+# **Next:** [`03_recordio`](03_recordio.ipynb): one file instead of many.

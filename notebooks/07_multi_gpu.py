@@ -16,8 +16,10 @@
 # **Question.** Several devices can train one net together. What must each of them do so that the result is right? And what do
 # two of them bring here?
 #
-# **You will be able to** sum gradients over devices, divide the data among ranks, and name the six steps that a correct
-# script needs.
+# **You will be able to** train on several contexts, write a script for several ranks with MXNet's kvstore or with Horovod, and name the
+# six steps that it needs.
+#
+# **Before this:** `06_large_batch`. **Time:** 40 minutes; on two cores the cells run for about a minute.
 
 # %%
 from gluontune.course import picture
@@ -37,6 +39,12 @@ seed = 0
 quick_samples = 5000
 
 # %%
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 
 import gluontune as gt
@@ -47,54 +55,151 @@ from gluontune.parallel import horovod
 predict("times as fast: several devices against one", ...)
 
 # %% [markdown]
-# ## One net, several parts of a batch
-# A *context* is MXNet's word for a place to compute: a GPU, or the CPU. A *rank* is one of several processes that train together,
-# and its number. *All-reduce* adds up what all ranks have, and gives each of them the sum.
-#
-# *Data parallelism* is the picture above: each device has the whole net and a part of the batch. Their gradients are added up,
-# and all make the same update. Here with two CPU contexts in one process, in plain Gluon; on GPUs only the contexts differ.
+# ## By hand: one process, two contexts
+# A *context* is MXNet's word for a place to compute: a GPU, or the CPU. *Data parallelism* is the picture above: each device has the
+# whole net and a part of the batch. In Gluon that is `initialize(ctx=[…])` and `split_and_load`; on GPUs only the contexts differ:
+# `[mx.gpu(0), mx.gpu(1)]`.
 
 # %%
 mx = gt.runtime.mxnet()
-ctxs = gt.parallel.contexts("cpu", 2)
+gluon, nd, nn = mx.gluon, mx.nd, mx.gluon.nn
+ctxs = [mx.cpu(0), mx.cpu(1)]
 rng = np.random.default_rng(seed)
-images = mx.nd.array(rng.normal(size=(64, 3, 16, 16)).astype("float32"))
-labels = mx.nd.array(rng.integers(0, 10, 64).astype("float32"))
-net = mx.gluon.nn.HybridSequential()
-net.add(mx.gluon.nn.Conv2D(8, 3, activation="relu"), mx.gluon.nn.Flatten(), mx.gluon.nn.Dense(10))
-net.initialize(mx.init.Xavier(), ctx=ctxs)
-loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+images = nd.array(rng.normal(size=(64, 3, 16, 16)))
+labels = nd.array(rng.integers(0, 10, 64))
+loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+
 
 # %%
-gradients = {}
-for name, places in {"whole": ctxs[:1], "parts": ctxs}.items():
-    xs, ys = (gt.parallel.split_batch(batch, places) for batch in (images, labels))
-    with mx.autograd.record():
-        losses = [loss_of(net(x), y) for x, y in zip(xs, ys)]
-    mx.autograd.backward(losses)
-    weight = net[0].weight
-    gradients[name] = sum(weight.grad(ctx).asnumpy() for ctx in places)
-gap = np.abs(gradients["parts"] - gradients["whole"]).max() / np.abs(gradients["whole"]).max()
-print(f"Sum over two parts against the whole batch: they differ by {gap:.0e} of the largest gradient.")
+def after_three_steps(places):
+    mx.random.seed(seed)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(8, 3, in_channels=3, activation="relu"), nn.Flatten(), nn.Dense(10, in_units=1568))
+    net.initialize(mx.init.Xavier(), ctx=places)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    for _ in range(3):
+        xs, ys = (gluon.utils.split_and_load(batch, places) for batch in (images, labels))
+        with mx.autograd.record():
+            losses = [loss_of(net(x), y) for x, y in zip(xs, ys)]  # each on its context
+        mx.autograd.backward(losses)
+        trainer.step(len(images))  # sums the gradients of all contexts, then updates each copy
+    return [net[2].weight.data(place).asnumpy() for place in places]
+
+
+# %%
+(whole,), (one, two) = after_three_steps(ctxs[:1]), after_three_steps(ctxs)
+print("the two copies are equal:", bool((one == two).all()))
+print(
+    f"two contexts against one: {np.abs(one - whole).max() / np.abs(whole).max():.0e} of the largest weight"
+)
 
 # %% [markdown]
-# The same, but for rounding. With BatchNorm it would not be: each device takes its mean over its own part, as the
-# *ghost batches* of the deck "Fundamentals of Deep Learning for Multi-GPUs" do.
+# The same, but for rounding, because a gradient is a sum over the images of the batch. With $n$ parts $B_1 \dots B_n$ of a batch $B$
+#
+# $$g = \frac{1}{|B|} \sum_{i=1}^{n} \sum_{x \in B_i} \nabla L(x) .$$
+#
+# With BatchNorm it would not be: each device takes its mean over its own part, as *ghost batches* do (lesson `06_large_batch`).
 #
 # An incomplete batch is where plain Gluon breaks: three images over four contexts.
 
 # %%
 four = gt.parallel.contexts("cpu", 4)
 try:
-    mx.gluon.utils.split_and_load(images[:3], four)
+    gluon.utils.split_and_load(images[:3], four)
 except ValueError as error:
     print("split_and_load:", str(error)[:90], "…")
 print("split_batch:", [part.shape[0] for part in gt.parallel.split_batch(images[:3], four)])
 
 # %% [markdown]
-# ## Several processes, done right
-# *Horovod* is a library that does the all-reduce. The deck names six steps for it; here they are for Gluon. Without one of them
-# the run still trains, and is wrong.
+# ## By hand: two processes and a kvstore
+# A *rank* is one of several processes that train together, and its number. MXNet's `dist_sync` is a *parameter server*: a process that
+# gets the gradients of all ranks, adds them up and gives the result back. The script differs from one for a single process in four
+# lines: they are marked.
+
+# %%
+SCRIPT = """import numpy as np
+import gluontune as gt
+mx = gt.runtime.mxnet()  # `import mxnet as mx`, with what it needs
+kv = mx.kv.create("dist_sync")                                    # 1: meet the others
+rng = np.random.default_rng(0)
+x = rng.normal(size=(1024, 20)).astype("float32")
+y = x @ rng.normal(size=(20, 1)).astype("float32")
+mine = np.arange(1024)[kv.rank :: kv.num_workers]                 # 2: equally many images for each
+net = mx.gluon.nn.Dense(1, in_units=20)
+net.initialize(mx.init.Normal())
+loss_of = mx.gluon.loss.L2Loss()
+trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=kv)  # 3
+for at in range(0, len(mine), 32):
+    rows = mine[at : at + 32]
+    with mx.autograd.record():
+        loss = loss_of(net(mx.nd.array(x[rows])), mx.nd.array(y[rows]))
+    loss.backward()
+    trainer.step(32 * kv.num_workers)                             # 4: the images of all ranks
+print(f"rank {kv.rank}: loss {loss.mean().asscalar():.4f}, weights {net.weight.data().norm().asscalar():.6f}")
+"""
+
+# %%
+script = Path(out_dir) / "ranks.py"
+script.parent.mkdir(parents=True, exist_ok=True)
+script.write_text(SCRIPT)
+
+# %% [markdown]
+# Who is who stands in the environment: one *scheduler*, where all meet, one server, two workers. All four are the same script; MXNet's
+# import turns the first two into what their role says.
+
+# %%
+with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    port = probe.getsockname()[1]
+meeting = {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(port), "DMLC_NODE_HOST": "127.0.0.1"}
+meeting.update({"DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": "2", "OMP_NUM_THREADS": "1"})
+command = [sys.executable, str(script)]
+processes = [
+    subprocess.Popen(
+        command, env={**os.environ, **meeting, "DMLC_ROLE": role}, stdout=subprocess.PIPE, text=True
+    )
+    for role in ("scheduler", "server", "worker", "worker")
+]
+try:
+    print("".join(process.communicate(timeout=120)[0] for process in processes), end="")
+finally:
+    for process in processes:
+        process.kill()
+
+# %% [markdown]
+# Their losses differ, for each has seen its own images; their weights are equal. That is what to look for in a script of yours.
+#
+# **Horovod** is a library that does the same without a server: it sums by *all-reduce*, which adds up what all ranks have and gives each
+# the sum. The deck names six steps for it. In the script they are these lines:
+
+# %%
+HOROVOD = SCRIPT.replace('kv = mx.kv.create("dist_sync")', "import horovod.mxnet as hvd; hvd.init()")
+HOROVOD = HOROVOD.replace("kv.rank", "hvd.rank()").replace("kv.num_workers", "hvd.size()")
+HOROVOD = HOROVOD.replace(
+    'trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=kv)  # 3',
+    "hvd.broadcast_parameters(net.collect_params(), root_rank=0)\n"
+    'trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})  # 3',
+).replace(
+    "trainer.step(32 * hvd.size())                             # 4: the images of all ranks",
+    "trainer.step(32)  # 4: it takes the mean over the ranks",
+)
+script.with_name("horovod_ranks.py").write_text(HOROVOD)
+before = SCRIPT.splitlines()
+print("\n".join(line for line in HOROVOD.splitlines() if line not in before))
+
+# %%
+if horovod.installed():
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable]
+    done = subprocess.run(
+        [*command, str(script.with_name("horovod_ranks.py"))], capture_output=True, text=True
+    )
+    print(done.stdout or done.stderr[-500:])
+else:
+    print("Horovod is not installed here (make horovod builds it).")
+
+# %% [markdown]
+# ## Six steps
+# Without one of them the run still trains, and is wrong.
 #
 # | step | in Gluon | without it |
 # |---|---|---|
@@ -105,9 +210,8 @@ print("split_batch:", [part.shape[0] for part in gt.parallel.split_batch(images[
 # | one writer | checkpoint and log on rank 0 alone | ranks write into one file |
 # | parts of the data | equally many batches for each rank | one is done, the others wait for ever |
 #
-# gluontune does them all: `gluontune launch -n 2 --engine horovod -- train …`. Two other engines need nothing installed.
-# `kvstore` is MXNet's own *parameter server*: a process that gets the gradients of all ranks, adds them up and gives the sum
-# back. `shared-memory` is for one machine: the ranks write their gradients into memory that all of them see.
+# gluontune does them all: `gluontune launch -n 2 --engine horovod -- train …`. Two other engines need nothing installed: `kvstore`, the
+# parameter server of above, and `shared-memory` for one machine: the ranks write their gradients into memory that all of them see.
 #
 # ## The mean is taken once
 # `gluon.Trainer` adds gradients up and divides by the batch that `step` is given. Horovod's `DistributedTrainer` takes the mean over ranks.
@@ -153,8 +257,8 @@ own = np.union1d(*(rng.permutation(10_000)[:5_000] for _ in range(2)))
 print(f"one permutation: {len(shared) / 100:.0f} % of the images; each its own: {len(own) / 100:.0f} %")
 
 # %% [markdown]
-# ## Measure
-# With two GPUs or more they are the devices. On a CPU two *processes* are, each with its share of the cores: so the fair
+# ## With gluontune
+# The engine is a field of the recipe. With two GPUs or more they are the devices. On a CPU two *processes* are, each with its share of the cores: so the fair
 # comparison is with one process on such a share. What one process makes of all cores is measured as well, for it is the real
 # alternative.
 
@@ -194,7 +298,7 @@ else:
     print("Horovod is not installed here (make horovod builds it); kvstore stands for both.")
 
 # %%
-found = in_turn(contenders, rounds=5 if quick else 9, slice_s=0.4 if quick else 1.0)
+found = in_turn(contenders, rounds=4 if quick else 9, slice_s=0.3 if quick else 1.0)
 alone = found["one device"]["samples_per_sec"]["median"]
 bars(
     {name: row["samples_per_sec"] for name, row in found.items()},
@@ -236,14 +340,6 @@ table(
     for name, (r1, r4, t1, t4) in v100.items()
 )
 
-# %%
-bars(
-    {name: r4 / r1 for name, (r1, r4, _, _) in v100.items()},
-    unit="times the images/s of one V100",
-    caption="The deck: what four V100s brought, rung by rung",
-    limits={"four times": 4},
-)
-
 # %% [markdown]
 # While images are missing, more devices wait together. Only once the input, the graph and the batch are mended is there
 # anything to divide: that is why this lesson comes after the others.
@@ -269,7 +365,13 @@ for world in (2, 3, 4):
     print(world, [Order(1025, 64, rank=rank, world_size=world).num_batches() for rank in range(world)])
 
 # %% [markdown]
-# ## Summary
+# | by hand | with gluontune | what it adds |
+# |---|---|---|
+# | `split_and_load`, `initialize(ctx=[…])` | `num_devices=n` | incomplete batches; ghost statistics written down |
+# | `dist_sync`, four processes, `DMLC_…` | `engine="kvstore"`, `gluontune launch -n 2` | starts and ends them; a rank that dies ends all, with its reason |
+# | six steps of Horovod | `engine="horovod"` | none is forgotten: equal start, equal batches, one writer |
+#
+# ## Summary: what to remember
 # - Mend the input, the graph and the batch first; then there is something to divide.
 # - Sum or mean: the batch is divided by once.
 # - Equal start, equally many batches, one writer.
@@ -285,7 +387,11 @@ check("efficiency", ...)
 # Write a function (n, rank, world) -> list of the images (0 … n - 1) of this rank, equally many for each.
 check("write-partition", ...)
 
+# %%
+# Write a function (grads) -> list: grads are NDArrays, each on a context of its own; give their sum on each context.
+check("write-allreduce", ...)
+
 # %% [markdown]
 # **Reference:** `gt.parallel.split_batch?`, `gt.parallel.start_ranks?`, `gt.parallel.SharedSum?` in a cell show what they take.
 #
-# **Next:** `07_scaling` looks at the price: what the exchange costs, and how it grows with the number of devices.
+# **Next:** [`07_scaling`](07_scaling.ipynb) looks at the price: what the exchange costs, and how it grows with the number of devices.

@@ -16,8 +16,10 @@
 # **Question.** Four V100s trained 1.3 times as many images a second as one with the deck's naive script, and 2.9 times as many
 # with batches of 640. Where does the rest go, and how does it grow with the number of devices?
 #
-# **You will be able to** measure the exchange, say what a parameter server and a ring send, and expect an efficiency for more
-# devices.
+# **You will be able to** write a ring all-reduce, measure the exchange, expect an efficiency for more devices, and say what not waiting
+# costs.
+#
+# **Before this:** `07_multi_gpu`. **Time:** 35 minutes; on two cores the cells run for about a minute.
 
 # %%
 from gluontune.course import picture
@@ -26,7 +28,7 @@ picture("exchange")
 
 # %% tags=["parameters"]
 dataset = "sample"
-epochs = 2
+epochs = 1
 batch_size_per_device = 64
 dtype = "float32"
 num_workers = 0
@@ -43,7 +45,145 @@ import gluontune as gt
 from gluontune.course import check, compare, in_turn, kept_run, lines, predict, show, table
 
 mx = gt.runtime.mxnet()
+gluon, nd, nn = mx.gluon, mx.nd, mx.gluon.nn
 predict("percent of a step that goes into the exchange", ...)
+
+# %% [markdown]
+# ## By hand: a ring
+# Four ranks, each with the gradient of its own part of a batch. In a *ring all-reduce* each rank cuts its gradient into $n$ pieces. In
+# each turn it sends one piece to the next rank, which adds it to its own. After $n - 1$ turns each rank has one piece of the whole sum;
+# $n - 1$ turns more hand the finished pieces out.
+
+# %%
+ranks = 4
+data = gt.datasets.open(dataset)
+rng = np.random.default_rng(seed)
+pixels = np.stack([data.train.decode(i) for i in range(1024)]).reshape(1024, -1).astype("float32") / 255
+labels = data.train.labels[:1024]
+loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+net = nn.Dense(len(data.classes), in_units=pixels.shape[1])
+net.initialize(mx.init.Xavier())
+
+
+def gradient_of(rows):
+    with mx.autograd.record():
+        loss = loss_of(net(nd.array(pixels[rows])), nd.array(labels[rows]))
+    loss.backward()
+    return net.weight.grad().asnumpy().ravel()
+
+
+gradients = [gradient_of(range(rank, 64, ranks)) for rank in range(ranks)]
+
+
+# %%
+def ring(gradients):
+    n, sent = len(gradients), 0
+    parts = [np.array_split(g.copy(), n) for g in gradients]
+    for t in range(n - 1):  # add up
+        for rank in range(n):
+            piece, to = (rank - t) % n, (rank + 1) % n
+            parts[to][piece] += parts[rank][piece]
+            sent += parts[rank][piece].nbytes
+    for t in range(n - 1):  # hand out
+        for rank in range(n):
+            piece, to = (rank + 1 - t) % n, (rank + 1) % n
+            parts[to][piece] = parts[rank][piece].copy()
+            sent += parts[rank][piece].nbytes
+    return [np.concatenate(pieces) for pieces in parts], sent / n
+
+
+# %%
+sums, sent = ring(gradients)
+whole = gradient_of(range(64))
+print(
+    "largest difference from the whole batch's gradient:", f"{max(np.abs(s - whole).max() for s in sums):.0e}"
+)
+print(f"each rank sent {sent / whole.nbytes:.2f} times the gradient")
+
+# %% [markdown]
+# Now the formula. A gradient of $S$ bytes, $n$ ranks, a connection that needs $\alpha$ seconds to begin a message and $1/\beta$ seconds
+# for a byte ([Patarasuk and Yuan, 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)):
+#
+# $$T_{ring} = 2\,(n-1)\left(\alpha + \frac{S}{n\,\beta}\right), \qquad
+# T_{tree} = 2\,\log_2 n \left(\alpha + \frac{S}{\beta}\right), \qquad T_{server} = 2\, n\, \frac{S}{\beta} + 2\alpha .$$
+#
+# The ring sends least, $2\,(n-1)/n$ of the gradient, but begins $2(n-1)$ messages: with many ranks and small gradients its latency
+# counts, and a tree is faster. That is why NCCL, NVIDIA's library, chooses by size and by *topology*: which GPUs are joined by NVLink,
+# which by PCIe, which by the network. (`nvidia-smi topo -m` shows it.)
+
+# %%
+alpha, beta, n = 20e-6, 1.25e9, 64  # 20 µs for a message, 10 Gbit/s, ranks
+sizes = np.geomspace(1e3, 1e9, 25)
+times = {
+    "ring": 2 * (n - 1) * (alpha + sizes / n / beta),
+    "tree": 2 * np.log2(n) * (alpha + sizes / beta),
+    "one server": 2 * n * sizes / beta + 2 * alpha,
+}
+lines(
+    {name: (sizes, 1000 * seconds) for name, seconds in times.items()},
+    x="bytes of the gradient",
+    y="milliseconds of an exchange",
+    log_x=True,
+    log_y=True,
+    caption="A model, 64 ranks: a tree for small gradients, a ring for large ones",
+)
+
+# %%
+picture("ring")
+
+# %% [markdown]
+# ## By hand: not waiting
+# Ranks that wait for each other are *synchronous*. Two other ways, here with four ranks in turn on the net of above:
+#
+# - *asynchronous*: each rank adds its gradient when it is ready. By then the weights are up to $n - 1$ updates further
+#   (*Hogwild*, [Recht and others, 2011](https://arxiv.org/abs/1106.5730), without locks);
+# - *elastic averaging* ([Zhang and others, 2015](https://arxiv.org/abs/1412.6651)): each rank has weights $w_i$ of its own, and every few
+#   steps they and a centre $\tilde w$ pull at each other:
+#   $w_i \leftarrow w_i - \rho\,(w_i - \tilde w)$, $\; \tilde w \leftarrow \tilde w + \rho \sum_i (w_i - \tilde w)$.
+
+
+# %%
+def gradient_at(weights, rows):
+    net.weight.set_data(nd.array(weights.reshape(net.weight.shape)))
+    return gradient_of(rows) / len(rows)
+
+
+# %%
+def descend(way, rate=0.05, updates=160):
+    rng, centre = np.random.default_rng(seed), np.zeros(net.weight.shape).ravel()
+    own, history, exchanges = [centre.copy() for _ in range(ranks)], [centre], 0
+    for n in range(updates):
+        rank, rows = n % ranks, rng.integers(0, 1024, 16)
+        if way == "elastic":
+            own[rank] = own[rank] - rate * gradient_at(own[rank], rows)
+            if (n // ranks) % 4 == 3:  # every fourth step of a rank
+                pull = 0.2 * (own[rank] - centre)
+                own[rank], centre, exchanges = own[rank] - pull, centre + pull, exchanges + 1
+        else:
+            together = ranks if way == "synchronous" else 1  # one update of all four, by the linear rule
+            age = min(n, ranks - together)
+            rows = rng.integers(0, 1024, 16 * together)
+            if together == 1 or rank == ranks - 1:
+                step = together * rate * gradient_at(history[-1 - age], rows)
+                centre, exchanges = centre - step, exchanges + together
+                history.append(centre)
+    net.weight.set_data(nd.array(centre.reshape(net.weight.shape)))
+    return loss_of(net(nd.array(pixels)), nd.array(labels)).mean().asscalar(), exchanges
+
+
+# %%
+ends = {way: descend(way) for way in ("synchronous", "asynchronous", "elastic")}
+table(
+    {"way": way, "loss after 160 small batches": f"{loss:.3f}", "exchanges of the weights or a gradient": n}
+    for way, (loss, n) in ends.items()
+)
+
+# %% [markdown]
+# A gradient is older than the weights that it changes: with a larger rate the asynchronous walk is the first to blow up (*DCASGD*, lesson
+# `08_optimizers`, corrects for the age). Elastic averaging exchanges a quarter as often. In gluontune: `engine="async"`, and
+# `exchange_every` and `compression` to send less. Each has a price in accuracy.
+#
+# ## With gluontune: measure the exchange
 
 # %%
 gpus = gt.runtime.gpu_count() if devices != "cpu" else 0
@@ -71,7 +211,6 @@ single = base if on_gpu else base.override(env={"OMP_NUM_THREADS": str(share)})
 several = base.override(engine="kvstore" if on_gpu else "shared-memory", num_devices=count)
 
 # %% [markdown]
-# ## Measure
 # Two ranks train, and one rank alone on the same share of the machine. The step is cut into phases; the exchange is part of
 # *update*. The update of two takes longer than the update of one: the difference is the exchange, and the wait for the slower
 # rank.
@@ -104,16 +243,7 @@ print(compare("percent of a step that goes into the exchange", percent))
 # %%
 picture("parameter-server")
 
-# %% [markdown]
-# In a *ring all-reduce* each rank cuts its gradient into n pieces. In each turn it sends one piece to the next rank and adds the
-# piece that it gets to its own. After n − 1 turns each rank has one piece of the whole sum; n − 1 turns more hand the pieces out.
-# So each rank sends 2 (n − 1) / n of the gradient: less than twice of it, however many ranks there are.
-
 # %%
-picture("ring")
-
-# %%
-data = gt.datasets.open(dataset)
 height, width, channels = data.image_shape
 net = gt.train.build_net(base.net, len(data.classes))
 net.initialize()
@@ -140,12 +270,12 @@ links = {
     "ring, 100 Gbit/s": (12.5, "ring"),
     "one server, 100 Gbit/s": (12.5, "parameter-server"),
 }
-ranks = [1, 2, 4, 8, 16, 64]
+many = [1, 2, 4, 8, 16, 64]
 lines(
     {
         name: (
-            ranks,
-            [100 * gt.parallel.expected(parts, n, gt.parallel.Link(speed), how)["efficiency"] for n in ranks],
+            many,
+            [100 * gt.parallel.expected(parts, n, gt.parallel.Link(speed), how)["efficiency"] for n in many],
         )
         for name, (speed, how) in links.items()
     },
@@ -158,7 +288,8 @@ lines(
 
 # %% [markdown]
 # ## A larger batch
-# A larger batch sends as much, for more work. So the one measured step says what efficiency to expect from other batches.
+# A larger batch sends as much, for more work. With $t$ the work for an image, $B$ images a device and an exchange of $T$, the efficiency
+# is $E = 1 / (1 + T / (t B))$. So the one measured step says what to expect from other batches.
 # Measure this batch and one four times as large:
 
 # %%
@@ -168,7 +299,7 @@ pairs["4"], pairs["4 several"] = (r.override(batch_size_per_device=large) for r 
 measured = []
 for factor in ("1", "4"):
     two = {name: pairs[name] for name in (factor, f"{factor} several")}
-    found = in_turn(two, rounds=5 if quick else 9, slice_s=0.4 if quick else 1.0)
+    found = in_turn(two, rounds=4 if quick else 9, slice_s=0.3 if quick else 1.0)
     measured.append(100 * found[f"{factor} several"]["ratio"]["median"] / count)
 
 # %%
@@ -205,16 +336,6 @@ table(
 )
 
 # %% [markdown]
-# ## Not waiting at all
-# Ranks that wait for each other are *synchronous*. *Hogwild* (Recht and others, 2011) lets threads write their updates into the
-# same weights without a lock: with sparse gradients they rarely meet. *GaDei* (Zhang and others, 2017, deck `001`) does so with
-# whole nets and small batches: learners add their updates to weights in shared memory, and push and pull while they compute. A
-# gradient is then older than the weights that it changes; *DCASGD* (lesson 08) corrects for that. Here it is `engine="async"`.
-#
-# Between the two: exchange every few steps only (`exchange_every`), or send fewer bits (`compression`). Each has a price in
-# accuracy. `python -m benchmarks exchange` measures it (in a clone of gluontune), and `gluontune scale` says what the model
-# expects of your job on more devices.
-#
 # ## Why
 # Each step pays for its exchange. So a step must be long for what it sends: large batches, and nets with much arithmetic for
 # each weight. A ring needs no faster middle; one server does.
@@ -227,9 +348,15 @@ for milliseconds in (100.0, 200.0, 400.0):
     print(f"{milliseconds:g} ms: {100 * seen['efficiency']:.0f} % on 8 devices")
 
 # %% [markdown]
-# ## Summary
+# | by hand | with gluontune | what it adds |
+# |---|---|---|
+# | `ring` in numpy | `engine="horovod"`, `"shared-memory"` | the same sums, between processes |
+# | $\alpha$ and $\beta$ in a formula | `gt.parallel.expected`, `gluontune scale` | measures them here; names what bounds the efficiency |
+# | `descend("asynchronous")` | `engine="async"`, `exchange_every` | real processes; the accuracy beside the speed |
+#
+# ## Summary: what to remember
 # - The exchange depends on the net, the work on the batch: a larger batch hides the exchange.
-# - A ring sends less than twice the gradient from each rank; one server gets n times the gradient.
+# - A ring sends less than twice the gradient from each rank; one server gets n times the gradient; a tree begins fewer messages.
 # - Efficiency rises with the batch, and the batch costs accuracy: compare the time to one accuracy.
 #
 # ## Exercises
@@ -243,7 +370,12 @@ check("ring-bytes", ...)
 # A step takes 40 ms, and 10 of them are the exchange. With twice the batch, how many percent is the exchange?
 check("exchange-share", ...)
 
+# %%
+# Write a function (parts, t): turn t of the first half of a ring. parts[r][k] is piece k of rank r, a numpy array. Each
+# rank r sends its piece (r − t) mod n to rank r + 1 (the last one to the first), which adds it in place.
+check("write-ring", ...)
+
 # %% [markdown]
 # **Reference:** `gt.parallel.expected?`, `gt.ladder.scale?` in a cell show what they take.
 #
-# **Next:** `08_optimizers` looks closer at the walk itself.
+# **Next:** [`08_optimizers`](08_optimizers.ipynb) looks closer at the walk itself.

@@ -16,7 +16,9 @@
 # **Question.** A schedule changes the learning rate of all parameters over time, by a plan made before training. What does
 # the plan look like, when exactly does it change, and does it matter for a short run?
 #
-# **You will be able to** plan a learning rate, and know to the update when it changes.
+# **You will be able to** give a Trainer a plan for its rate, find the rate to begin with, and know to the update when it changes.
+#
+# **Before this:** `08_optimizers`. **Time:** 30 minutes; on two cores the cells run for half a minute.
 
 # %%
 from gluontune.course import picture
@@ -36,14 +38,137 @@ seed = 0
 quick_samples = 5000
 
 # %%
+import numpy as np
+
 import gluontune as gt
 from gluontune.course import bars, check, compare, lines, predict, show, table
 
 mx = gt.runtime.mxnet()
+gluon, nd, nn = mx.gluon, mx.nd, mx.gluon.nn
 s = gt.optim.schedules
 UPDATES = 1500
 predict("the rate of update 251", ...)
 predict("points of accuracy between the best and the worst schedule", ...)
+
+# %% [markdown]
+# ## By hand: a plan inside a Trainer
+# A scheduler is one argument of the optimizer. The Trainer asks it for the rate of each update, and `trainer.learning_rate` shows it.
+
+# %%
+data = gt.datasets.open(dataset)
+
+
+def pixels_of(split, count):
+    images = np.stack([split.decode(i) for i in range(min(count, len(split)))])
+    return images.reshape(len(images), -1).astype("float32") / 255 - 0.3, split.labels[: len(images)]
+
+
+(pixels, labels), (val_pixels, val_labels) = pixels_of(data.train, 2048), pixels_of(data.test, 1000)
+loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def new_net(draw):
+    mx.random.seed(draw)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(64, activation="relu"), nn.Dense(len(data.classes)))
+    net.initialize(mx.init.Xavier())
+    net.hybridize()
+    return net
+
+
+# %%
+def train(plan=None, rate=0.1, steps=160, batch=64, draw=0):
+    net, rng, rates, losses = new_net(draw), np.random.default_rng(draw), [], []
+    options = {"learning_rate": rate, "momentum": 0.9}
+    if plan is not None:
+        options["lr_scheduler"] = plan
+    trainer = gluon.Trainer(net.collect_params(), "sgd", options)
+    for _ in range(steps):
+        chosen = rng.integers(0, len(pixels), batch)
+        with mx.autograd.record():
+            loss = loss_of(net(nd.array(pixels[chosen])), nd.array(labels[chosen]))
+        loss.backward()
+        trainer.step(batch)
+        rates.append(trainer.learning_rate)
+        losses.append(loss.mean())
+    right = net(nd.array(val_pixels)).asnumpy().argmax(1) == val_labels
+    return rates, [loss.asscalar() for loss in losses], 100 * right.mean()
+
+
+# %%
+schedulers = mx.lr_scheduler
+
+
+def plans():  # new ones for each run: MXNet's schedulers remember
+    return {
+        "constant": None,
+        "multi-factor": schedulers.MultiFactorScheduler([80, 120], factor=0.1, base_lr=0.2),
+        "warm-up, cosine": schedulers.CosineScheduler(160, base_lr=0.2, final_lr=0, warmup_steps=16),
+    }
+
+
+runs = {name: [train(plans()[name], rate=0.2, draw=draw) for draw in range(3)] for name in plans()}
+lines(
+    {name: (range(1, 161), found[0][0]) for name, found in runs.items()},
+    x="update",
+    y="trainer.learning_rate",
+    caption="What the Trainer used, update by update",
+    steps=True,
+)
+
+# %%
+table(
+    {
+        "schedule": name,
+        "accuracy of three seeds, percent": ", ".join(f"{run[2]:.1f}" for run in found),
+        "mean loss of the last 20 updates": f"{np.mean([run[1][-20:] for run in found]):.3f}",
+    }
+    for name, found in runs.items()
+)
+
+# %% [markdown]
+# **A trap.** The Trainer's `learning_rate` overwrites the scheduler's `base_lr`, but not the rate at which its warm-up ends. Set both
+# to the same number, or only the scheduler's. In the next cell they differ:
+
+# %%
+stale = schedulers.MultiFactorScheduler([30], factor=0.1, base_lr=0.9, warmup_steps=10)
+rates = train(stale, rate=0.1, steps=20)[0]
+print(f"update 9: {rates[8]:.2f}, at the end of the warm-up; update 11: {rates[10]:.2f}")
+
+# %% [markdown]
+# ## By hand: find the rate to begin with
+# Which peak? Let the rate grow from tiny to huge within one short run, $\eta_n = \eta_0\,(\eta_1 / \eta_0)^{n/N}$, and watch the loss
+# ([Smith, 2015](https://arxiv.org/abs/1506.01186)). It stays, falls, and blows up. A good peak lies some way before the lowest loss.
+
+# %%
+net, rng, found = new_net(0), np.random.default_rng(0), []
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"momentum": 0.9})
+for rate in np.geomspace(1e-4, 10, 80):
+    trainer.set_learning_rate(float(rate))
+    chosen = rng.integers(0, len(pixels), 64)
+    with mx.autograd.record():
+        loss = loss_of(net(nd.array(pixels[chosen])), nd.array(labels[chosen]))
+    loss.backward()
+    trainer.step(64)
+    found.append((float(rate), loss.mean().asscalar()))
+    if not found[-1][1] < 3 * found[0][1]:
+        break
+lines(
+    {"loss": tuple(zip(*found))},
+    x="learning rate",
+    y="loss",
+    log_x=True,
+    log_y=True,
+    caption="A rate that grows: the loss stays, falls, and blows up",
+)
+
+# %% [markdown]
+# `gt.optim.find_learning_rate` does it with a smoothed loss, on a copy of the weights, for any of its optimizers:
+
+# %%
+batches = [(nd.array(pixels[i : i + 64]), nd.array(labels[i : i + 64])) for i in range(0, 1024, 64)]
+suggested = gt.optim.find_learning_rate(new_net(0), loss_of, batches, optimizer="sgd")
+print(f"suggested peak: {suggested.suggestion:.3g}")
 
 # %% [markdown]
 # ## The deck's two plots
@@ -149,8 +274,8 @@ lines(
 )
 
 # %% [markdown]
-# ## Does it matter?
-# The same small net, the same data in the same order, the same highest rate, and as many updates; only the schedule differs.
+# ## With gluontune: does it matter?
+# In a recipe the plan is a name, and its length is the run's. The same small net, the same data in the same order, the same highest rate, and as many updates; only the schedule differs.
 
 # %%
 images = {"train_samples": quick_samples, "val_samples": 2000} if quick else {}
@@ -167,7 +292,7 @@ base = gt.Recipe(
     **images,
 )
 runs = {}
-for name in ("constant", "cosine", "onecycle"):
+for name in ("constant", "onecycle"):
     runs[name] = gt.train.run(base.override(schedule=name))
     runs[name].save(f"{out_dir}/{name}.json")
 
@@ -206,9 +331,15 @@ lines(
 )
 
 # %% [markdown]
-# ## Summary
+# | by hand | with gluontune | what it adds |
+# |---|---|---|
+# | `Trainer(…, {"lr_scheduler": …})` | `schedule="cosine"`, `gt.optim.setup(…, schedule=…)` | pure functions: asked in any order, resumed exactly, right after a change of the rate |
+# | steps counted by hand | `epochs`, `warmup_epochs` | the length follows from data, batch and ranks |
+# | a growing rate in a loop | `gt.optim.find_learning_rate` | weights are put back; a smoothed curve; a suggestion |
+#
+# ## Summary: what to remember
 # - A schedule is a function of the update; the step takes effect once the count exceeds it.
-# - Ask MXNet's schedulers only in order; a pure function may be asked at any time.
+# - Set the rate in one place; ask MXNet's schedulers only in order.
 # - Warm up when the rate is large, end near zero, and tell the schedule how long the run is.
 #
 # ## Exercises
@@ -226,8 +357,13 @@ check("step-update", ...)
 # Write a function of num_update: straight up from 0 to 0.4 at update 100, then a half cosine down to 0 at 1,000.
 check("write-schedule", ...)
 
+# %%
+# Write a function (params, peak, warmup, drop) -> a gluon.Trainer with "sgd": its rate rises in a line to `peak` at
+# update `warmup`, stays there, and is a tenth of it after update `drop`.
+check("write-trainer", ...)
+
 # %% [markdown]
 # **Reference:** `gt.optim.schedules?`, `gt.optim.plot_schedule?` in a cell show what they take.
 #
-# **Next:** `10_composing` puts the steps together. Or climb: `gluontune ladder --quick` tries each of them on your data and
+# **Next:** [`10_composing`](10_composing.ipynb) puts the steps together. Or climb: `gluontune ladder --quick` tries each of them on your data and
 # your net, and keeps what helps. The highest rate for a schedule is found by `gt.optim.find_learning_rate`.

@@ -17,8 +17,10 @@
 # with oneDNN. What do graph, folding, integers of 8 bits and another runtime bring to a net of yours, and are its answers
 # still the same?
 #
-# **You will be able to** measure latency and throughput of a trained net, and check that a faster one gives the same
-# answers.
+# **You will be able to** measure latency and throughput of a trained net, quantize a layer to integers, and check that a faster net gives
+# the same answers.
+#
+# **Before this:** `04_hybridize`. **Time:** 40 minutes; on two cores the cells run for a minute or two.
 
 # %%
 from gluontune.course import picture
@@ -35,9 +37,11 @@ devices = "cpu"
 quick = True
 out_dir = "runs/11_inference"
 seed = 0
-quick_samples = 2560
+quick_samples = 1280
 
 # %%
+import time
+
 import numpy as np
 
 import gluontune as gt
@@ -51,8 +55,95 @@ predict("times as fast: the best rung that agrees, against imperative", ...)
 predict("p99 as a multiple of p50, one image at a time", ...)
 
 # %% [markdown]
+# ## By hand: one image
+# *Latency* is how long one image waits for its answer. Time each prediction by itself, from the pixels to the scores in numpy, and keep all
+# the times. No `autograd.record()`: in prediction nothing is kept for a backward pass.
+
+# %%
+mx = gt.runtime.mxnet()
+nd = mx.nd
+rng = np.random.default_rng(seed)
+
+
+def latencies(net, count=60, batch=1):
+    found = []
+    for _ in range(count + 5):
+        pixels = rng.normal(size=(batch, 3, 32, 32)).astype("float32")
+        started = time.perf_counter()
+        scores = net(nd.array(pixels)).asnumpy()  # asnumpy waits for the result
+        found.append(1000 * (time.perf_counter() - started))
+    assert scores.shape == (batch, 10)
+    return np.sort(found[5:])  # the first ones set up
+
+
+# %%
+nets = {}
+for name, options in {
+    "imperative": None,
+    "static graph": {"static_alloc": True, "static_shape": True},
+}.items():
+    nets[name] = gt.train.build_net("cifar_resnet20_v1", 10)
+    nets[name].initialize(mx.init.Xavier())
+    if options:
+        nets[name].hybridize(**options)
+times = {name: latencies(net) for name, net in nets.items()}
+
+# %% [markdown]
+# *p50* is the middle: half of the answers are faster, half are slower. *p99*: of 100 answers, 99 are faster. With the times sorted,
+# $p_q$ is the one at place $\lceil q\, n / 100 \rceil$. A user meets the slow ones, too: two of three pages with ten images have one among
+# them that is slower than p90, for $1 - 0.9^{10} \approx 0.65$. So latency is promised by *percentiles*, not by its mean.
+
+# %%
+table(
+    {
+        "net": name,
+        **{f"p{q}, ms": f"{found[int(np.ceil(q * len(found) / 100)) - 1]:.1f}" for q in (50, 90, 99)},
+        "mean, ms": f"{found.mean():.1f}",
+        "images/s, one by one": f"{1000 / found.mean():.0f}",
+        "images/s in batches of 64": f"{64_000 / np.median(latencies(nets[name], 2, 64)):.0f}",
+    }
+    for name, found in times.items()
+)
+
+# %% [markdown]
+# ## By hand: integers of 8 bits
+# A float becomes an integer $q$ from 0 to 255 by a *scale* $s$ and a *zero point* $z$, the integer that means 0.0
+# ([Jacob and others, 2018](https://arxiv.org/abs/1712.05877)):
+#
+# $$s = \frac{x_{max} - x_{min}}{255}, \qquad z = \mathrm{round}(-x_{min} / s), \qquad q = \mathrm{clip}(\mathrm{round}(x / s) + z,\; 0,\; 255),
+# \qquad x \approx s\,(q - z) .$$
+#
+# The range has to contain 0, so that padding stays exact. The error is at most half a step, $s/2$. A layer then multiplies integers,
+# sums them in 32 bits, and returns to floats once, at its end:
+#
+# $$y = \sum_i x_i\, w_i \approx s_x\, s_w \sum_i (q_i - z_x)(p_i - z_w) .$$
+
+
+# %%
+def quantize(x):
+    low, high = min(x.min(), 0), max(x.max(), 0)
+    scale = (high - low) / 255
+    zero = round(-low / scale)
+    return np.clip(np.rint(x / scale) + zero, 0, 255).astype("uint8"), scale, zero
+
+
+dense = mx.gluon.nn.Dense(10, in_units=256, use_bias=False)
+dense.initialize(mx.init.Xavier())
+x = np.maximum(rng.normal(size=(500, 256)), 0).astype("float32")  # after a ReLU
+exact = dense(nd.array(x)).asnumpy()
+(q, s_x, z_x), (p, s_w, z_w) = quantize(x), quantize(dense.weight.data().asnumpy())
+sums = (q.astype("int32") - z_x) @ (p.astype("int32") - z_w).T
+close = s_x * s_w * sums
+same = 100 * (close.argmax(1) == exact.argmax(1)).mean()
+error = np.abs(close - exact).max() / np.abs(exact).max()
+print(f"zero points {z_x} and {z_w}; sums up to {np.abs(sums).max():,}: more than 16 bits hold")
+print(f"largest error {error:.1%} of the largest score; same class: {same:.1f} %")
+
+# %% [markdown]
+# The ranges of the inputs must be known before: they come from some training images (*calibration*). Weights are there already.
+#
 # ## Two figures, not one
-# *Latency* is how long one image waits for its answer; *throughput* is how many are answered in a second. A batch helps the
+# *Throughput* is how many images are answered in a second. A batch helps the
 # second and harms the first. From the deck's table (72 vCPUs, MXNet 1.3, with oneDNN):
 
 # %%
@@ -72,13 +163,6 @@ table(
         "ms until such a batch is answered": f"{128_000 / rate:.0f}",
     }
     for net, (_, ms, _, rate) in answers.items()
-)
-
-# %%
-bars(
-    {net: with_it / without for net, (_, _, without, with_it) in answers.items()},
-    unit="times the images/s without oneDNN",
-    caption="The deck: what oneDNN brought in batches of 128",
 )
 
 # %% [markdown]
@@ -110,7 +194,7 @@ print(compare("times as fast with oneDNN, one image at a time", measured["AlexNe
 print(f"The deck had 72 vCPUs; the cores that this process may use: {gt.runtime.usable_cores()}.")
 
 # %% [markdown]
-# ## A trained net
+# ## With gluontune: a trained net
 # Speed needs no training, but the question whether the answers stay the same does. A short one is enough; its checkpoint
 # names the net and the data.
 
@@ -144,7 +228,7 @@ print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} %")
 # | int8 | and its numbers become integers of 8 bits; the ranges come from training images |
 # | onnxruntime | the same net as an ONNX file, in Microsoft's runtime |
 # | onnxruntime-int8 | and in integers, by that runtime's own quantization; the layer of the scores stays float32, and more if the classes do not agree (left out of a quick run) |
-# | TensorRT | NVIDIA's compiler for inference. Not measured here: it needs an NVIDIA GPU and an mxnet that was built with it; the wheel was not |
+# | TensorRT | not a rung, and not measured: NVIDIA's compiler takes the folded graph and picks a kernel for each part by timing it on the GPU. MXNet called it by `optimize_for("TensorRT")`, in builds of its own (`mxnet-tensorrt-cu…`, long gone); today's way there is the ONNX file. The deck has 1.2 to 2 times for ResNets on a Titan V |
 #
 # Each rung has a process of its own, with our launch settings. Slices of throughput are taken in turn.
 
@@ -155,8 +239,8 @@ found = inference.run(
     kept,
     modes=rungs,
     batch_size=128,
-    val_images=384 if quick else 5000,
-    latencies=100 if quick else 1000,
+    val_images=256 if quick else 5000,
+    latencies=60 if quick else 1000,
     rounds=3 if quick else 9,
     seconds=0.2 if quick else 1.0,
 )
@@ -195,11 +279,6 @@ table(
     }
     for name, row in rows.items()
 )
-
-# %% [markdown]
-# *p50* is the middle: half of the answers are faster, half are slower. *p99*: of 100 answers, 99 are faster. A user meets the slow
-# ones, too: two of three pages with ten images have one among them that is slower than p90. So latency is promised by such
-# *percentiles*, not by its mean.
 
 # %%
 slow = rows[inference.REFERENCE]["latency_ms"]
@@ -283,11 +362,16 @@ for factor in (1.0001, 1.01):
     print(factor, f"{gt.export.check_outputs(net.net, exported.path, batch).relative_error:.0e}")
 
 # %% [markdown]
-# ## Summary
+# | by hand | with gluontune | what it adds |
+# |---|---|---|
+# | `time.perf_counter()` around a prediction | `gluontune bench inference` | a process for each rung, in turn; percentiles; the better number of threads |
+# | `quantize` of a layer | the rung `int8` | all layers; ranges by calibration; the share of equal classes |
+# | an ONNX file that somebody believes | `gt.export.to_onnx`, `check_outputs` | compared on images, with a check that has failed once |
+#
+# ## Summary: what to remember
 # - Latency and throughput are two questions; a batch answers one at the price of the other.
 # - Promise percentiles, not means.
 # - A rung counts only if its answers agree: look at the accuracy and at the share of equal classes.
-# - Check an exported file against the net, with a check that has failed once.
 #
 # ## Exercises
 # Put your answer in place of the three dots.
@@ -304,8 +388,12 @@ check("tail-latency", ...)
 # Write a function (a, b) -> percent of the images that both put into the same class; a, b: scores (images, classes).
 check("write-agreement", ...)
 
+# %%
+# Write a function (x) -> (q, scale, zero) for an NDArray x: q is its uint8, by the formulas above.
+check("write-quantize", ...)
+
 # %% [markdown]
 # **Reference:** `gt.export.to_onnx?`, `gt.export.agreement?`, `gt.export.quantize_onnx?` in a cell show what they take.
 #
-# **Next:** `12_assessment`: a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
+# **Next:** [`12_assessment`](12_assessment.ipynb): a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
 # `gluontune export` writes the ONNX file and checks it.

@@ -77,6 +77,7 @@ def lines(
     log_y: bool = False,
     steps: bool = False,
     markers: bool = False,
+    points: Sequence[str] = (),
     limits: Mapping[str, float] | None = None,
 ) -> Markup:
     """Lines over a shared axis.
@@ -88,6 +89,7 @@ def lines(
         log_x, log_y: logarithmic axes.
         steps: values hold until the next one, as in a schedule.
         markers: mark each point.
+        points: labels that are drawn as marks alone, without a line.
         limits: labels to heights of horizontal lines.
 
     >>> figure = lines({"a": ([0, 1], [1.0, 0.5])}, x="update", y="rate", caption="Halved once")
@@ -106,8 +108,8 @@ def lines(
         for place, (name, (xs, ys)) in enumerate(series.items()):
             colour = SERIES[_COLOURS[place % 7]]
             axes.plot(
-                xs, ys, color=colour, linestyle=_DASHES[place % 7], linewidth=1.8, label=label(name),
-                marker=_MARKERS[place % 7] if markers else None, markersize=5,
+                xs, ys, color=colour, linestyle="none" if name in points else _DASHES[place % 7], linewidth=1.8,
+                label=label(name), marker=_MARKERS[place % 7] if markers or name in points else None, markersize=5,
                 drawstyle="steps-post" if steps else "default",
             )  # fmt: skip
         for name, height in (limits or {}).items():

@@ -28,7 +28,7 @@ from gluontune.course.lessons import Lesson
 from gluontune.report.formatting import clean
 from gluontune.runtime.packages import module_exists
 
-#: A right answer for each exercise, as an expression of a learner.
+#: A right answer for each exercise, as an expression of a learner; lines above it define its names.
 SOLUTIONS = {name: exercise.solution for name, exercise in EXERCISES.items()}
 _STUB = re.compile(r'check\("([a-z0-9-]+)", \.\.\.')
 
@@ -252,14 +252,18 @@ def solved(source: str) -> str:
     >>> solved('check("step-time-ms", ..., result=result)')
     'check("step-time-ms", 1000 * batch_size_per_device / result.samples_per_sec[\\'median\\'], result=result)'
     """
+    above: list[str] = []
 
     def answer(found: re.Match[str]) -> str:
         name = found.group(1)
         if name not in SOLUTIONS:
             raise GluontuneError(f"exercise {name!r} has no solution in gluontune.course.exercises")
-        return f'check("{name}", {SOLUTIONS[name]}'
+        *lines, expression = SOLUTIONS[name].splitlines()
+        above.extend([*lines, "", ""] if lines else [])
+        return f'check("{name}", {expression}'
 
-    return _STUB.sub(answer, source)
+    answered = _STUB.sub(answer, source)
+    return "\n".join([*above, answered])
 
 
 def solved_notebook(lesson: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import json
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -121,11 +124,58 @@ def _page(lesson: Lesson, path: Path) -> Page:
             if output.output_type == "error":
                 raise GluontuneError(f"{path}: cell {number} failed ({output.ename}): run the lesson again")
     notebook.cells = [c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])]
+    sections = _sections(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = with_formulas(cell.source)
     for cell in notebook.cells:  # warnings of libraries belong to the machine, not to the lesson
         if cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
     body, _ = HTMLExporter(template_name="basic", anchor_link_text="").from_notebook_node(notebook)
-    return Page(lesson, _tidy(body), _sections(notebook))
+    return Page(lesson, _tidy(body), sections)
+
+
+#: A formula of a cell's text; code in backticks is left alone.
+_FORMULA = re.compile(r"`[^`]*`|\$\$(?P<own>.+?)\$\$|\$(?P<within>[^$\n]+?)\$", re.S)
+
+
+def with_formulas(text: str) -> str:
+    """Markdown with its LaTeX formulas drawn, because the site works offline and without scripts of others.
+
+    What matplotlib's mathtext does not know stays as it is written.
+
+    >>> with_formulas("costs `$5`"), with_formulas("$x$")[:29]
+    ('costs `$5`', '<img class="math" alt="x" sty')
+    >>> with_formulas("$\\\\nothing_of_this_name$")
+    '$\\\\nothing_of_this_name$'
+    """
+
+    def draw(found: re.Match[str]) -> str:
+        latex = found["own"] or found["within"]
+        if latex is None:
+            return found[0]
+        try:
+            image = _drawn(" ".join(latex.split()))
+        except ValueError:
+            return found[0]
+        return f'<span class="formula">{image}</span>' if found["own"] else image
+
+    return _FORMULA.sub(draw, text)
+
+
+@cache
+def _drawn(latex: str) -> str:
+    from matplotlib import mathtext, rc_context
+
+    out = io.BytesIO()
+    with rc_context({"svg.hashsalt": "gluontune", "mathtext.fontset": "cm"}):
+        depth = mathtext.math_to_image(f"${latex}$", out, format="svg")
+    svg = re.sub(rb"<\?xml.*?<svg|<metadata>.*?</metadata>", lambda m: b"<svg" * m[0].endswith(b"<svg"), out.getvalue(),
+                 flags=re.S)  # fmt: skip
+    data = base64.b64encode(svg).decode()
+    height = float(re.search(rb'height="([\d.]+)pt"', svg)[1])  # type: ignore[index]
+    style = f"height:{height / 9:.2f}em;vertical-align:-{depth / 9:.2f}em"
+    return f'<img class="math" alt="{html.escape(latex)}" style="{style}" src="data:image/svg+xml;base64,{data}">'
 
 
 def _tidy(body: str) -> str:
@@ -142,8 +192,9 @@ def _tidy(body: str) -> str:
 
 
 def _link_lessons(pages: Sequence[Page]) -> None:
-    """Link the names of lessons in the text to their pages."""
+    """Link the names of lessons in the text to their pages; a link to a notebook is one to its page."""
     for page in pages:
+        page.body = re.sub(r'<a href="(\w+)\.ipynb"[^>]*>(<code>\1</code>)</a>', r"\2", page.body)
         for other in pages:
             name = other.lesson.name
             page.body = page.body.replace(f"<code>{name}</code>", f'<a href="{other.file}"><code>{name}</code></a>')

@@ -23,7 +23,7 @@ MARKDOWN = """# {number} · Lesson {number}
 `two` lines?
 
 ## Measure `it`
-Some words about throughput. Then `{other}`.
+Some words about throughput, $r = n / t$, not `$r$`. Then `{other}`, or [`{other}`]({other}.ipynb).
 """
 
 
@@ -151,6 +151,7 @@ def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capfd):
     assert json.loads(capfd.readouterr().out)["broken_links"] == []
     page = (site / "00_first.html").read_text()
     assert 'aria-label="One &amp; only. a 3' in page and '<a href="01_second.html"><code>01_second</code></a>' in page
+    assert 'alt="r = n / t"' in page and "<code>$r$</code>" in page and ".ipynb" not in page
     assert "http" not in page.replace("http://www.w3.org", ""), "the site asks nobody for anything"
     index = (site / "search.js").read_text()
     assert "throughput" in index and "#measure-it" in page and 'id="measure-it"' in page

@@ -14,6 +14,7 @@ import gluontune
 from gluontune import report
 from gluontune.course.exercises import EXERCISES
 from gluontune.course.running import SOLUTIONS, solved_notebook
+from gluontune.course.website import with_formulas
 from tools.build_notebooks import notebook_text
 
 LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
@@ -82,7 +83,19 @@ def test_the_notebook_is_the_scripts_and_light(script):
 @pytest.mark.parametrize("script", LESSONS, ids=ids)
 def test_a_lesson_asks_first_and_ends_with_exercises(script):
     prose = "\n".join(c.source for c in cells(script) if c.cell_type == "markdown")
-    parts = ("**Question.**", "**You will be able to**", "## Summary", "## Exercises", "**Reference:**", "**Next:**")
+    parts = (
+        "**Question.**",
+        "**You will be able to**",
+        "**Before this:**",
+        "**Time:**",
+        "## By hand",
+        "## With gluontune",
+        "| by hand | with gluontune | what it adds |",
+        "## Summary: what to remember",
+        "## Exercises",
+        "**Reference:**",
+        "**Next:**",
+    )
     order = [prose.index(part) for part in parts]
     assert order == sorted(order)
     code = "\n".join(c.source for c in cells(script) if c.cell_type == "code")
@@ -91,7 +104,38 @@ def test_a_lesson_asks_first_and_ends_with_exercises(script):
     for name in re.findall(r"`gt\.([a-zA-Z_.]+)\?`", prose):
         assert callable(attrgetter(name)(gluontune)) or inspect.ismodule(attrgetter(name)(gluontune))
     assert code.index("predict(") < code.index("compare(")
-    assert len(re.findall(r'check\("[a-z0-9-]+", \.\.\.', code)) in (2, 3)
+    assert len(re.findall(r'check\("[a-z0-9-]+", \.\.\.', code)) in (3, 4)
+
+
+@pytest.mark.parametrize("script", LESSONS, ids=ids)
+def test_a_lesson_runs_gluon_of_its_own_before_it_calls_gluontune(script):
+    found = cells(script)
+    begins = next(n for n, c in enumerate(found) if c.cell_type == "markdown" and "## By hand" in c.source)
+    ends = next(n for n, c in enumerate(found) if c.cell_type == "markdown" and "## With gluontune" in c.source)
+    code = "\n".join(c.source for c in found[begins:ends] if c.cell_type == "code")
+    assert begins < ends and len([line for line in code.splitlines() if line.strip()]) >= 10
+    assert re.search(r"gluon|nn\.|recordio", code) and not re.search(
+        r"gt\.(train|ladder|compute)\.(run|climb|hybridize)", code
+    )
+
+
+def test_an_exercise_of_each_lesson_asks_for_code():
+    for script in LESSONS:
+        names = re.findall(r'check\("([a-z0-9-]+)"', script.read_text())
+        assert any(EXERCISES[name].takes == "function" for name in names), script.stem
+    assert sum(entry.takes == "function" for _, entry in EXERCISES.items()) >= 20
+
+
+def test_formulas_can_be_drawn_on_the_site_and_papers_are_linked():
+    with_one = [p.stem for p in LESSONS if "$" in "".join(c.source for c in cells(p) if c.cell_type == "markdown")]
+    assert len(with_one) >= 12
+    for script in LESSONS:
+        for cell in cells(script):
+            if cell.cell_type == "markdown":
+                drawn = with_formulas(cell.source)
+                assert "$" not in re.sub(r"`[^`]*`|```.*?```", "", drawn, flags=re.S), cell.source
+    text = "".join(p.read_text() for p in LESSONS)
+    assert len(set(re.findall(r"https://(?:arxiv|doi)\.org/[^)\s]+", text))) >= 20
 
 
 def test_lessons_that_are_named_are_there():

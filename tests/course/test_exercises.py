@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.course import EXERCISES, check
+from gluontune.course.exercises import RIGHT
 from gluontune.course.running import SOLUTIONS, solved
 from gluontune.optim import schedules
 from gluontune.recipe import Recipe
@@ -33,6 +37,88 @@ def ramp(top=0.4, shape="half cosine"):
 
 def fails(n):
     raise ValueError("no such update")
+
+
+def timer(step, waitall, clock, n, warm=True, wait=True):
+    if warm:
+        step()
+        waitall()
+    started = clock()
+    for _ in range(n):
+        step()
+    if wait:
+        waitall()
+    return (clock() - started) / n
+
+
+def scaler(scale, good, finite, window):
+    if not finite:
+        return scale / 2, 0
+    return (2 * scale, 0) if good + 1 == window else (scale, good + 1)
+
+
+def lars(w, v, g, lr, trust, wd, mu, decay=True, layer=True):
+    g = g + wd * w if decay else g
+    rate = lr * (trust * w.norm() / g.norm() if layer else 1 + 0 * w.norm())
+    v = mu * v + rate * g
+    return w - v, v
+
+
+def nag(w, v, g, lr, mu):
+    v = mu * v - lr * g
+    return w + mu * v - lr * g, v
+
+
+def all_reduce(grads):
+    total = sum(g.as_in_context(grads[0].context) for g in grads)
+    return [total.as_in_context(g.context) for g in grads]
+
+
+def ring_turn(parts, t, way=1):
+    n = len(parts)
+    for r in range(n):
+        parts[(r + way) % n][(r - t) % n] += parts[r][(r - t) % n]
+
+
+def train_step(net, loss_of, trainer, x, y, size=None):
+    with runtime.mxnet().autograd.record():
+        loss = loss_of(net(x), y)
+    loss.backward()
+    if trainer:
+        trainer.step(size or len(x))
+
+
+def record(image, label, key):
+    recordio = runtime.mxnet().recordio
+    return recordio.pack(recordio.IRHeader(0, label, key, 0), image)
+
+
+def scheduled(params, peak, warmup, drop, rate=None):
+    mx = runtime.mxnet()
+    plan = mx.lr_scheduler.MultiFactorScheduler([drop], factor=0.1, base_lr=peak, warmup_steps=warmup)
+    return mx.gluon.Trainer(params, "sgd", {"learning_rate": rate or peak, "lr_scheduler": plan})
+
+
+def depth(x, branch, keep, training, shape=None):
+    if not training:
+        return x + keep * branch
+    shape = shape or (len(x),) + (1,) * (x.ndim - 1)
+    return x + (runtime.mxnet().nd.random.uniform(shape=shape) < keep) * branch
+
+
+def quantize(x, kind="uint8", whole=True, zero=True, bits=255, nearest=True):
+    low, high = float(x.min().asscalar()), float(x.max().asscalar())
+    low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
+    scale = (high - low) / bits
+    place = round(min(255, max(0, -low / scale))) if whole else 0.4 - low / scale
+    q = x / scale + place
+    return (q.round() if nearest else q.floor()).clip(0, 255).astype(kind), scale, place
+
+
+def smoothed(F, scores, label, eps, mean=True):
+    logs = F.log_softmax(scores)
+    rest = logs.mean(axis=1) if mean else logs.sum(axis=1)
+    return -(1 - eps) * F.pick(logs, label) - eps * rest
 
 
 # name: (given, right answer, {wrong answer: a part of its hint})
@@ -201,6 +287,199 @@ ANSWERS = {
         lambda: "job",
         [("net", "gluontune's lists"), ("file", "no field"), ("seed", "line with the path")],
     ),
+    "write-environment": (
+        {},
+        lambda: lambda cores, n: {"OMP_NUM_THREADS": str(max(1, cores // n))},
+        [
+            (lambda cores, n: {"THREADS": "1"}, "has to be a key"),
+            (lambda cores, n: {"OMP_NUM_THREADS": cores // n}, "text"),
+            (lambda cores, n: {"OMP_NUM_THREADS": str(cores)}, "share them"),
+            (lambda cores, n: {"OMP_NUM_THREADS": str(cores // n)}, "no thread"),
+            (lambda cores, n: {"OMP_NUM_THREADS": str(cores / n)}, "whole threads"),
+            (lambda cores, n: 1, "fails"),
+        ],
+    ),
+    "write-timer": (
+        {},
+        lambda: timer,
+        [
+            (lambda *a: timer(*a, wait=False), "Call waitall()"),
+            (lambda *a: timer(*a, warm=False), "sets things up"),
+            (lambda *a: timer(*a) * a[3], "of all"),
+            (lambda step, waitall, clock, n: 1.0, "sets things up"),
+            (lambda step, waitall, clock, n: step.no, "fails"),
+        ],
+    ),
+    "write-worker-count": (
+        {},
+        lambda: lambda rate, seconds: math.ceil(rate * seconds),
+        [
+            (lambda rate, seconds: rate * seconds, "no parts"),
+            (lambda rate, seconds: int(rate * seconds), "not down"),
+            (lambda rate, seconds: rate / seconds, "Multiply"),
+            (lambda rate, seconds: 1, "busy"),
+            (lambda rate, seconds: None, "fails"),
+        ],
+    ),
+    "write-loss-scaler": (
+        {},
+        lambda: scaler,
+        [
+            (lambda s, good, finite, window: (s, good + 1), "double the scale"),
+            (lambda s, good, finite, window: scaler(s, good, True, window), "halve it"),
+            (lambda s, good, finite, window: scaler(s, good, finite, window) if finite else (s / 2, 1), "begins at 0"),
+            (lambda s, good, finite, window: (s / 2, 0), "no reason"),
+            (lambda s, good, finite, window: s, "fails"),
+        ],
+    ),
+    "write-lars": (
+        {},
+        lambda: lars,
+        [
+            (lambda *a: lars(*a, decay=False), "decay is missing"),
+            (lambda *a: lars(*a, layer=False), "own rate"),
+            (lambda w, v, g, lr, trust, wd, mu: lars(w, 0 * v, g, lr, trust, wd, mu), "Momentum is missing"),
+            (lambda w, v, *a: (2 * w - lars(w, v, *a)[0], v), "uphill"),
+            (lambda w, v, *a: (lars(w, v, *a)[0], v), "v is not"),
+            (lambda w, v, *a: (w, v), "one of these lines"),
+            (lambda *a: a[0], "shapes"),
+            (lambda *a: a[0].no, "fails"),
+        ],
+    ),
+    "write-nag": (
+        {},
+        lambda: nag,
+        [
+            (lambda w, v, g, lr, mu: (w + mu * v - lr * g, mu * v - lr * g), "plain momentum"),
+            (lambda w, v, g, lr, mu: (w - lr * g, v), "plain descent"),
+            (lambda w, v, g, lr, mu: (w + lr * g, v), "uphill"),
+            (lambda w, v, g, lr, mu: (w, v), "away from"),
+            (lambda w, v, g, lr, mu: w.no, "fails"),
+        ],
+    ),
+    "write-allreduce": (
+        {},
+        lambda: all_reduce,
+        [
+            (lambda grads: [x / len(grads) for x in all_reduce(grads)], "the mean"),
+            (lambda grads: grads, "first device's"),
+            (lambda grads: all_reduce(grads)[:1], "one for each"),
+            (lambda grads: [all_reduce(grads)[0]] * len(grads), "as_in_context"),
+            (lambda grads: [2 * x for x in all_reduce(grads)], "sum of all"),
+            (lambda grads: 7, "fails"),
+        ],
+    ),
+    "write-ring": (
+        {},
+        lambda: ring_turn,
+        [
+            (lambda parts, t: None, "changed nothing"),
+            (lambda parts, t: [ring_turn(parts, k) for k in range(2)], "from its left"),
+            (lambda parts, t: ring_turn(parts, t + 1), "(r − t) mod n"),
+            (lambda parts, t: ring_turn(parts, t, way=-1), "other way"),
+            (lambda parts, t: parts.no, "fails"),
+        ],
+    ),
+    "write-train-step": (
+        {},
+        lambda: train_step,
+        [
+            (lambda net, loss, trainer, x, y: loss(net(x), y).backward(), "record"),
+            (lambda net, loss, trainer, x, y: train_step(net, loss, None, x, y), "did not move"),
+            (lambda net, loss, trainer, x, y: train_step(net, loss, trainer, x, y, 1), "too long"),
+            (lambda net, loss, trainer, x, y: train_step(net, loss, trainer, x, y, len(x) ** 2), "twice"),
+            (lambda net, loss, trainer, x, y: train_step(net, loss, trainer, x, y, 0.5), "single step"),
+            (lambda net, loss, trainer, x, y: net.no, "fails"),
+        ],
+    ),
+    "write-record": (
+        {},
+        lambda: record,
+        [
+            (lambda image, label, key: image, "header"),
+            (lambda image, label, key: b"nothing", "as they are"),
+            (lambda image, label, key: record(image, key, int(label)), "exchanged"),
+            (lambda image, label, key: record(image, label, 0), "key is read back"),
+            (lambda image, label, key: record(image, label + 1, key), "label is read back"),
+            (lambda image, label, key: image.no, "fails"),
+        ],
+    ),
+    "write-hybrid-forward": (
+        {},
+        lambda: lambda F, x: F.where(x > 0, x, 0.1 * x),
+        [
+            (lambda F, x: x if x.mean() > 0 else 0.1 * x, "no values yet"),
+            (lambda F, x: F.relu(x), "That is ReLU"),
+            (lambda F, x: 0.1 * x, "once for the whole"),
+            (lambda F, x: 3 * x, "elsewhere"),
+            (lambda F, x: x.mean(), "shape"),
+            (lambda F, x: F.no, "fails"),
+        ],
+    ),
+    "write-trainer": (
+        {},
+        lambda: scheduled,
+        [
+            (lambda p, peak, w, drop: scheduled(p, peak, w, drop, rate=0.01), "give both the same"),
+            (lambda p, peak, w, drop: scheduled(p, peak, 0, drop), "warm up first"),
+            (lambda p, peak, w, drop: scheduled(p, peak, w, 9 * drop), "a tenth"),
+            (lambda p, peak, w, drop: scheduled(p, peak, w, drop + 2), "At update"),
+            (lambda p, peak, w, drop: runtime.mxnet().gluon.Trainer(p, "sgd"), "stays"),
+            (lambda p, peak, w, drop: p, "fails"),
+        ],
+    ),
+    "write-stochastic-depth": (
+        {},
+        lambda: depth,
+        [
+            (lambda x, b, keep, training: x + keep * b, "not at all"),
+            (lambda x, b, keep, training: depth(x, b, keep, training, x.shape), "once for each image"),
+            (lambda x, b, keep, training: x + b, "share one throw"),
+            (lambda x, b, keep, training: depth(x, b, 0.1 * keep, training), "branches were kept"),
+            (lambda x, b, keep, training: depth(x, b, keep, True) if training else x + b, "keep times"),
+            (lambda x, b, keep, training: depth(x, b, keep, True) if training else x, "Prediction"),
+            (lambda x, b, keep, training: x.sum(), "gives"),
+            (lambda x, b, keep, training: x.no, "fails"),
+        ],
+    ),
+    "write-quantize": (
+        {},
+        lambda: quantize,
+        [
+            (lambda x: quantize(x, kind="int8"), "uint8"),
+            (lambda x: quantize(x, whole=False), "integer from"),
+            (lambda x: (quantize(x)[0], 1 / quantize(x)[1], quantize(x)[2]), "Turn"),
+            (lambda x: quantize(x, zero=False), "contain 0"),
+            (lambda x: quantize(x, bits=127), "a step is"),
+            (lambda x: (0 * quantize(x)[0], *quantize(x)[1:]), "possible"),
+            (lambda x: quantize(x, nearest=False), "cuts off"),
+            (lambda x: 3, "fails"),
+        ],
+    ),
+    "write-nhwc": (
+        {},
+        lambda: lambda x, w: (x.transpose((0, 2, 3, 1)), w.transpose((0, 2, 3, 1))),
+        [
+            (lambda x, w: (x.transpose((0, 3, 2, 1)), w.transpose((0, 3, 2, 1))), "Height and width"),
+            (lambda x, w: (x, w), "channels last"),
+            (lambda x, w: (x.transpose((0, 2, 3, 1)), w.reshape((w.shape[0], 1, 3, -1))), "transpose moves"),
+            (lambda x, w: (x.transpose((0, 2, 3, 1)),), "two arrays"),
+            (lambda x, w: 3, "fails"),
+        ],
+    ),
+    "write-loss": (
+        {},
+        lambda: smoothed,
+        [
+            (lambda F, s, y, eps: smoothed(F, s, y, eps).mean(), "each image"),
+            (lambda F, s, y, eps: -smoothed(F, s, y, eps), "sign"),
+            (lambda F, s, y, eps: smoothed(F, s, y, 0), "plain loss"),
+            (lambda F, s, y, eps: smoothed(F, s, y, eps, mean=False), "mean over them"),
+            (lambda F, s, y, eps: s, "12 losses"),
+            (lambda F, s, y, eps: s.sum(axis=1), "over all classes"),
+            (lambda F, s, y, eps: s.no, "fails"),
+        ],
+    ),
     "speedup-hours": ({"speedup": 3.0}, lambda: 8, [(72, "divide"), (16, "you save"), (5, "24 divided")]),
 }  # fmt: skip
 
@@ -224,8 +503,6 @@ def test_exercises_know_the_answer_and_hint_at_each_mistake(name, capsys):
 
 
 def test_numbers_come_in_any_guise():
-    import numpy as np
-
     assert check("step-serial", np.float32(130)) and check("step-serial", np.int64(130))
 
 
@@ -233,3 +510,16 @@ def test_solutions_are_put_in_place_of_the_dots():
     assert solved('check("step-serial", ...)') == f'check("step-serial", {SOLUTIONS["step-serial"]})'
     with pytest.raises(GluontuneError, match="no-such"):
         solved('check("no-such", ...)')
+
+
+def test_a_solution_of_several_lines_stands_above_the_check():
+    lines = solved('check("write-lars", ...)').splitlines()
+    assert lines[0].startswith("def lars_step(") and lines[-1] == 'check("write-lars", lars_step)'
+
+
+@pytest.mark.parametrize("name", [n for n in EXERCISES.names() if EXERCISES[n].takes == "function"])
+def test_code_is_graded_on_data_of_its_own(name, capsys):
+    names = {"np": np, "mx": runtime.mxnet(), "s": schedules, "check": check}
+    for _ in range(5):  # drawn anew each time: the solution passes whatever is drawn
+        exec(solved(f'check("{name}", ...)'), names)
+    assert capsys.readouterr().out.count(RIGHT) == 5

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
+
+import numpy as np
 
 from gluontune.recipe.registry import Registry
 
@@ -20,7 +22,7 @@ class Exercise:
     Args:
         checker: takes the answer and the arguments; returns None if it is right, else a hint.
         takes: ``number``, ``text`` or ``function``.
-        solution: a right answer, as an expression of a learner.
+        solution: a right answer, as an expression of a learner; lines above it define its names.
     """
 
     checker: Checker
@@ -35,7 +37,7 @@ def exercise(name: str, solution: str, takes: str = "number") -> Callable[[Check
     """Decorator that adds a checker under ``name``."""
 
     def add(checker: Checker) -> Checker:
-        EXERCISES.add(name, Exercise(checker, takes, solution))
+        EXERCISES.add(name, Exercise(checker, takes, solution.strip()))
         return checker
 
     return add
@@ -87,3 +89,13 @@ def hint_for(answer: float, *known: tuple[Wrong, str], otherwise: str, within: f
         ):
             return hint
     return otherwise
+
+
+def failed(call: str, error: Exception) -> str:
+    """The hint for an answer that raises, or gives something else than it shall."""
+    return f"Called with {call} it fails: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def values_of(values: Any) -> np.ndarray:
+    """An NDArray, or what numpy makes of it, in float64."""
+    return np.asarray(values.asnumpy() if hasattr(values, "asnumpy") else values, np.float64)
