@@ -83,8 +83,11 @@ def launch(
     one rank or host fails.
     """
     from gluontune.cli.main import main
+    from gluontune.parallel import environment
     from gluontune.parallel.hosts import Hosts
 
+    if (place := environment.here()) is not None:
+        raise UsageError(f"launch starts ranks, and this is already {place}: call gluontune train --engine {engine}")
     command = command or []
     if command[:1] != ["train"]:
         given = " ".join(command) or "nothing"
