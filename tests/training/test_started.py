@@ -132,6 +132,15 @@ def test_a_signal_to_all_ranks_saves_and_the_next_start_ends_as_an_undisturbed_r
     assert (again["train_loss"], again["val_accuracy"]) == (whole["train_loss"], whole["val_accuracy"])
 
 
+def test_a_signal_before_the_training_ends_a_rank_at_once(tmp_path):
+    ranks = start("kvstore", "--epochs", "100000", "--checkpoint", str(tmp_path))
+    time.sleep(0.4)  # in the midst of imports
+    ranks[0].terminate()
+    ranks[1].terminate()
+    ended(ranks, limit=20)
+    assert [rank.returncode for rank in ranks] == [-signal.SIGTERM] * 2
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
