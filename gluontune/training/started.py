@@ -33,16 +33,8 @@ from gluontune.recipe.result import RunResult
 from gluontune.training.api import run
 from gluontune.training.checkpoints import Checkpoints
 from gluontune.training.child import leave_signals_to_parent, serve
-from gluontune.training.meeting import (
-    Meeting,
-    MetSite,
-    fingerprint,
-    hello_of,
-    keep_alive,
-    no_password,
-    read_line,
-    resources,
-)
+from gluontune.training.meeting import Meeting, MetSite, keep_alive, no_password, read_line
+from gluontune.training.rank_facts import fingerprint, hello_of, resources
 from gluontune.training.rank_messages import RunFailed
 
 _CALL_S = 120.0  # until rank 0 must listen

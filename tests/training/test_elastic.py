@@ -15,7 +15,8 @@ import gluontune as gt
 from gluontune.core.errors import UsageError
 from gluontune.parallel.kvstore import free_port
 from gluontune.train import Elastic
-from gluontune.training.meeting import Meeting, fingerprint
+from gluontune.training.meeting import Meeting
+from gluontune.training.rank_facts import fingerprint
 from gluontune.training.rank_messages import RunFailed
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")

@@ -17,7 +17,7 @@ from gluontune.cli.main import main
 from gluontune.parallel import environment
 from gluontune.recipe import Recipe
 from gluontune.train import run
-from gluontune.training.meeting import resources, shares
+from gluontune.training.rank_facts import resources, shares
 from gluontune.training.rank_messages import RunFailed
 from gluontune.training.started import ports_of
 
@@ -26,17 +26,18 @@ FIELDS = {"net": "mlp", "loader": "resident", "devices": "cpu", "learning_rate":
 FLAGS = [word for key, value in FIELDS.items() for word in (f"--{key.replace('_', '-')}", str(value))]
 
 
-def variables(rank, world=2, job="test"):
+def variables(rank, world=2, job="test", local_world=None):
     names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    return {**dict(zip(names, map(str, (rank, world, rank, world)))), "PMIX_NAMESPACE": f"{job} {os.getpid()}"}
+    local = (rank, world) if local_world is None else (rank % local_world, local_world)
+    return {**dict(zip(names, map(str, (rank, world, *local)))), "PMIX_NAMESPACE": f"{job} {os.getpid()}"}
 
 
-def start(engine, *words, job="test", world=2, under=(), flags=FLAGS):
+def start(engine, *words, job="test", world=2, under=(), flags=FLAGS, local_world=None):
     """The ranks of a run, each a process of its own."""
     command = [*under, sys.executable, "-m", "gluontune", "train", "--engine", engine, *flags, *words]
     return [
         subprocess.Popen(
-            command, env={**os.environ, **variables(rank, world, job)}, stdout=subprocess.PIPE,
+            command, env={**os.environ, **variables(rank, world, job, local_world)}, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )
         for rank in range(world)
@@ -78,6 +79,35 @@ def test_two_ranks_train_as_those_of_launch_and_one_has_the_result(engine, tmp_p
     assert result["hosts"][0]["ranks"] == [0, 1] and result["recipe"]["num_devices"] == 2
     alone = run(Recipe(**FIELDS, **torch, engine=engine, num_devices=2))
     assert result["train_loss"] == alone.train_loss and result["val_accuracy"] == alone.val_accuracy
+
+
+#: Runs a command on a host of another name, which is another machine to gluontune.
+ELSEWHERE = ["unshare", "--uts", "sh", "-c", 'hostname "host$OMPI_COMM_WORLD_RANK" && exec "$@"', "sh"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a host of another name needs root")
+@pytest.mark.parametrize("engine", ["kvstore", SLOW[1]])
+def test_ranks_of_two_hosts_train_as_those_of_one(engine, monkeypatch):
+    torch = {"backend": "torch"} if engine == "ddp" else {}
+    if torch:
+        pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    words = ["--json", *(["--backend", "torch"] if torch else [])]
+    ranks = start(engine, *words, under=ELSEWHERE, job="hosts", local_world=1)
+    (document, said), _ = ended(ranks)
+    result = json.loads(document or "{}")
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert [(host["name"], host["ranks"]) for host in result["hosts"]] == [("host0", [0]), ("host1", [1])]
+    alone = run(Recipe(**FIELDS, **torch, engine=engine, num_devices=2))
+    assert result["train_loss"] == pytest.approx(alone.train_loss, rel=1e-4)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a host of another name needs root")
+def test_an_engine_of_one_host_refuses_two(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    ranks = start("shared-memory", under=ELSEWHERE, job="refused", local_world=1)
+    assert "works on one host, and these ranks are on several" in ended(ranks)[0][1]
+    assert [rank.returncode for rank in ranks] == [1, 1]
 
 
 @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
