@@ -32,7 +32,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts strangers scripts lab course browser docs axe figures wheels dist clean
+.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts slurm strangers scripts lab course browser docs axe figures wheels dist clean
 
 # Byte code is made on all cores after an install (pip: on one, for twice as long), and kept even where the environment
 # says PYTHONDONTWRITEBYTECODE, as containers do: there every process would compile all that it imports, for 1.5 s.
@@ -192,6 +192,10 @@ horovod: $(STAMP)
 hosts: $(STAMP)
 	@$(PY) -c 'import horovod' 2>/dev/null || $(MAKE) --no-print-directory horovod
 	$(PY) -m pytest -q tests/trials/hosts_real.py $(ARGS)
+
+# Four virtual nodes of SLURM in a private folder: needs root, slurm-wlm and munge. mpirun is tried where there is one.
+slurm: $(STAMP)
+	$(PY) -m pytest -q tests/trials/mpi_real.py tests/trials/slurm_real.py $(ARGS)
 
 # MXNet's own unit tests with our parts in MXNet's place: make strangers FROM=PATH, a checkout of MXNet v1.x (only read).
 strangers: $(STAMP)

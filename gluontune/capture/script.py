@@ -111,12 +111,29 @@ def environment(runtime: str = "tuned", environ: Mapping[str, str] | None = None
     from gluontune.runtime.launch import child_env, pristine
 
     users = pristine(os.environ if environ is None else environ)
-    child = child_env(runtime, environ=environ)
+    child = child_env(runtime, environ=environ, cores=_cores_of_a_rank(users))
     if runtime == "tuned":
         child.update(_CAREFUL)
         if "OMP_NUM_THREADS" not in users and busy_with_others():
             del child["OMP_NUM_THREADS"]
     return {name: users.get(name, value) for name, value in child.items()}
+
+
+def _cores_of_a_rank(environ: Mapping[str, str]) -> int | None:
+    """The cores of a script that srun, mpirun or another started several times on this host; None for all."""
+    from gluontune.parallel.environment import found
+    from gluontune.runtime.system import System
+
+    try:
+        place = found(environ)
+    except UsageError:  # the script may know better
+        return None
+    if place is None:
+        return None
+    machine = System()
+    bound = len(machine.affinity()) < (os.cpu_count() or 1)
+    cores = max(1, machine.compute_cores() // (1 if bound else place.local_world or 1))
+    return min(cores, place.cpus or cores)
 
 
 def busy_with_others(root: str = "/") -> bool:

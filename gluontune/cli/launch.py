@@ -70,6 +70,9 @@ def launch(
     restart: int = typer.Option(
         0, "--restart", min=0, help="After a fault, go on from the newest checkpoint (train's --checkpoint) so often."
     ),
+    print_for: Optional[str] = typer.Option(
+        None, "--print", help="Start nothing; print what a cluster is given: slurm, slurm-array, mpi, kubernetes."
+    ),
     command: Optional[list[str]] = typer.Argument(None, metavar="-- train …", help="train and its options."),
 ) -> int:
     """Run `train` on several processes that exchange gradients; one merged result comes back.
@@ -83,8 +86,11 @@ def launch(
     one rank or host fails.
     """
     from gluontune.cli.main import main
+    from gluontune.parallel import environment
     from gluontune.parallel.hosts import Hosts
 
+    if (place := environment.here()) is not None:
+        raise UsageError(f"launch starts ranks, and this is already {place}: call gluontune train --engine {engine}")
     command = command or []
     if command[:1] != ["train"]:
         given = " ".join(command) or "nothing"
@@ -92,6 +98,9 @@ def launch(
     taken = [flag for flag in _OURS.split() if any(word.split("=")[0] == flag for word in command)]
     if taken:
         raise UsageError(f"{' and '.join(taken)} after `--`: launch's own options go before it (-n, --engine, …)")
+    if print_for is not None:
+        print(_script(print_for, command, engine, ranks, nnodes, hosts, insecure_network), end="")
+        return 0
     options = ["--restart", str(restart)] if restart else []
     placed: dict[str, Any] = {}
     if nnodes is not None or rendezvous is not None:
@@ -109,6 +118,29 @@ def launch(
     context = copy_context()
     context.run(launched.set, {**placed, "insecure_network": insecure_network} if placed else {})
     return context.run(main, [*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])
+
+
+def _script(
+    kind: str, command: list[str], engine: str, ranks: int | None, nnodes: str | None, hosts: str | None,
+    insecure_network: bool,
+) -> str:  # fmt: skip
+    """What a cluster is given."""
+    from gluontune.parallel.hosts import Hosts
+    from gluontune.parallel.scripts import SCRIPTS, Layout
+
+    if kind not in SCRIPTS:
+        raise UsageError(f"--print {kind!r}: choose one of {', '.join(SCRIPTS)}")
+    if hosts is not None and kind != "mpi":
+        raise UsageError(f"--hosts: {kind} chooses the machines; give their number by --nnodes")
+    if not (nnodes or "1").isdigit() or nnodes == "0":
+        raise UsageError(f"--nnodes {nnodes!r}: give a number of machines")
+    nodes, each = int(nnodes or 1), ranks or (1 if kind == "slurm-array" else 2)
+    if hosts is not None:
+        known = Hosts.parse(hosts)
+        if len(set(known.slots)) > 1:
+            raise UsageError(f"--hosts {hosts}: give each machine the same number of ranks")
+        nodes, each = len(known.names), known.slots[0]
+    return SCRIPTS[kind](Layout(tuple(command), engine, nodes, each, hosts, insecure_network))
 
 
 def _meeting(engine: str, hosts: str | None, nnodes: str | None, rendezvous: str | None) -> dict[str, str]:

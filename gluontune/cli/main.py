@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import signal
 import sys
@@ -17,6 +18,7 @@ from gluontune.cli._help import FIRST, CommandGroup, dress
 from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import GluontuneError
 from gluontune.core.texts import printable
+from gluontune.parallel import environment
 
 # Typer carries a copy of click from 0.2x on: take the base of its errors from wherever it lives.
 ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -122,9 +124,21 @@ def _name_the_value(error: Any) -> None:
         error.message = f"{faults[0]['input']!r}: {hint}"
 
 
+def _is_rank() -> bool:
+    try:
+        return environment.found(os.environ) is not None
+    except GluontuneError:  # the command will say it
+        return True
+
+
 def entry() -> None:
-    """The console script. A cluster's SIGTERM is handled like Ctrl-C: measurements are kept."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """The console script. A cluster's SIGTERM is handled like Ctrl-C: measurements are kept.
+
+    A rank of a launcher's ends by it until it trains: the exception of Ctrl-C can get lost in an import, and its
+    scheduler would wait.
+    """
+    if not _is_rank():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if sys.stdout is not None and sys.stdout.errors == "strict":  # a file's name may be no UTF-8, or a terminal's none
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(main())

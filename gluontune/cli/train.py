@@ -12,6 +12,7 @@ from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, launched
 from gluontune.cli._progress import progress_line
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
+from gluontune.parallel import environment
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 
@@ -31,12 +32,22 @@ def train(
     restart: int = typer.Option(
         0, "--restart", min=0, help="So many times, go on from the newest checkpoint after a process died or hung."
     ),
+    insecure_network: bool = typer.Option(
+        False,
+        "--insecure-network",
+        help="Let the ranks that srun, mpirun or torchrun started on several hosts meet without a password.",
+    ),
     list_nets: bool = typer.Option(False, "--list-nets", hidden=True),  # as --list net
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
-    """Train one recipe in a fresh process and show the result."""
+    """Train one recipe in a fresh process and show the result.
+
+    Started several times by srun, mpirun, mpiexec, torchrun, horovodrun or MXNet's tracker, each process is a rank of
+    one run, by --engine; rank 0 has the result.
+    """
     from gluontune import train as room
+    from gluontune.training.started import exit_code, follow, lead, recipe_of
 
     if list_nets:
         names = room.net_names()
@@ -45,6 +56,16 @@ def train(
     if checkpoint is None and (resume or restart):
         raise UsageError(f"--{'resume' if resume else 'restart'}: give the folder of the checkpoints: --checkpoint DIR")
     placed = dict(launched.get())
+    place = environment.here() if not placed else None
+    if place is not None:
+        if place.waits:
+            say("rank 0 starts the parameter server of its run: this process has nothing to do", to=stderr)
+            return 0
+        _check_rank(place, given, restart)
+        recipe = recipe_of(recipe, place)
+        if place.rank > 0:
+            follow(recipe, place, insecure_network=insecure_network)
+        say(f"{place}", to=stderr)
     where = Hosts.parse(placed.pop("hosts"), **placed) if "hosts" in placed else None
     plan = None if checkpoint is None else room.Checkpoints(checkpoint, checkpoint_every, keep, resume)
 
@@ -55,10 +76,13 @@ def train(
         meeting = room.Elastic.parse(ranks=recipe.num_devices, restarts=restart, **placed)
         result = room.run_elastic(recipe, meeting, plan, time_limit)
     else:
-        on_log = None if recipe.engine == "local" else pass_on
         with progress_line() as show:
-            how: dict[str, Any] = {"checkpoints": plan, "restarts": restart, "hosts": where, "on_log": on_log}
-            result = room.run(recipe, on_event=show, time_limit=time_limit, **how)
+            how: dict[str, Any] = {"on_event": show, "time_limit": time_limit}
+            how["on_log"] = None if recipe.engine == "local" else pass_on
+            if place is not None:
+                result = lead(recipe, place, plan, insecure_network=insecure_network, **how)
+            else:
+                result = room.run(recipe, checkpoints=plan, restarts=restart, hosts=where, **how)
     if out is not None:
         result.save(out)
     if as_json:
@@ -69,7 +93,19 @@ def train(
     if result.error is not None:
         show_traceback(result.error)
         say(f"error: {result.error['message']} (while {result.error['phase']})", to=stderr)
-    return 0 if result.ok else 130 if result.status == "interrupted" else 1
+    return exit_code(result)
+
+
+def _check_rank(place: environment.Place, given: Mapping[str, Any], restart: int) -> None:
+    """Refuse what contradicts a rank's launcher."""
+    wanted = given.get("num_devices", place.world)
+    if wanted != place.world:
+        raise UsageError(f"--num-devices {wanted}, and this is {place}: leave it out")
+    if restart:
+        raise UsageError(
+            f"--restart {restart}: a launcher starts its ranks again (sbatch --requeue, torchrun --max-restarts), "
+            f"and this is {place}: leave it out"
+        )
 
 
 def metric_line(metric: Mapping[str, Any]) -> str:

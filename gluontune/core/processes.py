@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -221,6 +222,25 @@ def die_with_parent(parent: int | None = None) -> None:
     os.register_at_fork(after_in_child=_arm)  # the loaders' workers are forked and do not inherit it
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+_LOOK_S = 0.5
+
+
+def end_with_launcher() -> None:
+    """Have this process end within a second of its parent, whatever thread of it started this one.
+
+    A launcher such as ``mpirun`` may start processes in a thread that ends, where :func:`die_with_parent` would kill.
+    """
+    parent = os.getppid()
+    os.register_at_fork(after_in_child=_arm)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _arm() -> None:

@@ -185,6 +185,7 @@ def child_env(
     env: Mapping[str, str] | None = None,
     *,
     processes: int = 1,
+    cores: int | None = None,
     environ: Mapping[str, str] | None = None,
     system: System | None = None,
 ) -> dict[str, str]:
@@ -194,7 +195,7 @@ def child_env(
         runtime: ``as-installed``: the caller's environment without gluontune's changes (also in its Jupyter kernel);
             ``tuned``: with :func:`launch_settings`.
         env: variables that override both.
-        processes: processes that share this machine, for ``tuned``.
+        processes: processes that share this machine, for ``tuned``. cores: as of :func:`launch_settings`.
         environ: the caller's environment; default ``os.environ``.
         system: for tests; None: this machine.
 
@@ -209,7 +210,7 @@ def child_env(
     child = pristine(os.environ if environ is None else environ)
     if runtime == "tuned":
         system = system or System(environ=child)
-        settings = launch_settings(processes, system=system).env
+        settings = launch_settings(processes, cores=cores, system=system).env
         added = [name for name in settings if name not in child]
         child.update(settings)
         child[MARKER] = ",".join(added)

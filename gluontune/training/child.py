@@ -99,7 +99,7 @@ def _beat(session: Engine, busy: threading.Event, send: Any) -> None:
             send(event="beat", step=session.progress.steps)
 
 
-def _leave_signals_to_parent() -> None:
+def leave_signals_to_parent() -> None:
     """Ignore SIGTERM and SIGINT, which a cluster sends to all processes: the driving process decides when to stop."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -125,7 +125,7 @@ def main() -> None:
     setup = json.loads(sys.stdin.readline())
     die_with_parent(setup["parent"])
     if setup.get("checkpoints"):
-        _leave_signals_to_parent()
+        leave_signals_to_parent()
     if setup.get("cpus"):
         runtime.bind_to_cpus(setup["cpus"])
     serve(setup, send)

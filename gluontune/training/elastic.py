@@ -127,6 +127,7 @@ def run_elastic(
             None if checkpoints is None else {**asdict(checkpoints), "folder": str(Path(checkpoints.folder).resolve())}
         )
         content = {"recipe": recipe.to_dict(), "checkpoints": plan, "time_limit": time_limit, "result": str(path)}
+        content["insecure_network"] = elastic.insecure_network
         spec.write_text(json.dumps(content), encoding="utf-8")
         code, stopped = _torchrun(_command(elastic, spec), _environment(recipe, elastic))
         if path.exists():

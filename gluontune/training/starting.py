@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess
-from gluontune.engines import ENGINES, EngineCard
 from gluontune.parallel.fleet import Fleet, HostsDiffer
-from gluontune.parallel.horovod import start_meeting
 from gluontune.parallel.hosts import Hosts
-from gluontune.parallel.kvstore import Cluster, start_cluster
+from gluontune.parallel.kvstore import Cluster
 from gluontune.parallel.link import LinkLost
-from gluontune.parallel.shared import PATH_VARIABLE, available, create
 from gluontune.recipe import Recipe
+from gluontune.training.engine_helpers import EngineHelpers
 from gluontune.training.rank_messages import RunFailed
 
-_CHILD = "gluontune.training.child"
+CHILD = "gluontune.training.child"
 _LEARNER = "gluontune.training.learner"  # a child that is replaced when it dies
 
 
@@ -71,52 +66,27 @@ class Here(LocalRanks):
 
     def __init__(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]):
         self.ranks = []
-        self.cluster: Cluster | None = None
-        self._helpers = contextlib.ExitStack()  # shared by the ranks
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
+        self._helpers = or_failed(lambda: EngineHelpers(recipe, world, env), "EngineMissing")
+        self.cluster: Cluster | None = self._helpers.cluster
         try:
-            own: list[dict[str, str]] = [{}] * world
-            if recipe.engine == "horovod":
-                own = self._helpers.enter_context(
-                    contextlib.closing(_or_failed(lambda: start_meeting([world]), "EngineMissing"))
-                ).envs
-            if recipe.engine == "kvstore":
-                self.cluster = self._helpers.enter_context(start_cluster(world, env))
-                env = {**env, **self.cluster.worker_env}
-            if recipe.engine in ("async", "shared-memory"):
-                env = {**env, PATH_VARIABLE: self._shared()}
-            if recipe.engine == "ddp":
-                env = {**env, **self._meet(ENGINES[recipe.backend])}
-            module = _LEARNER if recipe.engine == "async" else _CHILD
-            for rank in range(world):
+            module = _LEARNER if recipe.engine == "async" else CHILD
+            for rank, own in enumerate(self._helpers.envs):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
                 first = {**setup(rank, rank), "parent": os.getpid(), "cpus": cpus}
-                self.ranks.append(PipedProcess(python("-m", module), first, {**env, **own[rank]}))
+                self.ranks.append(PipedProcess(python("-m", module), first, {**env, **own}))
         except BaseException:
             self.close()
             raise
 
-    def _meet(self, card: EngineCard) -> dict[str, str]:
-        """The rendezvous variables of an engine without a helper."""
-        if available():
-            return {card.meeting: f"file://{self._shared()}", **{name: self._shared() for name in card.shared}}
-        folder = self._helpers.enter_context(tempfile.TemporaryDirectory(prefix="gluontune-ddp-"))
-        return {card.meeting: f"file://{Path(folder) / 'meeting'}"}
-
-    def _shared(self) -> str:
-        """Create memory that the ranks share; returns its path."""
-        memory, path = _or_failed(create, "EngineMissing")
-        self._helpers.callback(os.close, memory)
-        return str(path)
-
     @property
     def pids(self) -> list[int]:
-        return super().pids + ([p.pid for p in self.cluster.processes] if self.cluster else [])
+        return super().pids + self._helpers.pids
 
     def trouble(self) -> tuple[str, str] | None:
-        message = self.cluster.failed() if self.cluster is not None else None
-        return None if message is None else ("ClusterFailed", message)
+        found: tuple[str, str] | None = self._helpers.trouble()
+        return found
 
     def close(self) -> None:
         """End everything; safe to call twice."""
@@ -142,18 +112,18 @@ def start_on_hosts(
         way = way or "across hosts use kvstore or horovod"
         message = f"engine={recipe.engine!r} is not started on other machines by ssh: {way}"
         raise RunFailed("EngineMissing", message, "starting")
-    fleet = _or_failed(lambda: Fleet(hosts, world, recipe.engine, recipe.runtime), "HostFailed")
+    fleet = or_failed(lambda: Fleet(hosts, world, recipe.engine, recipe.runtime), "HostFailed")
     try:
         if folder is not None:
-            _or_failed(lambda: fleet.check_folder(folder), "HostFailed")
-        _or_failed(lambda: fleet.start(_CHILD, setup, recipe.env), "HostFailed")
+            or_failed(lambda: fleet.check_folder(folder), "HostFailed")
+        or_failed(lambda: fleet.start(CHILD, setup, recipe.env), "HostFailed")
     except BaseException:
         fleet.close()
         raise
     return fleet
 
 
-def _or_failed(work: Callable[[], Any], kind: str) -> Any:
+def or_failed(work: Callable[[], Any], kind: str) -> Any:
     """The result of ``work``; its errors become failures of the run."""
     try:
         return work()

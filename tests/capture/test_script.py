@@ -146,6 +146,22 @@ def test_the_environment_is_tuned_and_what_the_user_set_stays(monkeypatch):
     assert script.environment("as-installed", {"A": "1"}) == {"A": "1"}
 
 
+def test_a_script_that_mpirun_started_takes_its_part_of_the_cores(monkeypatch):
+    monkeypatch.setattr(script, "busy_with_others", lambda: False)
+    monkeypatch.setattr("gluontune.runtime.cpu.Cpu.compute_cores", lambda self: 8)
+    monkeypatch.setattr("gluontune.runtime.cpu.Cpu.affinity", lambda self: tuple(range(8)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    ranks = {f"OMPI_COMM_WORLD_{name}": value for name, value in zip(names, "1414")}
+    threads = {"one": {}, "four": ranks, "contradicting": {**ranks, "RANK": "0"}}
+    seen = {name: script.environment(environ=environ)["OMP_NUM_THREADS"] for name, environ in threads.items()}
+    assert seen == {"one": "8", "four": "2", "contradicting": "8"}
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)  # mpirun has bound each to its own
+    assert script.environment(environ=ranks)["OMP_NUM_THREADS"] == "8"
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "12"}
+    assert script.environment(environ={**ranks, **slurm})["OMP_NUM_THREADS"] == "3"
+
+
 def test_other_programs_on_the_cores_are_seen(tmp_path, monkeypatch):
     from gluontune.runtime import usable_cores
 

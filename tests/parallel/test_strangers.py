@@ -14,7 +14,7 @@ import pytest
 from gluontune.core.errors import GluontuneError
 from gluontune.parallel.fleet import Fleet
 from gluontune.parallel.hosts import Hosts, Listener, dial
-from gluontune.training.elastic_site import Meeting
+from gluontune.training.meeting import Meeting
 
 
 class Strangers:
@@ -130,7 +130,7 @@ def test_no_engine_starts_on_a_network_unless_it_is_allowed(here, monkeypatch):
     [b"[" * 3000 + b"\n", b'{"rank": Infinity, "world": 2}\n', b"7\n", b"\xff\n", b'{"rank": "x"}\n', b"x" * 5000],
 )
 def test_no_word_of_a_stranger_breaks_the_meeting_of_an_elastic_round(said):
-    meeting = Meeting("127.0.0.1", 0, 2, "alike")
+    meeting = Meeting("127.0.0.1", [0], 2, "alike")
     mine, theirs = socket.socketpair()
     theirs.sendall(said)
     theirs.shutdown(socket.SHUT_WR)

@@ -15,7 +15,8 @@ import gluontune as gt
 from gluontune.core.errors import UsageError
 from gluontune.parallel.kvstore import free_port
 from gluontune.train import Elastic
-from gluontune.training.elastic_site import Meeting, fingerprint
+from gluontune.training.meeting import Meeting
+from gluontune.training.rank_facts import fingerprint
 from gluontune.training.rank_messages import RunFailed
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
@@ -64,11 +65,11 @@ def test_fewer_ranks_go_on_from_the_checkpoint_of_more(two_machines):
 
 def test_machines_with_another_recipe_are_told_and_strangers_are_not_let_in():
     port = free_port("127.0.0.1")
-    meeting = Meeting("127.0.0.1", port, 2, fingerprint({"net": "mlp"}))
+    meeting = Meeting("127.0.0.1", [port], 2, fingerprint({"net": "mlp"}))
     stranger = socket.create_connection(("127.0.0.1", port))
     stranger.sendall(b"GET / HTTP/1.0\n")
     caller = socket.create_connection(("127.0.0.1", port))
-    hello = {"rank": 1, "world": 2, "recipe": fingerprint({"net": "small_vgg"}), "host": "node2"}
+    hello = {"rank": 1, "world": 2, "recipe": fingerprint({"net": "small_vgg"}), "host": "node2", "job": ""}
     caller.sendall(json.dumps(hello).encode() + b"\n")
     with pytest.raises(RunFailed, match="rank 1 on host node2 has another recipe: give all machines the same"):
         meeting.gather()
@@ -79,9 +80,9 @@ def test_machines_with_another_recipe_are_told_and_strangers_are_not_let_in():
 
 def test_who_has_left_a_meeting_is_seen_before_its_line_is_read():
     port = free_port("127.0.0.1")
-    meeting = Meeting("127.0.0.1", port, 2, fingerprint({}))
+    meeting = Meeting("127.0.0.1", [port], 2, fingerprint({}))
     with socket.create_connection(("127.0.0.1", port)) as caller:
-        hello = {"rank": 1, "world": 2, "recipe": fingerprint({}), "host": "node2"}
+        hello = {"rank": 1, "world": 2, "recipe": fingerprint({}), "host": "node2", "job": ""}
         caller.sendall(json.dumps(hello).encode() + b"\n")
         meeting.gather()
         assert not meeting.someone_left()

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
+from gluontune.parallel.horovod import installed
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.train import Group, RunFailed, drive, run
@@ -129,19 +130,27 @@ def test_a_dead_server_is_named():
             group.steps(100_000)
 
 
-@pytest.mark.parametrize(("engine", "count"), [("kvstore", 4), ("async", 2)])
+@pytest.mark.parametrize(
+    ("engine", "count"), [("kvstore", 4), ("async", 2), ("shared-memory", 2), ("ddp", 2), ("horovod", 2)]
+)
 def test_nothing_outlives_a_killed_parent(engine, count):
+    if engine == "horovod" and installed() is None:
+        pytest.skip("wants Horovod (make horovod)")
+    backend, loader = "mxnet", "gluon"
+    if engine == "ddp":
+        pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
+        backend, loader = "torch", "threaded"
     script = (
         "from gluontune.recipe import Recipe; from gluontune.train import Group; import time\n"
         f"r = Recipe(net='mlp', num_workers=1, train_samples=256, engine='{engine}', num_devices=2,\n"
-        "           batch_size_per_device=32)\n"
+        f"           batch_size_per_device=32, backend='{backend}', loader='{loader}')\n"
         "g = Group(r); g.steps(1); g.pause(); print(*g.pids, flush=True)\n"
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     pids = [int(p) for p in parent.stdout.readline().split()]
     workers = [c.pid for p in pids[:2] for c in psutil.Process(p).children(recursive=True)]
-    assert len(pids) == count and len(workers) >= 2
+    assert len(pids) == count and (len(workers) >= 2 or loader == "threaded")
     pids += workers
     assert all(alive(p) for p in pids)
     parent.kill()

@@ -202,7 +202,8 @@ def _victim(family: Iterable[psutil.Process], kind: str) -> psutil.Process:
     if kind == "server":
         servers = [p for p in family if p.environ().get("DMLC_ROLE") == "server"]
         return servers[0]
-    led = [p for p in family if any("training.elastic_rank" in part for part in p.cmdline())]
+    own = ("gluontune.training.elastic_rank", "gluontune.training.started")
+    led = [p for p in family if any(part in own for part in p.cmdline())]
     if led:
         number = "0" if kind == "leader" else "1"
         return next(p for p in led if p.environ().get("RANK") == number)  # the agents have none

@@ -1,0 +1,229 @@
+"""What a cluster is given for a training of several ranks: a batch script of SLURM's, an mpirun line, a Kubernetes job.
+
+Each starts ``gluontune train`` as its ranks (:mod:`gluontune.parallel.environment`).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import yaml
+
+from gluontune.core.errors import UsageError
+
+_NAME = "gluontune"
+_SAVE_S = 120  # before the time limit
+_INTERRUPTED = 130  # the exit code of a run that saved and ended
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A training of several ranks.
+
+    Args:
+        train: ``train`` and its options. engine: of the ranks. nodes: machines. ranks: on each of them.
+        hosts: their names as ``node1:4,node2:4``, for mpirun; None: this machine.
+        insecure_network: the machines' network is the user's alone.
+
+    Raises:
+        UsageError: several machines on a network that is not allowed.
+    """
+
+    train: tuple[str, ...]
+    engine: str
+    nodes: int = 1
+    ranks: int = 2
+    hosts: Optional[str] = None
+    insecure_network: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nodes > 1 and not self.insecure_network:
+            raise UsageError(
+                f"{self.nodes} machines meet on a network, and the engines have no password: on one that is yours "
+                "alone add --insecure-network (SECURITY.md)"
+            )
+
+    @property
+    def world(self) -> int:
+        return self.nodes * self.ranks
+
+    @property
+    def words(self) -> list[str]:
+        """The command of each rank; a single one needs no engine."""
+        found = ["gluontune", *self.train]
+        if self.world > 1:
+            found += ["--engine", self.engine]
+        if self.engine == "ddp" and "--backend" not in self.train:
+            found += ["--backend", "torch"]
+        if self.nodes > 1:
+            found.append("--insecure-network")
+        if "--checkpoint" in self.train and "--resume" not in self.train:
+            found.append("--resume")
+        return found
+
+
+def slurm(layout: Layout) -> str:
+    """A batch script for ``sbatch``, which SLURM may end and start again at any time.
+
+    >>> text = slurm(Layout(("train", "--checkpoint", "my ckpt"), "kvstore", nodes=1, ranks=2))
+    >>> text.splitlines()[-4]
+    "srun --kill-on-bad-exit=1 gluontune train --checkpoint 'my ckpt' --engine kvstore --resume"
+    """
+    return _batch(layout, shlex.join(layout.words), [])
+
+
+def slurm_array(layout: Layout) -> str:
+    """A batch script for an array job: each task trains with another seed.
+
+    >>> text = slurm_array(Layout(("train", "--seed", "0-11", "--out", "runs/tta.json"), "local", ranks=1))
+    >>> [line for line in text.splitlines() if "array=" in line or line.startswith("srun")][-1]
+    'srun --kill-on-bad-exit=1 gluontune train --seed $SLURM_ARRAY_TASK_ID --out runs/tta-$SLURM_ARRAY_TASK_ID.json'
+
+    Raises:
+        UsageError: no range of seeds, or one file for all results.
+    """
+    words = layout.words
+    seeds = words[words.index("--seed") + 1] if "--seed" in words[:-1] else ""
+    if not re.fullmatch(r"\d+-\d+|\d+(,\d+)*", seeds):
+        raise UsageError(f"--seed {seeds!r}: an array wants the seeds of its tasks: -- train --seed 0-11")
+    shown = []
+    for before, word in zip(["", *words], words):
+        if before == "--seed":
+            shown.append("$SLURM_ARRAY_TASK_ID")
+        elif before in ("--out", "--checkpoint"):
+            stem, dot, end = word.rpartition(".") if before == "--out" else (word, "", "")
+            shown.append(f"{shlex.quote(stem or word)}-$SLURM_ARRAY_TASK_ID{dot}{shlex.quote(end) if end else ''}")
+        else:
+            shown.append(shlex.quote(word))
+    return _batch(layout, " ".join(shown), [f"#SBATCH --array={seeds}"])
+
+
+def _batch(layout: Layout, command: str, more: Sequence[str]) -> str:
+    log = "%x-%A-%a.out" if more else "%x-%j.out"
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"#SBATCH --job-name={_NAME}",
+            f"#SBATCH --nodes={layout.nodes}",
+            f"#SBATCH --ntasks-per-node={layout.ranks}",
+            *more,
+            "##SBATCH --cpus-per-task=8",
+            "##SBATCH --gpus-per-task=1",
+            "##SBATCH --time=04:00:00",
+            f"#SBATCH --output={log}",
+            "#SBATCH --open-mode=append",
+            "#SBATCH --requeue",
+            f"# {_SAVE_S} s before the time limit the ranks save and end, and the job is queued again",
+            f"#SBATCH --signal=TERM@{_SAVE_S}",
+            "",
+            f"srun --kill-on-bad-exit=1 {command}",
+            "code=$?",
+            f'[ "$code" -ne {_INTERRUPTED} ] || scontrol requeue "$SLURM_JOB_ID"',
+            'exit "$code"',
+            "",
+        ]
+    )
+
+
+def mpi(layout: Layout) -> str:
+    """The command of Open MPI.
+
+    >>> print(mpi(Layout(("train",), "horovod", nodes=2, ranks=4, hosts="a:4,b:4", insecure_network=True)), end="")
+    mpirun -np 8 --bind-to none --host a:4,b:4 -x MASTER_ADDR=a gluontune train --engine horovod --insecure-network
+    """
+    words = ["mpirun", "-np", str(layout.world), "--bind-to", "none"]  # it would give each of two ranks one core
+    if layout.hosts is not None:
+        words += ["--host", layout.hosts, "-x", f"MASTER_ADDR={re.split('[:,]', layout.hosts)[0]}"]
+    return shlex.join([*words, *layout.words]) + "\n"
+
+
+def kubernetes(layout: Layout) -> str:
+    """A job of Kubeflow's training operator: PyTorchJob for ``ddp``, MPIJob for the other engines.
+
+    >>> manifest = yaml.safe_load(kubernetes(Layout(("train",), "ddp", 2, 1, insecure_network=True)))
+    >>> manifest["kind"], manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]
+    ('PyTorchJob', 1)
+    """
+    document = _pytorch_job(layout) if layout.engine == "ddp" else _mpi_job(layout)
+    return str(yaml.safe_dump(document, sort_keys=False, width=120))
+
+
+def _pytorch_job(layout: Layout) -> dict[str, Any]:
+    words = layout.words
+    if layout.ranks > 1:
+        words = ["torchrun", "--no-python", *words]
+    only_read = {"securityContext": {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False}}
+    pod = {"restartPolicy": "OnFailure", "template": {"spec": _pod("pytorch", words, only_read)}}
+    replicas = {"Master": {"replicas": 1, **pod}}
+    if layout.nodes > 1:
+        replicas["Worker"] = {"replicas": layout.nodes - 1, **pod}
+    spec: dict[str, Any] = {"runPolicy": {"cleanPodPolicy": "Running"}, "pytorchReplicaSpecs": _apart(replicas)}
+    if layout.ranks > 1:
+        spec["nprocPerNode"] = str(layout.ranks)
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": _NAME}, "spec": spec}
+
+
+def _mpi_job(layout: Layout) -> dict[str, Any]:
+    # the operator lists the workers in this file, the first of which is rank 0's host
+    first = '"$(head -n 1 /etc/mpi/hostfile | cut -d " " -f 1)"'
+    run = f"exec mpirun -np {layout.world} --bind-to none -x MASTER_ADDR={first} {shlex.join(layout.words)}"
+    keys = "/home/mpiuser/.ssh"
+    worker = _pod("worker", ["/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config"])
+    spec = {
+        "slotsPerWorker": layout.ranks,
+        "sshAuthMountPath": keys,
+        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 3},
+        "mpiReplicaSpecs": {
+            "Launcher": {
+                "replicas": 1,
+                "restartPolicy": "OnFailure",
+                "template": {"spec": _pod("launcher", ["sh", "-c", run])},
+            },
+            "Worker": {"replicas": layout.nodes, "template": {"spec": worker}},
+        },
+    }
+    return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": _NAME}, "spec": _apart(spec)}
+
+
+def _pod(name: str, command: Sequence[str], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A pod that is no root, so that it cannot write its code, and has shared memory for the ranks."""
+    mounts = {"shm": "/dev/shm", "tmp": "/tmp", "work": "/work"}
+    return {
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000},
+        "containers": [
+            {
+                "name": name,
+                "image": "gluontune:latest",
+                "command": list(command),
+                "workingDir": "/work",
+                **(more or {}),
+                "resources": {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"cpu": "4", "memory": "8Gi"}},
+                "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in mounts.items()],
+            }
+        ],
+        "volumes": [
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}},
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "work", "persistentVolumeClaim": {"claimName": _NAME}},
+        ],
+    }
+
+
+def _apart(document: Any) -> Any:
+    """A copy in which nothing is the same object twice, which YAML would write as an alias."""
+    if isinstance(document, dict):
+        return {key: _apart(value) for key, value in document.items()}
+    return [_apart(value) for value in document] if isinstance(document, list) else document
+
+
+#: By the word after ``launch --print``.
+SCRIPTS: dict[str, Callable[[Layout], str]] = {
+    "slurm": slurm,
+    "slurm-array": slurm_array,
+    "mpi": mpi,
+    "kubernetes": kubernetes,
+}
