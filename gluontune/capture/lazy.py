@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gluontune.capture.events import Op, Step
+from gluontune.capture.events import Op, Step, Value
 from gluontune.capture.guard import ERRORS, or_mxnet
 from gluontune.capture.handler import Call
 from gluontune.capture.interpret import Interpreter, computes
+from gluontune.capture.operators import result_types
 from gluontune.capture.recorder import Recorder
 from gluontune.capture.retreat import Retreat
 from gluontune.capture.values import Held
@@ -112,11 +113,16 @@ class LazyTorch(Recorder):
         events, self.done = self.step.events[self.done :], len(self.step.events)
         for computed in self.interpreter.run_all(events, self.env):
             for number in [number for event in computed for number in event.outputs]:
-                tensor, shape = self.env[number], self.step.values[number].shape
-                if tuple(tensor.shape) != shape:  # () and (1,) are one to the bridge
-                    if tensor.numel() != math.prod(shape):
-                        raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {shape}")
-                    self.env[number] = tensor.reshape(shape)
+                self.env[number] = self._as_declared(self.env[number], self.step.values[number])
+
+    def _as_declared(self, tensor: Any, value: Value) -> Any:
+        """A result in MXNet's shape, () and (1,) are one to the bridge, and type, that of whole numbers is not."""
+        if tuple(tensor.shape) != value.shape:
+            if tensor.numel() != math.prod(value.shape):
+                raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {value.shape}")
+            tensor = tensor.reshape(value.shape)
+        dtype = getattr(torch(), value.dtype)
+        return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
     def _settle(self, arrays: Sequence[Any]) -> None:
         """Bring PyTorch's values of arrays to MXNet."""
@@ -157,7 +163,10 @@ class LazyTorch(Recorder):
         self.flush()
         modes = self.was_recording, self.training
         tensors = self.interpreter.results(Op(call.name, self._complete(call), inputs, [0], *modes, ""), self.env)
-        spec = tuple((tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for tensor in tensors)
+        with self.hooks.quiet():
+            given = [self.step.values[number].dtype for number in inputs]
+            types = result_types(self.mx, call.name, self._complete(call), given)
+        spec = tuple((tuple(tensor.shape), dtype) for tensor, dtype in zip(tensors, types))
         results = [self._empty(*one, call.is_np) for one in spec]
         self._add(call, inputs, results, "")
         self.specs[self._key(call, inputs)] = spec
@@ -165,7 +174,7 @@ class LazyTorch(Recorder):
         if len(event.outputs) == len(tensors):  # of a BatchNorm in training, more is computed
             self.done += 1
             for number, tensor in zip(event.outputs, tensors):
-                self.interpreter.put(self.env, number, tensor)
+                self.interpreter.put(self.env, number, self._as_declared(tensor, self.step.values[number]))
         return results
 
     def retreat(self, error: Exception) -> None:

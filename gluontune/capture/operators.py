@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from gluontune.convert.graph.schemas import known_schema
 
@@ -27,6 +30,25 @@ class Operators:
         """The results, a list; or ``out``, an array or a list of arrays, to which they are written."""
         given = list(attrs), list(attrs.values())
         return self.register._imperative_invoke(self.handles[name], inputs, *given, out, is_np, True)
+
+
+def result_types(mx: Any, name: str, attrs: Mapping[str, str], dtypes: Sequence[str]) -> list[str]:
+    """The types of an operator's results as MXNet infers them, by name.
+
+    Args:
+        mx: the mxnet module. attrs: as MXNet's text. dtypes: of the inputs.
+
+    >>> from gluontune.runtime import mxnet
+    >>> result_types(mxnet(), "_plus_scalar", {"scalar": "1.5"}, ["int32"])
+    ['int32']
+    """
+    count = len(dtypes)
+    nodes: list[dict[str, Any]] = [{"op": "null", "name": f"x{i}", "inputs": []} for i in range(count)]
+    nodes.append({"op": name, "name": "y", "attrs": dict(attrs), "inputs": [[i, 0, 0] for i in range(count)]})
+    document = {"nodes": nodes, "arg_nodes": list(range(count)), "heads": [[count, 0, 0]]}
+    whole = mx.sym.load_json(json.dumps(document)).get_internals()
+    types = whole.infer_type(**{f"x{i}": np.dtype(dtype) for i, dtype in enumerate(dtypes)})[1]
+    return [np.dtype(kind).name for output, kind in zip(whole.list_outputs(), types) if output.startswith("y_")]
 
 
 def operator_names(mx: Any) -> dict[int, str]:

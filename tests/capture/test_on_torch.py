@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from small_scripts import ODD, SCRIPTS, odd_script, script
+from small_scripts import ODD, SCRIPTS, TYPED, WHOLE, odd_script, script
 
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]
 
@@ -65,6 +65,12 @@ def test_what_no_step_did_before_changes_nothing(name, tmp_path):
     assert found["steps_on_torch"] >= 4
     assert LEFT.get(name, "") in found["why_not"]
     assert bool(found["why_not"]) == (name in LEFT) == ("then MXNet the rest: train.py:" in told)
+
+
+def test_whole_numbers_have_mxnets_types_and_values(tmp_path):
+    printed, found, _ = run(tmp_path, f"WHOLE = {WHOLE}{TYPED}", "--backend", "torch")
+    assert printed == "[]\n"
+    assert found["why_not"] == ""
 
 
 FAILS = """

@@ -253,3 +253,39 @@ def odd_script(name: str) -> str:
     """The text of one of :data:`ODD`."""
     before, after = ODD[name]
     return _BEGIN + _ODD.replace("BEFORE", before).replace("AFTER", after)
+
+
+#: Of whole numbers, ``a`` and ``b``.
+WHOLE = [
+    "a+1", "1-a", "a*2", "a+b", "a*b", "a==b", "a==2", "a<b", "a<2", "nd.where(a==2,a,b)", "a.sum()", "a.max()",
+    "nd.concat(a,b,dim=0)", "nd.broadcast_add(a.reshape((3,1)),b.reshape((1,3)))", "nd.take(a,b)",
+    "nd.pick(a.reshape((1,3)),nd.array([1]))", "nd.gather_nd(a,nd.array([[0,1]]))", "nd.broadcast_maximum(a,b)",
+    "nd.maximum(a,2)", "a/2", "a%2", "a**2", "-a", "nd.abs(a)", "a.clip(1,2)", "nd.argmax(a,axis=0)",
+    "nd.topk(a,k=2,ret_typ='indices')", "nd.topk(a,k=2,ret_typ='indices',dtype='int32')", "a.astype('float32')",
+    "nd.argsort(a,dtype='int32')", "nd.broadcast_logical_and(a,b)", "nd.logical_not(a)", "nd.one_hot(a,4)",
+    "nd.one_hot(a,4,dtype='int32')", "a.mean()", "nd.dot(a.astype('float32'),b.astype('float32'))",
+    "nd.zeros_like(a)", "nd.ones_like(a)", "nd.stack(a,b)", "nd.tile(a,(2,))", "nd.repeat(a,2)", "a[1:]",
+    "nd.arange(3,dtype='int32')", "nd.sort(a)",
+    "nd.SequenceMask(a.reshape((3,1)),nd.array([2]),use_sequence_length=True)", "nd.floor(a)", "nd.sqrt(a)",
+    "nd.exp(a)", "nd.square(a)", "nd.sign(a)", "5-a", "(a>1)*(b>1)",
+    "nd.Embedding(a,nd.ones((5,2)),input_dim=5,output_dim=2)", "a.astype('float16')+1", "a.astype('uint8')+1",
+    "a.astype('int64')*2", "nd.shape_array(a)", "a.astype('float32').norm()",
+    "nd.broadcast_hypot(a.astype('float32'),b.astype('float32'))", "nd.contrib.arange_like(a.astype('float32'))",
+    "a.astype('float32')*b.astype('float32')",
+]  # fmt: skip
+
+TYPED = """
+import mxnet as mx, numpy as np
+from mxnet import nd, autograd
+w = nd.ones((3,)); w.attach_grad()
+def typed():
+    a, b = nd.array([1, 2, 3], dtype="int32"), nd.array([2, 2, 2], dtype="int32")
+    found = [eval(text, {"nd": nd, "a": a, "b": b}) for text in WHOLE]
+    return [(str(np.dtype(x.dtype)), str(x.asnumpy().dtype), np.round(x.asnumpy(), 3).tolist()) for x in found]
+first = typed()
+for i in range(4):
+    with autograd.record():
+        loss = (w * w).sum()
+    loss.backward(); w[:] = w - 0.1 * w.grad
+print([text for text, one, two in zip(WHOLE, first, typed()) if one != two])
+"""

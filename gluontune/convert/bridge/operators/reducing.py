@@ -45,7 +45,8 @@ def _sum(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False
 
 
 def _mean(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
-    return x.mean(dims(x, axis, exclude), keepdim=keepdims)
+    found = (x if x.is_floating_point() else x.double()).mean(dims(x, axis, exclude), keepdim=keepdims)
+    return found.to(x.dtype)
 
 
 def _prod(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
