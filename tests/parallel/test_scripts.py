@@ -31,7 +31,7 @@ def test_a_batch_script_saves_in_time_and_is_queued_again():
     options = options_of(text)
     assert (options["nodes"], options["ntasks-per-node"], options["signal"]) == ("2", "4", "TERM@120")
     assert "requeue" in options and options["open-mode"] == "append"
-    line = next(line for line in text.splitlines() if line.startswith("srun"))
+    line = next(line for line in text.split("\n") if line.startswith("srun"))
     assert shlex.split(line)[2:] == ["gluontune", *TRAIN, "--engine", "kvstore", "--insecure-network", "--resume"]
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
 
@@ -74,7 +74,7 @@ def test_an_mpirun_line_is_one_that_ranks_understand():
 )  # fmt: skip
 def test_every_word_reaches_the_ranks_as_it_was_given(kind, nodes, ranks, words):
     text = printed(kind, "kvstore", nodes, ranks, None, True, train=("train", "--set", *words))
-    line = next(line for line in text.splitlines() if "gluontune train" in line)
+    line = next(line for line in text.split("\n") if "gluontune train" in line)
     assert ["gluontune", "train", "--set", *words] == shlex.split(line)[shlex.split(line).index("gluontune") :][
         : 3 + len(words)
     ]

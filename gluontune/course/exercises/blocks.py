@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import runtime
+from gluontune.core.gaps import distance
 from gluontune.course.exercises._registry import close, exercise, failed, values_of
 
 
@@ -199,7 +200,7 @@ def _write_quantize(answer: Callable[..., Any]) -> str | None:
             if close(scale, (high - low) / 255, 0.01):
                 return "The range has to contain 0, or padding with zeros is no longer exact: low is at most 0."
             return f"From {min(low, 0):.3g} to {high:.3g} in 255 steps a step is {right:.4g}; yours is {scale:.4g}."
-        off = np.abs(scale * (q - zero) - x).max()
+        off = distance(np.asarray(scale * (q - zero), np.float64), np.asarray(x, np.float64))
         if off > 1.05 * scale:
             return f"scale · (q − zero) is up to {off:.2g} away from x; half a step, {scale / 2:.2g}, is possible."
         if off > 0.75 * scale:
