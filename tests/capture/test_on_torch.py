@@ -20,12 +20,23 @@ def run(folder, text, *options):
     return done.stdout, json.loads((folder / "out.json").read_text()), done.stderr
 
 
-def as_it_is(folder, text):
-    code = "import gluontune as gt; gt.runtime.mxnet(); exec(open('plain.py').read())"
-    (folder / "plain.py").write_text(text)
+def as_it_is(folder, *texts):
+    """What programs print under MXNet, one after the other in one process."""
+    code = (
+        "import gluontune as gt; gt.runtime.mxnet()\n"
+        "for text in eval(open('plain.py').read()): exec(text, {}); print('---')"
+    )
+    (folder / "plain.py").write_text(repr(texts))
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    printed = done.stdout.split("---\n")[:-1]
+    return printed[0] if len(texts) == 1 else printed
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """What the odd programs print under MXNet, by their names."""
+    return dict(zip(ODD, as_it_is(tmp_path_factory.mktemp("odd"), *map(odd_script, ODD))))
 
 
 def numbers(text):
@@ -59,9 +70,9 @@ LEFT = {  # where MXNet takes over, in the second epoch
 @pytest.mark.parametrize(
     "name", [name if name in QUICK_ODD else pytest.param(name, marks=pytest.mark.slow) for name in ODD]
 )
-def test_what_no_step_did_before_changes_nothing(name, tmp_path):
+def test_what_no_step_did_before_changes_nothing(name, odd, tmp_path):
     printed, found, told = run(tmp_path, odd_script(name), "--backend", "torch")
-    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, odd_script(name))), rel=1e-3, abs=1e-4)
+    assert numbers(printed) == pytest.approx(numbers(odd[name]), rel=1e-3, abs=1e-4)
     assert found["steps_on_torch"] >= 4
     assert LEFT.get(name, "") in found["why_not"]
     assert bool(found["why_not"]) == (name in LEFT) == ("then MXNet the rest: train.py:" in told)
