@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gluontune.capture.helpers.base import Helper
 
 
-class Account:
+class Account(ABC):
     """What one process of ``gluontune run`` does to a script, and tells at its end.
 
     Args:
@@ -31,17 +32,17 @@ class Account:
         self._options, self._pid = options, os.getpid()
         atexit.register(self._end)
 
+    @abstractmethod
     def begin(self, mx: ModuleType) -> None:
         """Mxnet was imported."""
-        raise NotImplementedError
 
+    @abstractmethod
     def document(self) -> dict[str, Any]:
         """What was done and what it brought, for JSON."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lines(self, found: Mapping[str, Any]) -> list[str]:
         """The document in a line or two."""
-        raise NotImplementedError
 
     def release(self) -> None:
         """Let go of the script's objects: Python takes its modules apart next."""

@@ -36,11 +36,10 @@ def or_mxnet(method: Callable[..., Any]) -> Callable[..., Any]:
     def entry(self: Any, *args: Any) -> Any:
         if not self.lazy:
             return method(self, *args)
-        call, *_ = args
-        run = Once(call.run if isinstance(call, Call) else args[-1])
-        given = [call._replace(run=run)] if isinstance(call, Call) else [*args[:-1], run]
+        *given, last = args  # a call of an operator has what runs it; of the others it is the last argument
+        run = Once(last.run if isinstance(last, Call) else last)
         try:
-            found = method(self, *given)
+            found = method(self, *given, last._replace(run=run) if isinstance(last, Call) else run)
             run.result = None  # a view keeps what makes it
             return found
         except ERRORS as error:
