@@ -44,6 +44,7 @@ class Account(ABC):
     def lines(self, found: Mapping[str, Any]) -> list[str]:
         """The document in a line or two."""
 
+    @abstractmethod
     def release(self) -> None:
         """Let go of the script's objects: Python takes its modules apart next."""
 
@@ -111,6 +112,9 @@ class ChangesAccount(Account):
             **{name: value for helper in self.helpers for name, value in helper.facts().items()},
             "notes": [note for helper in self.helpers for note in helper.notes],
         }
+
+    def release(self) -> None:
+        self.helpers, self._contest = [], None
 
     def lines(self, found: Mapping[str, Any]) -> list[str]:
         took, as_is = found["seconds"], found["seconds_as_is"]

@@ -97,7 +97,6 @@ class Hooks:
 
     def _operators(self, register: Any) -> None:
         names = operator_names(self.mx)
-        names.update({handle: "_copy" for handle, name in names.items() if name == "_copyto"})  # but for its target
         before = register._imperative_invoke
 
         def invoke(handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:

@@ -138,8 +138,7 @@ class LazyTorch(Recorder):
     def op(self, call: Call) -> Any:
         if not self.lazy:
             return self._recorded(call)
-        self._between_steps()
-        self._check_targets(call)
+        call = self._begun(call)
         inputs = [self.hold(array).value for array in call.inputs]
         if computes(call.name):
             return self._gathered(call, inputs)

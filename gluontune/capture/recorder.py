@@ -42,8 +42,7 @@ class Recorder(Values):
         self.computes: Callable[[str], Any] = canonical  # operators that can be part of a graph
 
     def op(self, call: Call) -> Any:
-        self._between_steps()
-        self._check_targets(call)
+        call = self._begun(call)
         inputs, line = [self.hold(array).value for array in call.inputs], self._line()
         dropped = self._dropped(call) if self.copying and self._drops(call) else None
         out = call.run(None, self._changed(call)) if dropped is None else dropped[0]
@@ -64,10 +63,16 @@ class Recorder(Values):
                 mask = call.run([call.inputs[0] * 0 + 1])
             return call.inputs[0] * mask, np.asarray(mask.asnumpy())
 
-    def _check_targets(self, call: Call) -> None:
-        """Refuse what an operator cannot write to."""
+    def _begun(self, call: Call) -> Call:
+        """The call of an operator of this step, by its name in a graph; refuses what it cannot write to."""
+        self._between_steps()
+        if call.name == "_copyto":  # into an array that may be of another type
+            (_, given), (_, wanted) = self._kind(call.inputs[0]), self._kind(_many(call.out)[0])
+            name, attrs = ("_copy", {}) if given == wanted else ("Cast", {"dtype": wanted})
+            call = call._replace(name=name, attrs=attrs)
         for array in [*_many(call.out), *[call.inputs[place] for place in mutated(call)]]:
             self._check_target(array)
+        return call
 
     def _between_steps(self) -> None:
         """A step without batches is over when the next recording begins."""

@@ -91,3 +91,11 @@ def test_a_script_that_imports_mxnet_through_gluontune_is_seen(tmp_path):
     )
     (tmp_path / "train.py").write_text(text)
     assert gt.capture.capture([str(tmp_path / "train.py")], steps=3)["steps"] == 3
+
+
+def test_a_copy_into_another_type_converts(tmp_path):
+    rows = "nd.broadcast_mul(nd.log_softmax(out), nd.array([[1, 0, 2, 0]], dtype='int32').astype('float32'))"
+    (tmp_path / "train.py").write_text(script("by hand").replace("nd.pick(nd.log_softmax(out), y)", rows))
+    found = gt.capture.capture([str(tmp_path / "train.py")], steps=3)
+    assert found["refused"] is None
+    assert found["kinds"][0]["operators"]["Cast"] == 1
