@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.core.errors import UsageError
-from gluontune.optim import schedules
+from gluontune.optim import scaling, schedules
 from gluontune.optim.adapters import to_mxnet
 from gluontune.optim.cards import OPTIMIZERS, OptimizerCard
 from gluontune.optim.scaling import is_exempt, scaled_learning_rate
@@ -231,10 +231,7 @@ def _lbsgd(accumulate: int, warmup_mode: str, given: Mapping[str, Any]) -> tuple
     gathered = _whole("batch_scale", options.pop("batch_scale", 1))
     if gathered > 1 and accumulate > 1:
         raise UsageError(f"accumulate={accumulate} and batch_scale={gathered} are the same thing; give one of them")
-    strategy = options.get("warmup_strategy", "linear")
-    if strategy in ("power2", "sqrt"):
-        warmup_mode = strategy
-    return max(gathered, accumulate), warmup_mode, options
+    return max(gathered, accumulate), scaling.warmup_mode(options, warmup_mode), options
 
 
 def _trainable(net: Any) -> list[Any]:

@@ -9,6 +9,7 @@ no parameters).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from gluontune.core.errors import UsageError
@@ -73,3 +74,13 @@ def scaled_learning_rate(
         if size is not None and not size > 0:
             raise UsageError(f"{name}={size!r}: give a number of samples above 0")
     return learning_rate * LR_SCALING[rule](global_batch_size / (base_batch_size or global_batch_size))
+
+
+def warmup_mode(options: Mapping[str, Any], usual: str = "linear") -> str:
+    """The course of the warm-up before a schedule: that of lbsgd's ``warmup_strategy``, where it has one.
+
+    >>> warmup_mode({"warmup_strategy": "power2"}), warmup_mode({"warmup_strategy": "lars"}), warmup_mode({})
+    ('power2', 'linear', 'linear')
+    """
+    strategy = str(options.get("warmup_strategy", ""))
+    return strategy if strategy in ("power2", "sqrt") else usual

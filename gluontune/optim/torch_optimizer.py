@@ -14,7 +14,7 @@ from typing import Any, Callable, NamedTuple
 from gluontune.core.errors import UsageError
 from gluontune.optim import schedules
 from gluontune.optim.cards import OPTIMIZERS
-from gluontune.optim.scaling import exempt_name
+from gluontune.optim.scaling import exempt_name, warmup_mode
 from gluontune.optim.torch_rules import TINY, TORCH_RULES, State, kept, orthogonalized
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
@@ -201,13 +201,12 @@ def rates_of(recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequen
     recipe = recipe.resolved()
     updates = max(1, steps // recipe.accumulate)
     warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
-    strategy = recipe.optimizer_params.get("warmup_strategy", "")  # lbsgd's
     rates = schedules.build(
         recipe.schedule,
         base_lr=recipe.scaled_learning_rate,
         total_updates=updates,
         warmup_updates=min(warmup, updates - 1),
-        warmup_mode=strategy if strategy in ("power2", "sqrt") else "linear",
+        warmup_mode=warmup_mode(recipe.optimizer_params),
         **{"updates_per_epoch": steps_per_epoch / recipe.accumulate, **recipe.schedule_params},
     )
     return schedules.stretch(rates, growth=growth) if growth else rates
