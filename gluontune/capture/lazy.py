@@ -18,11 +18,11 @@ import numpy as np
 from gluontune.capture.events import Op, Step, Value
 from gluontune.capture.guard import ERRORS, or_mxnet
 from gluontune.capture.handler import Call
+from gluontune.capture.held import Held
 from gluontune.capture.interpret import Interpreter, computes
 from gluontune.capture.operators import result_types
 from gluontune.capture.recorder import Recorder
 from gluontune.capture.retreat import Retreat
-from gluontune.capture.values import Held
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 

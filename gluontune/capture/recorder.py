@@ -21,8 +21,9 @@ from gluontune.capture.events import (
     one_by_one,
 )
 from gluontune.capture.handler import Call
+from gluontune.capture.held import Alias, Held, Tape, View
 from gluontune.capture.operators import canonical
-from gluontune.capture.values import Alias, Held, Tape, Values, View
+from gluontune.capture.values import Values
 from gluontune.capture.views import arrays_in, view_operators
 
 
