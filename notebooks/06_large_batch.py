@@ -42,7 +42,7 @@ quick_samples = 6000
 import numpy as np
 
 import gluontune as gt
-from gluontune.course import bars, check, compare, descent, lines, paths, predict, table
+from gluontune.course import bars, check, compare, descent, lines, paths, pixels_of, predict, table
 
 mx = gt.runtime.mxnet()
 gluon, nd, nn = mx.gluon, mx.nd, mx.gluon.nn
@@ -56,13 +56,6 @@ predict("times as fast with a batch 16 times as large", ...)
 
 # %%
 data = gt.datasets.open(dataset)
-
-
-def pixels_of(split, count):
-    images = np.stack([split.decode(i) for i in range(min(count, len(split)))])
-    return images.reshape(len(images), -1).astype("float32") / 255 - 0.3, split.labels[: len(images)]
-
-
 pixels, labels = pixels_of(data.train, 2048)
 val_pixels, val_labels = pixels_of(data.test, 1000)
 loss_of = gluon.loss.SoftmaxCrossEntropyLoss()

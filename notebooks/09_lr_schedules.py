@@ -41,7 +41,7 @@ quick_samples = 5000
 import numpy as np
 
 import gluontune as gt
-from gluontune.course import bars, check, compare, lines, predict, show, table
+from gluontune.course import bars, check, compare, lines, pixels_of, predict, show, table
 
 mx = gt.runtime.mxnet()
 gluon, nd, nn = mx.gluon, mx.nd, mx.gluon.nn
@@ -56,13 +56,6 @@ predict("points of accuracy between the best and the worst schedule", ...)
 
 # %%
 data = gt.datasets.open(dataset)
-
-
-def pixels_of(split, count):
-    images = np.stack([split.decode(i) for i in range(min(count, len(split)))])
-    return images.reshape(len(images), -1).astype("float32") / 255 - 0.3, split.labels[: len(images)]
-
-
 (pixels, labels), (val_pixels, val_labels) = pixels_of(data.train, 2048), pixels_of(data.test, 1000)
 loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
 

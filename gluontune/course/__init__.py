@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         kept_study as kept_study,
         loading_rate as loading_rate,
         onednn as onednn,
+        pixels_of as pixels_of,
         record_fields as record_fields,
     )
     from gluontune.course.figures import (

@@ -249,6 +249,18 @@ def as_files(split: Any, folder: str | os.PathLike[str], count: int) -> Path:
     return root
 
 
+def pixels_of(split: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first ``count`` images of a split as rows of float32 from -0.3 to 0.7, and their labels.
+
+    >>> import gluontune as gt
+    >>> rows, labels = pixels_of(gt.datasets.open("sample").test, 5)
+    >>> rows.shape, rows.dtype, len(labels)
+    ((5, 784), dtype('float32'), 5)
+    """
+    images = np.stack([split.decode(i) for i in range(min(count, len(split)))])
+    return images.reshape(len(images), -1).astype("float32") / 255 - 0.3, split.labels[: len(images)]
+
+
 def record_fields(path: str | os.PathLike[str], offset: int = 0) -> list[dict[str, Any]]:
     """The fields of the record that starts at ``offset``: byte, field, bytes in hex, meaning.
 

@@ -249,7 +249,8 @@ def doubtful(net: Any) -> list[str]:
     >>> doubtful(mxnet().gluon.rnn.LSTM(3, num_layers=2))
     []
     """
-    found, by_class = [], {"PReLU": FAULTS[2], "SELU": FAULTS[3]}
+    found, (prelu, selu, dense) = [], FAULTS[2:5]
+    by_class = {"PReLU": prelu, "SELU": selu}
     for path, block in walk(net):
         fault = by_class.get(type(block).__name__)
         attrs = {"num_layers": str(getattr(block, "_num_layers", 1))}
@@ -260,7 +261,7 @@ def doubtful(net: Any) -> list[str]:
             fault = next((f for f in FAULTS[:2] if f.met(attrs, dtype, frozen)), None)
         weight, bias = block._reg_params.get("weight"), block._reg_params.get("bias")
         if type(block).__name__ == "Dense" and bias is not None and weight.grad_req == "null" != bias.grad_req:
-            fault = FAULTS[4]
+            fault = dense
         if fault is not None:
             found.append(f"layer {path or type(net).__name__}: {fault.when} (docs/mxnet-faults.md has ways out)")
     return found
