@@ -7,7 +7,6 @@ module (``mx.nd`` or ``torch``), ``g`` the averaged and clipped gradient, ``t`` 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -77,14 +76,12 @@ def _decayed(g: Any, w: Any, wd: float) -> Any:
     return g + wd * w if wd else g
 
 
-@functools.cache
-def _known_momenta(beta1: float, decay: float) -> tuple[list[float], list[float]]:
-    return [1.0], [1.0]
+_MOMENTA: dict[tuple[float, float], tuple[list[float], list[float]]] = {}
 
 
 def _momenta(beta1: float, decay: float, t: int) -> tuple[list[float], list[float]]:
     """The momenta of the updates up to ``t`` (from place 1 on), and the products of all up to each."""
-    products, momenta = _known_momenta(beta1, decay)
+    products, momenta = _MOMENTA.setdefault((beta1, decay), ([1.0], [1.0]))
     while len(momenta) <= t:
         momenta.append(beta1 * (1 - 0.5 * 0.96 ** (len(momenta) * decay)))
         products.append(products[-1] * momenta[-1])

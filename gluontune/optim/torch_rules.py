@@ -10,11 +10,11 @@ Muon's rules make few calls for all of them; Muon's matrix products of equal sha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from gluontune.optim._formulas import FORMULAS, Formula, Options
+from gluontune.optim._formulas import FORMULAS, Options
 from gluontune.recipe.registry import Registry
 from gluontune.runtime.pytorch import torch
 
@@ -48,17 +48,26 @@ Rule = Callable[[list[Part], int, Options], None]
 TORCH_RULES: Registry[Rule] = Registry("optimizer of the torch backend")
 
 
-def _each(name: str) -> Callable[[Callable[[Part, int, Options], None]], None]:
-    """Decorator that adds a rule of one parameter."""
+def one_by_one(rule: Callable[[Part, int, Options], None]) -> Rule:
+    """The rule of all parameters from the ``rule`` of one."""
 
-    def add(rule: Callable[[Part, int, Options], None]) -> None:
-        def of_all(parts: list[Part], t: int, o: Options) -> None:
-            for part in parts:
-                rule(part, t, o)
+    def of_all(parts: list[Part], t: int, o: Options) -> None:
+        for part in parts:
+            rule(part, t, o)
 
-        TORCH_RULES.add(name, of_all)
+    return of_all
 
-    return add
+
+def by_formula(rule: Callable[..., None], states: Sequence[str], copies: Sequence[str]) -> Rule:
+    """The rule of all parameters from a :class:`~gluontune.optim._formulas.Formula`."""
+
+    def of_all(parts: list[Part], t: int, o: Options) -> None:
+        for part in parts:
+            for copied in copies:
+                part.state.setdefault(copied, part.w.clone())
+            rule(torch(), part.w, part.g, [part.kept(name) for name in states], part.lr, part.wd, t, o)
+
+    return of_all
 
 
 def _by_rate(parts: Iterable[Part]) -> list[list[Part]]:
@@ -96,31 +105,16 @@ def _nag(parts: list[Part], t: int, o: Options) -> None:
     _descend(parts, o["momentum"], nesterov=True)
 
 
-def _add_formula(name: str, formula: Formula) -> None:
-    @_each(name)
-    def rule(p: Part, t: int, o: Options) -> None:
-        for copied in formula.copies:
-            p.state.setdefault(copied, p.w.clone())
-        formula.rule(torch(), p.w, p.g, [p.kept(state) for state in formula.states], p.lr, p.wd, t, o)
-
-
-for _name, _formula in FORMULAS.items():
-    _add_formula(_name, _formula)
-
-
-@_each("signum")
 def _signum(p: Part, t: int, o: Options) -> None:
     m = p.kept("m").mul_(o["momentum"]).add_(p.decayed(p.g), alpha=1 - o["momentum"])
     p.w.mul_(1 - p.lr * o["wd_lh"]).sub_(m.sign(), alpha=p.lr)
 
 
-@_each("adagrad")
 def _adagrad(p: Part, t: int, o: Options) -> None:
     v = p.kept("v").addcmul_(p.g, p.g)
     p.w.sub_(p.decayed(p.g / (v + o["eps"]).sqrt_()), alpha=p.lr)
 
 
-@_each("rmsprop")
 def _rmsprop(p: Part, t: int, o: Options) -> None:
     g = p.decayed(p.g)
     v = p.kept("v").mul_(o["gamma1"]).addcmul_(g, g, value=1 - o["gamma1"])
@@ -138,14 +132,12 @@ def _moments(p: Part, g: Any, o: Options) -> tuple[Any, Any]:
     return (p.kept("m").lerp_(g, 1 - o["beta1"]), p.kept("v").mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"]))
 
 
-@_each("adam")
 def _adam(p: Part, t: int, o: Options) -> None:
     m, v = _moments(p, p.decayed(p.g), o)
     rate = p.lr * math.sqrt(1 - o["beta2"] ** t) / (1 - o["beta1"] ** t)
     p.w.addcdiv_(m, v.sqrt().add_(o["epsilon"]), value=-rate)
 
 
-@_each("adamw")
 def _adamw(p: Part, t: int, o: Options) -> None:
     m, v = _moments(p, p.g, o)
     if p.wd:
@@ -154,7 +146,6 @@ def _adamw(p: Part, t: int, o: Options) -> None:
     p.w.addcdiv_(m, scale, value=-p.lr / (1 - o["beta1"] ** t))
 
 
-@_each("lamb")
 def _lamb(p: Part, t: int, o: Options) -> None:
     m, v = _moments(p, p.g, o)
     turn = p.decayed(m / (1 - o["beta1"] ** t) / (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"]))
@@ -167,7 +158,6 @@ def _lamb(p: Part, t: int, o: Options) -> None:
     p.w.sub_(lr * turn)
 
 
-@_each("novograd")
 def _novograd(p: Part, t: int, o: Options) -> None:
     square = (p.g * p.g).sum()
     v = p.state["v"] = square if t == 1 else p.state["v"].lerp(square, 1 - o["beta2"])
@@ -186,12 +176,10 @@ def _trusting(p: Part, o: Options, limit: Callable[[Any, Any], Any]) -> None:
     p.w.add_(p.kept("m").mul_(o["momentum"]).sub_(rate * p.decayed(p.g)))
 
 
-@_each("lars")
 def _lars(p: Part, t: int, o: Options) -> None:
     _trusting(p, o, lambda ratio, lr: lr * ratio)
 
 
-@_each("larc")
 def _larc(p: Part, t: int, o: Options) -> None:
     _trusting(p, o, lambda ratio, lr: ratio.minimum(lr))
 
@@ -201,7 +189,10 @@ def _muon(parts: list[Part], t: int, o: Options) -> None:
     least = 3 if o["filters_only"] else 2
     matrices = [p for p in parts if p.trusted and p.w.dim() >= least]
     rest = [p for p in parts if not (p.trusted and p.w.dim() >= least)]
-    TORCH_RULES[o["rest"]](rest, t, {**o, "momentum": o["rest_momentum"]})
+    if o["rest"] == "nag":
+        _descend(rest, o["rest_momentum"], nesterov=True)
+    for part in rest if o["rest"] == "adamw" else ():
+        _adamw(part, t, o)
 
     def shape(part: Part) -> tuple[int, ...]:
         return tuple(part.w.shape)
@@ -239,3 +230,13 @@ def orthogonalized(x: Any, steps: int) -> Any:
         gram = x @ x.mT
         x = torch().baddbmm(x, torch().baddbmm(gram, gram, gram, alpha=2.0315, beta=-4.7750), x, beta=3.4445)
     return x.mT if tall else x
+
+
+_OF_ONE = {
+    "signum": _signum, "adagrad": _adagrad, "rmsprop": _rmsprop, "adam": _adam, "adamw": _adamw, "lamb": _lamb,
+    "novograd": _novograd, "lars": _lars, "larc": _larc,
+}  # fmt: skip
+for _name, _rule in _OF_ONE.items():
+    TORCH_RULES.add(_name, one_by_one(_rule))
+for _name, _formula in FORMULAS.items():
+    TORCH_RULES.add(_name, by_formula(*_formula))
