@@ -1,6 +1,6 @@
 """Rules of one parameter in operators that MXNet's and PyTorch's arrays share; imports neither.
 
-``rule(F, w, g, states, lr, wd, t, o)`` changes the weight ``w`` and its ``states`` in place. ``F`` is the library's
+``rule(xp, w, g, states, lr, wd, t, o)`` changes the weight ``w`` and its ``states`` in place. ``xp`` is the library's
 module (``mx.nd`` or ``torch``), ``g`` the averaged and clipped gradient, ``t`` the number of the update, from 1 on,
 ``o`` the optimizer's options by name.
 """
@@ -21,7 +21,7 @@ class Formula(NamedTuple):
     copies: tuple[str, ...] = ()
 
 
-def dcasgd(F: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
+def dcasgd(xp: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
     """m = momentum m - lr (g + wd w + lamda g² (w - w')); w += m, w' being the weight before the last update."""
     m, before = states
     m[:] = o["momentum"] * m - lr * (_decayed(g + o["lamda"] * g * g * (w - before), w, wd))
@@ -29,7 +29,7 @@ def dcasgd(F: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, 
     w += m
 
 
-def ftml(F: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
+def ftml(xp: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
     """v = b2 v + (1-b2) g²; w -= lr (1-b1)/(1-b1^t) g / (√(v/(1-b2^t)) + epsilon), with wd w added to g.
 
     The paper has d = (1-b1^t)/lr (√(v/(1-b2^t)) + epsilon); z = b1 z + (1-b1) g - (d - b1 d') w; w = -z/d. As each
@@ -38,30 +38,30 @@ def ftml(F: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t:
     (v,) = states
     g = _decayed(g, w, wd)
     v[:] = o["beta2"] * v + (1 - o["beta2"]) * g * g
-    scale = F.sqrt(v / (1 - o["beta2"] ** t)) + o["epsilon"]
+    scale = xp.sqrt(v / (1 - o["beta2"] ** t)) + o["epsilon"]
     w -= lr * (1 - o["beta1"]) / (1 - o["beta1"] ** t) * (g / scale)
 
 
-def adadelta(F: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
+def adadelta(xp: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
     """a = rho a + (1-rho) g²; s = √(b+epsilon)/√(a+epsilon) g; b = rho b + (1-rho) s²; w -= lr s, wd w added to g."""
     squares, steps = states
     g = _decayed(g, w, wd)
     squares[:] = o["rho"] * squares + (1 - o["rho"]) * g * g
-    step = F.sqrt(steps + o["epsilon"]) / F.sqrt(squares + o["epsilon"]) * g
+    step = xp.sqrt(steps + o["epsilon"]) / xp.sqrt(squares + o["epsilon"]) * g
     steps[:] = o["rho"] * steps + (1 - o["rho"]) * step * step
     w -= lr * step
 
 
-def adamax(F: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
+def adamax(xp: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
     """m = b1 m + (1-b1) g; u = max(b2 u, |g|); w -= lr/(1-b1^t) m / (u + epsilon), with wd w added to g."""
     m, largest = states
     g = _decayed(g, w, wd)
     m[:] = o["beta1"] * m + (1 - o["beta1"]) * g
-    largest[:] = F.maximum(o["beta2"] * largest, F.abs(g))
+    largest[:] = xp.maximum(o["beta2"] * largest, xp.abs(g))
     w -= lr / (1 - o["beta1"] ** t) * m / (largest + o["epsilon"])
 
 
-def nadam(F: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
+def nadam(xp: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t: int, o: Options) -> None:
     """Adam whose step looks ahead with the momentum of the next one; the momentum warms up by ``schedule_decay``."""
     m, v = states
     g = _decayed(g, w, wd)
@@ -69,7 +69,7 @@ def nadam(F: Any, w: Any, g: Any, states: Sequence[Any], lr: float, wd: float, t
     m[:] = o["beta1"] * m + (1 - o["beta1"]) * g
     v[:] = o["beta2"] * v + (1 - o["beta2"]) * g * g
     ahead = (1 - momentum[t]) / (1 - products[t]) * g + momentum[t + 1] / (1 - products[t + 1]) * m
-    w -= lr * ahead / (F.sqrt(v / (1 - o["beta2"] ** t)) + o["epsilon"])
+    w -= lr * ahead / (xp.sqrt(v / (1 - o["beta2"] ** t)) + o["epsilon"])
 
 
 def _decayed(g: Any, w: Any, wd: float) -> Any:
