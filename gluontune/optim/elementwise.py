@@ -9,27 +9,23 @@ from typing import Any, ClassVar
 
 from gluontune.optim._base import TunedOptimizer, mx, nd
 from gluontune.optim._formulas import FORMULAS
-from gluontune.optim.cards import OPTIMIZERS
 
 
 class _OneByOne(TunedOptimizer):
     """A rule of a few array operations on one parameter.
 
     Args:
-        kwargs: the hyper-parameters of the optimizer's card, and those of ``mx.optimizer.Optimizer``.
+        options: the rule's. kwargs: of ``mx.optimizer.Optimizer``.
     """
 
     name: ClassVar[str]
     #: Whether ``clip_gradient`` limits the gradient with decay added to it, as in MXNet's optimizer of the name.
     clips_decayed = False
 
-    def __init__(self, **kwargs: Any):
-        card, formula = OPTIMIZERS[self.name], FORMULAS[self.name]
-        known = {**card.defaults, **({"momentum": 0.0} if card.momentum else {})}
-        del known["clip_gradient"]  # MXNet's own
-        self.options = {name: kwargs.pop(name, default) for name, default in known.items()}
-        super().__init__(**{"learning_rate": card.learning_rate, **kwargs})
-        self._rule, self._states, self._copies = formula
+    def __init__(self, options: dict[str, float], **kwargs: Any):
+        super().__init__(**kwargs)
+        self.options = options
+        self._rule, self._states, self._copies = FORMULAS[self.name]
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, ...]:
         return tuple(weight.copy() if name in self._copies else nd.zeros_like(weight) for name in self._states)
@@ -51,12 +47,18 @@ class GTDCASGD(_OneByOne):
 
     name = "dcasgd"
 
+    def __init__(self, momentum: float = 0.0, lamda: float = 0.04, **kwargs: Any):
+        super().__init__({"momentum": momentum, "lamda": lamda}, **kwargs)
+
 
 @mx.optimizer.register
 class GTFTML(_OneByOne):
     """FTML: follow the moving leader. Zheng & Kwok, ICML 2017."""
 
     name, clips_decayed = "ftml", True
+
+    def __init__(self, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8, **kwargs: Any):
+        super().__init__({"beta1": beta1, "beta2": beta2, "epsilon": epsilon}, **kwargs)
 
 
 @mx.optimizer.register
@@ -65,6 +67,9 @@ class GTAdaDelta(_OneByOne):
 
     name = "adadelta"
 
+    def __init__(self, rho: float = 0.9, epsilon: float = 1e-5, learning_rate: float = 1.0, **kwargs: Any):
+        super().__init__({"rho": rho, "epsilon": epsilon}, learning_rate=learning_rate, **kwargs)
+
 
 @mx.optimizer.register
 class GTAdaMax(_OneByOne):
@@ -72,9 +77,23 @@ class GTAdaMax(_OneByOne):
 
     name, clips_decayed = "adamax", True
 
+    def __init__(
+        self, learning_rate: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
+        **kwargs: Any,
+    ):  # fmt: skip
+        options = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        super().__init__(options, learning_rate=learning_rate, **kwargs)
+
 
 @mx.optimizer.register
 class GTNadam(_OneByOne):
     """Adam with Nesterov momentum and its warm-up, by the number of updates. Dozat, ICLR workshop 2016."""
 
     name, clips_decayed = "nadam", True
+
+    def __init__(
+        self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
+        schedule_decay: float = 0.004, **kwargs: Any,
+    ):  # fmt: skip
+        options = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "schedule_decay": schedule_decay}
+        super().__init__(options, learning_rate=learning_rate, **kwargs)
