@@ -25,6 +25,7 @@ class _OneByOne(TunedOptimizer):
     def __init__(self, options: dict[str, float], **kwargs: Any):
         super().__init__(**kwargs)
         self.options = options
+        self.__dict__.update(options)  # by MXNet's names, too
         self._rule, self._states, self._copies = FORMULAS[self.name]
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, ...]:
