@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import re
 import struct
 import sys
 from collections.abc import Iterable, Iterator
@@ -189,25 +190,38 @@ def holds(library: str | os.PathLike[str], words: Iterable[str]) -> list[str]:
         image.close()
 
 
-def missing_symbols(library: str | os.PathLike[str], provider: str | os.PathLike[str], mark: str) -> list[str]:
-    """The undefined symbols of ``library`` with ``mark`` in their name that ``provider`` lacks."""
-    image, other = _image(library), _image(provider)
+def undefined(library: str | os.PathLike[str], pattern: str) -> list[str]:
+    """The names that ``library`` takes from other libraries and that match ``pattern``, sorted.
+
+    Raises:
+        ValueError: not an ELF file, or its symbols lie outside it.
+    """
+    image = _image(library)
     try:
         table, names = _section(image, ".dynsym"), _section(image, ".dynstr")
-        known = _section(other, ".dynstr")
-        if table is None or names is None or known is None:
+        if table is None or names is None:
             return []
         found = set()
         for at in range(table[0], table[0] + table[1], 24):  # Elf64_Sym
             name, _, _, home = struct.unpack_from("<IBBH", image, at)
-            if home == 0 and name and mark in (text := _text(image, names[0] + name)):
+            if home == 0 and name and re.fullmatch(pattern, text := _text(image, names[0] + name)):
                 found.add(text)
-        strings = other[known[0] : known[0] + known[1]]
-        return sorted(name for name in found if b"\0" + name.encode() + b"\0" not in strings)
+        return sorted(found)
     except struct.error as error:
         raise ValueError(f"{os.fspath(library)}: its symbols lie outside the file") from error
     finally:
         image.close()
+
+
+def missing_symbols(library: str | os.PathLike[str], provider: str | os.PathLike[str], mark: str) -> list[str]:
+    """The undefined symbols of ``library`` with ``mark`` in their name that ``provider`` lacks."""
+    other = _image(provider)
+    try:
+        known = _section(other, ".dynstr")
+        strings = other[known[0] : known[0] + known[1]] if known else b""
+        wanted = undefined(library, f".*{re.escape(mark)}.*") if known else []
+        return [name for name in wanted if b"\0" + name.encode() + b"\0" not in strings]
+    finally:
         other.close()
 
 

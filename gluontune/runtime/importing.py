@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gluontune.core.errors import GluontuneError
-from gluontune.runtime import amx, cuda, elf, packages
+from gluontune.runtime import amx, cuda, elf, no_driver, packages
 from gluontune.runtime.import_hooks import Finder, PatchingLoader, kept_operators, lazily
 
 # numpy 1.24 removed them; MXNet 1.9.1 uses them.
@@ -93,6 +93,8 @@ def _import_mxnet() -> ModuleType:
     needs = _needs(library) if library else ()
     elf.preload(needs)
     missing = cuda.preload(needs)
+    if library and missing == [cuda.DRIVER_LIBRARY] and no_driver.load(library):
+        missing = []
     if missing:
         raise _missing_cuda(missing)
     amx.prepare()

@@ -15,7 +15,7 @@ import pytest
 
 import gluontune
 from gluontune.core.errors import GluontuneError
-from gluontune.runtime import cuda, elf, importing
+from gluontune.runtime import cuda, elf, importing, no_driver
 
 HOME = str(Path(gluontune.__file__).parents[1])
 
@@ -159,15 +159,22 @@ def test_missing_cuda_libraries_are_named_with_their_wheels(tmp_path):
     )
 
 
-def test_missing_driver_says_what_to_do_without_a_gpu(tmp_path):
+def test_a_driver_whose_library_is_hidden_says_what_to_do(tmp_path):
     fake_mxnet(tmp_path, needed=("libcuda.so.1",))
     try:
         importlib.import_module("ctypes").CDLL("libcuda.so.1")
     except OSError:
-        said = run(ASK, tmp_path)
+        loaded = "from gluontune.runtime import no_driver\nno_driver.possible = lambda: False\n"
+        said = run(loaded + ASK, tmp_path)
         assert "libcuda.so.1" in said and "pip uninstall -y mxnet-cu112" in said
     else:  # a machine with a driver: then nothing is missing
         assert "libcuda.so.1" not in run(ASK, tmp_path)
+
+
+@pytest.mark.skipif(not no_driver.possible(), reason="wants x86-64 without an NVIDIA driver")
+def test_a_build_for_cuda_is_imported_where_no_driver_is(tmp_path):
+    fake_mxnet(tmp_path, "import ctypes\nctypes.CDLL('libcuda.so.1')\nanswer = 42\n", needed=("libcuda.so.1",))
+    assert run(ASK, tmp_path) == "got 42"
 
 
 def test_libraries_of_pip_are_loaded_before_mxnet_asks(tmp_path):
