@@ -45,10 +45,6 @@ class Limits:
 def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Name and reader of each regular file, in the archive's order. A reader is valid until the next one.
 
-    Args:
-        path: tar (plain, gzip, bzip2, xz) or zip.
-        limits: of its content.
-
     Raises:
         GluontuneError: no archive, damaged, cut off, or with refused content.
     """

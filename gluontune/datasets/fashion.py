@@ -86,15 +86,7 @@ def present(info: Any) -> Path | None:
 
 
 def read_official(folder: Path, name: str) -> np.ndarray:
-    """One official file, checked: uint8 (N, 28, 28) or (N,).
-
-    Args:
-        folder: with the four files, ``.gz`` or unpacked.
-        name: without ``.gz``.
-
-    Raises:
-        GluontuneError: it is missing, damaged, or not the official one.
-    """
+    """One official file, checked: uint8 (N, 28, 28) or (N,)."""
     path = folder / f"{name}.gz"
     try:
         if path.is_file():

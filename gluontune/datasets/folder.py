@@ -90,13 +90,7 @@ def _classes(folder: Path) -> list[str]:
 
 
 def _scan(root: Path, part: Path, names: list[str], classes: list[str] | None = None) -> tuple[list[Sample], list[str]]:
-    """The samples below ``part`` and the reasons of the damaged ones.
-
-    Args:
-        root: the base of relative paths.
-        part: the folder with the class folders ``names``.
-        classes: the numbering; None: ``names``.
-    """
+    """The samples below ``part`` and the reasons of the damaged ones."""
     numbers = {c: i for i, c in enumerate(classes or names)}
     samples: list[Sample] = []
     empty = []

@@ -47,11 +47,7 @@ class Split(ABC):
         return f"{type(self).__name__}({self._slug} {self._part}: {len(self):,} images)"
 
     def read(self, index: int) -> Any:
-        """The encoded image at a position, bytes-like.
-
-        Raises:
-            GluontuneError: it is truncated, empty, damaged or missing; names the file or record.
-        """
+        """The encoded image at a position, bytes-like."""
         data = self._read(index)
         reason = header.fault(data)
         if reason is not None:
@@ -64,9 +60,6 @@ class Split(ABC):
         Args:
             index: the position.
             channels: 3, 1, or 0: as in the image.
-
-        Raises:
-            GluontuneError: as :meth:`read`, or it cannot be decoded.
         """
         pixels = image.decode(self.read(index), channels)
         if pixels is None:
@@ -88,11 +81,7 @@ class Split(ABC):
         """
 
     def subset(self, indices: Iterable[int]) -> Split:
-        """The samples at these positions, in this order.
-
-        Raises:
-            UsageError: a position that does not exist.
-        """
+        """The samples at these positions, in this order."""
         chosen = np.asarray(list(indices) if not isinstance(indices, np.ndarray) else indices)
         if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
             raise UsageError("subset(indices): give whole numbers, the positions of the samples")
@@ -151,16 +140,7 @@ class Split(ABC):
 
 
 class RecordSplit(Split):
-    """Samples in a ``.rec`` file.
-
-    Args:
-        slug: name of the data set's folder in the cache folder.
-        part: ``train`` or ``test``.
-        path: the ``.rec`` file.
-        labels: int64 (N,) of the chosen records.
-        classes: names of the classes.
-        places: positions in the file; None: all in order.
-    """
+    """Samples in a ``.rec`` file."""
 
     def __init__(self, slug: str, part: str, path: PathLike, labels: Any, classes: Sequence[str], places: Any = None):
         whole = places is None
@@ -229,14 +209,7 @@ class RecordSplit(Split):
 
 
 class FileSplit(Split):
-    """Samples in one file each.
-
-    Args:
-        slug, part, classes: as :class:`RecordSplit`.
-        root: the base folder of ``names``.
-        names: path of each file.
-        labels: int64 (N,).
-    """
+    """Samples in one file each."""
 
     def __init__(
         self, slug: str, part: str, root: PathLike, names: Sequence[str], labels: Any, classes: Sequence[str],

@@ -80,11 +80,7 @@ def _own_address() -> str:
 
 
 def free_port(address: str, wanted: int = 0) -> int:
-    """``wanted``, or any free TCP port of ``address``.
-
-    Raises:
-        GluontuneError: ``wanted`` is in use, or the address is not this machine's.
-    """
+    """``wanted``, or any free TCP port of ``address``."""
     with contextlib.closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ports of ended connections are free
         try:
@@ -133,9 +129,6 @@ def start_helpers(
     Args:
         names: ``scheduler``, ``server 0``, … env: of the helpers. shared: :func:`cluster_env`, with this machine's
             ``DMLC_NODE_HOST``. under: see :func:`start_cluster`.
-
-    Raises:
-        GluontuneError: a helper cannot be started.
     """
     cluster = Cluster(worker_env={**shared, "DMLC_ROLE": "worker"})
     try:

@@ -28,9 +28,6 @@ class Layout:
         train: ``train`` and its options. engine: of the ranks. nodes: machines. ranks: on each of them.
         hosts: their names as ``node1:4,node2:4``, for mpirun; None: this machine.
         insecure_network: the machines' network is the user's alone.
-
-    Raises:
-        UsageError: several machines on a network that is not allowed.
     """
 
     train: tuple[str, ...]
@@ -82,9 +79,6 @@ def slurm_array(layout: Layout) -> str:
     >>> text = slurm_array(Layout(("train", "--seed", "0-11", "--out", "runs/tta.json"), "local", ranks=1))
     >>> [line for line in text.splitlines() if "array=" in line or line.startswith("srun")][-1]
     'srun --kill-on-bad-exit=1 gluontune train --seed $SLURM_ARRAY_TASK_ID --out runs/tta-$SLURM_ARRAY_TASK_ID.json'
-
-    Raises:
-        UsageError: no range of seeds, or one file for all results.
     """
     words = layout.words
     seeds = words[words.index("--seed") + 1] if "--seed" in words[:-1] else ""

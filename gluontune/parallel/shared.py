@@ -67,9 +67,6 @@ class SharedWeights:
         weights: float32 (N,), shared: writes are visible to all.
         fresh: whether this learner was the first.
 
-    Raises:
-        GluontuneError: the memory holds the weights of another net.
-
     Source: Recht et al., *Hogwild!*, 2011; Zhang et al., *GaDei*, 2017 (deck 001).
 
     >>> handle, path = create()

@@ -135,11 +135,7 @@ class SharedSum:
 
 
 class SharedExchange:
-    """Collective operations of the ranks of engine ``shared-memory``.
-
-    Args:
-        path: of the memory. rank, world: this process among the ranks.
-    """
+    """Collective operations of the ranks of engine ``shared-memory``."""
 
     def __init__(self, path: str, rank: int, world: int):
         self.rank = rank

@@ -165,13 +165,6 @@ def start_worker() -> subprocess.Popen[bytes]:
 class BlockMaker:
     """Makes blocks on ``workers`` threads, in order, a few ahead.
 
-    Args:
-        transform: of each image.
-        workers: threads.
-        processes: use a worker process for each thread.
-        check: also check the data of copied files.
-        start: starts a worker process.
-
     Raises:
         GluontuneError: a worker process died.
     """

@@ -54,10 +54,6 @@ class PartialFile:
         fingerprint: 8 bytes that identify the job (sources, order, options).
         resume: continue an interrupted job with the same fingerprint.
         classes: names of the labels for ``OUT.classes``, one a line; None: no such file.
-
-    Raises:
-        GluontuneError: cannot write there; another process packs into the same file; the parts to resume belong to
-            another job.
     """
 
     def __init__(

@@ -107,9 +107,6 @@ def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.nda
     """The fingerprint and the rows of a ``.crc`` file; without an incomplete last row.
 
     ``lenient``: accept a damaged head if a row is sound.
-
-    Raises:
-        GluontuneError: unreadable, or not such a file.
     """
     try:
         data = read_bytes(path)
@@ -172,11 +169,7 @@ def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
 
 
 def index_rows(path: PathLike) -> tuple[list[str], list[int]]:
-    """Keys as texts, and offsets, of an ``.idx`` file.
-
-    Raises:
-        GluontuneError: as :func:`read_index`.
-    """
+    """Keys as texts, and offsets, of an ``.idx`` file."""
     return _rows(path, _bytes_of(path))
 
 

@@ -72,9 +72,6 @@ def read_source(
         label_columns: CSV columns with labels; None: all others. A single column of words becomes classes.
         shuffle: pack in a random order fixed by ``seed``; keys stay with their images. None: True except for a
             ``.lst``, whose order is the user's.
-
-    Raises:
-        GluontuneError: nothing to pack, or a row that cannot be packed (names its line).
     """
     several = [Path(one) for one in src] if isinstance(src, (list, tuple)) else [Path(src)]  # type: ignore[arg-type]
     if not several or (len(several) > 1 and not all(is_tar(one) for one in several)):

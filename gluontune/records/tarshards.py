@@ -67,9 +67,6 @@ def tar_samples(archives: Sequence[Path], extensions: frozenset[str]) -> tuple[l
 
     A label is the number in ``.cls`` (or ``.cls2`` …: several labels), else ``label`` in ``.json``, else the image's
     folder.
-
-    Raises:
-        GluontuneError: no archive, a compressed or damaged one, or a sample without a label; names it.
     """
     found: list[tuple[Any, str]] = []
     for archive in archives:

@@ -64,12 +64,7 @@ def is_cuda(name: str) -> bool:
 
 
 def find_pip_library(name: str, path: Iterable[str] | None = None) -> Path | None:
-    """The path of ``name`` (``libcudnn.so.8``) in one of NVIDIA's wheels, or None.
-
-    Args:
-        name: file name with its version, as in MXNet's needs.
-        path: folders of packages; default ``sys.path``.
-    """
+    """The path of ``name`` (``libcudnn.so.8``) in one of NVIDIA's wheels, or None."""
     library = family(name)
     if library is None:
         return None

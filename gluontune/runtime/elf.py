@@ -65,9 +65,6 @@ def _text(image: mmap.mmap, start: int) -> str:
 def read_dynamic(path: str | os.PathLike[str]) -> Dynamic:
     """Read ``DT_NEEDED``, ``DT_SONAME`` and ``DT_RPATH``/``DT_RUNPATH`` of a 64-bit ELF file.
 
-    Args:
-        path: a shared library or program.
-
     Raises:
         ValueError: not such a file, or cut off.
         OSError: it cannot be read.
@@ -252,12 +249,7 @@ SYSTEM_PACKAGES = {
 
 
 def find_in_wheels(name: str, path: Iterable[str] | None = None) -> Path | None:
-    """The path of ``name`` (``libgomp.so.1``) in an installed wheel, under this name or with a hash, or None.
-
-    Args:
-        name: file name with its version, as in MXNet's needs.
-        path: folders of packages; default ``sys.path``.
-    """
+    """The path of ``name`` (``libgomp.so.1``) in an installed wheel, under this name or with a hash, or None."""
     stem, _, version = name.partition(".so.")
     for folder in sys.path if path is None else path:
         for pattern in (f"torch/lib/{stem}*.so.{version}*", f"*.libs/{stem}*.so.{version}*"):

@@ -81,9 +81,6 @@ class Meeting:
     Args:
         address: to listen at; "": all, until the ranks are there. ports: the first free one of them is taken.
         world: ranks. alike: the fingerprint of the recipe. job: :attr:`Place.job`, which the others must know.
-
-    Raises:
-        RunFailed: all ports are in use.
     """
 
     def __init__(self, address: str, ports: Sequence[int], world: int, alike: str, job: str = ""):
@@ -98,11 +95,7 @@ class Meeting:
         raise RunFailed("MeetingFailed", f"no port of {list(ports)} is free: {failure.strerror}", "starting")
 
     def gather(self, limit: float = _ARRIVE_S) -> None:
-        """Wait until all other ranks have connected, at most ``limit`` seconds; nobody else can connect then.
-
-        Raises:
-            RunFailed: a rank is missing, or was started with another recipe.
-        """
+        """Wait until all other ranks have connected, at most ``limit`` seconds; nobody else can connect then."""
         until = time.monotonic() + limit
         while len(self.ranks) < self.world - 1:
             self._listener.settimeout(max(0.1, until - time.monotonic()))
@@ -175,16 +168,7 @@ def keep_alive(line: socket.socket) -> None:
 
 
 class MetSite(LocalRanks):
-    """Rank 0, which is started here, and the connected ranks; checkpoints are in a folder that all hosts share.
-
-    Args:
-        recipe: to train. world: ranks. setup: makes the first command from rank and local rank.
-        meeting: with the others' connections. place: of rank 0.
-        insecure_network: allow other addresses than loopback, where the engines trust everybody.
-
-    Raises:
-        RunFailed: the network is not allowed, or the engine cannot be used here.
-    """
+    """Rank 0, which is started here, and the connected ranks; checkpoints are in a folder that all hosts share."""
 
     def __init__(
         self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]], *, meeting: Meeting,

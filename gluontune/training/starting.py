@@ -51,18 +51,7 @@ class LocalRanks:
 
 
 class Here(LocalRanks):
-    """The ranks of a run on this machine, and the helpers of its engine.
-
-    Args:
-        recipe: to train. world: ranks. setup: makes the first command from rank and local rank.
-
-    Attributes:
-        ranks: in order. applied: the variables that gluontune set for them.
-        cluster: of a parameter server, or None.
-
-    Raises:
-        RunFailed: the engine is not installed.
-    """
+    """The ranks of a run on this machine, and the helpers of its engine."""
 
     def __init__(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]):
         self.ranks = []
@@ -99,14 +88,7 @@ class Here(LocalRanks):
 def start_on_hosts(
     recipe: Recipe, world: int, hosts: Hosts, setup: Callable[[int, int], dict[str, Any]], folder: str | None
 ) -> Fleet:
-    """Start the ranks on several hosts.
-
-    Args:
-        folder: of the checkpoints, or None.
-
-    Raises:
-        RunFailed: a host does not answer, differs, or lacks a requirement.
-    """
+    """Start the ranks on several hosts."""
     if recipe.engine not in ("kvstore", "horovod"):
         way = "start the same command on each with --nnodes and --rendezvous" if recipe.engine == "ddp" else ""
         way = way or "across hosts use kvstore or horovod"
