@@ -13,8 +13,7 @@ import numpy as np
 
 from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import explain_os_error
-from gluontune.core.reading import check_names, leads_up
+from gluontune.core.reading import check_names, explained, leads_up
 from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
 from gluontune.datasets.recordset import remembered, summary
 from gluontune.datasets.split import FileSplit
@@ -69,10 +68,8 @@ Sample = tuple[str, int, int, int]  # path relative to the root, class number, s
 
 
 def _classes(folder: Path) -> list[str]:
-    try:
+    with explained(folder):
         entries = sorted(os.scandir(folder), key=lambda e: e.name)
-    except OSError as error:
-        raise explain_os_error(folder, error) from error
     found = [e.name for e in entries if e.is_dir() and not e.name.startswith((".", "__"))]
     check_names(found, folder)
     looping = [name for name in found if leads_up(folder / name, folder)]

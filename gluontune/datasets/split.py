@@ -15,7 +15,8 @@ import numpy as np
 
 from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import PathLike, cache_dir, explain_os_error
+from gluontune.core.files import PathLike, cache_dir
+from gluontune.core.reading import explain_os_error, explained
 from gluontune.records import RecordReader, RecordWriter
 
 
@@ -182,11 +183,9 @@ class RecordSplit(Split):
     def files(self) -> list[Path]:
         folder = cache_dir() / self._slug / "files" / self._part
         folders = [folder / _safe(name) for name in self._classes]
-        try:
+        with explained(folder):
             for label in np.unique(self.labels).tolist():
                 folders[label].mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise explain_os_error(folder, error) from error
 
         paths, missing = [], []
         for i, label in enumerate(self.labels.tolist()):
@@ -231,10 +230,8 @@ class FileSplit(Split):
 
     def _size(self, index: int) -> int:
         path = self.name_of(index)
-        try:
+        with explained(path):
             return os.stat(path).st_size
-        except OSError as error:
-            raise explain_os_error(path, error) from error
 
     def _take(self, indices: np.ndarray) -> FileSplit:
         names = [self._names[i] for i in indices.tolist()]
@@ -258,12 +255,10 @@ def _safe(name: str) -> str:
 def _write(path: Path, data: Any) -> None:
     """Write beside and rename, without fsync: thousands take minutes, and each reuse checks the size."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
-    try:
+    with explained(path):
         try:
             beside.write_bytes(data)
             os.replace(beside, path)
         finally:
             with contextlib.suppress(OSError):
                 beside.unlink()
-    except OSError as error:
-        raise explain_os_error(path, error) from error

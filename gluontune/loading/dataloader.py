@@ -18,6 +18,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.base import Order
 from gluontune.runtime import mxnet
@@ -80,7 +81,7 @@ class _Sampled:
         return [list(batch) for batch in self.sampler]
 
 
-class SafeDataLoader:
+class SafeDataLoader(Closing):
     """A ``gluon.data.DataLoader`` with one persistent pool, seeds for each batch, and supervised workers.
 
     It is iterated like the original; each ``for`` is a new epoch, ``epoch(n)`` names one.
@@ -168,12 +169,6 @@ class SafeDataLoader:
     def close(self) -> None:
         """End the workers. It may be called twice."""
         self._abandon()
-
-    def __enter__(self) -> SafeDataLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # Gluon's end of a pool can wait for ever for a lock. (A forked worker has a copy of its parent's loader.)

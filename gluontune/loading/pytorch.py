@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.closing import Closing
 from gluontune.core.errors import UsageError
 from gluontune.loading.base import Loader
 from gluontune.runtime.pytorch import torch
@@ -45,7 +46,7 @@ def _record(tensor: Any, stream: Any) -> None:
     tensor.record_stream(stream)
 
 
-class TorchLoader:
+class TorchLoader(Closing):
     """One of our numpy loaders in place of ``torch.utils.data.DataLoader``.
 
     ``for images, labels in loader`` is one epoch; each loop is the next one, shuffled anew, unless ``set_epoch`` names
@@ -118,12 +119,6 @@ class TorchLoader:
     def close(self) -> None:
         """End the loader's threads. It may be called twice."""
         self.loader.close()
-
-    def __enter__(self) -> TorchLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self, n: int, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         device = None if self.device is None else torch().device(self.device)

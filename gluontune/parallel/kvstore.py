@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 
@@ -25,7 +26,7 @@ _SERVE = (
 
 
 @dataclass
-class Cluster:
+class Cluster(Closing):
     """The helper processes of a ``dist_sync`` kvstore, and the variables of its workers.
 
     Args:
@@ -62,12 +63,6 @@ class Cluster:
         for process in self.processes:
             process.wait()
         self.log.close()
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _own_address() -> str:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.core.files import PathLike, explain_os_error, open_regular
-from gluontune.core.reading import check_names, leads_up
+from gluontune.core.files import PathLike
+from gluontune.core.reading import check_names, explained, leads_up, open_regular
 from gluontune.records.layout import MAX_KEY, label_bytes
 from gluontune.records.tarshards import is_tar, tar_samples
 
@@ -127,10 +127,8 @@ def split_shards(total: int, shards: int) -> list[range]:
 
 
 def _read_folder(folder: Path) -> Source:
-    try:
+    with explained(folder):
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    except OSError as error:
-        raise explain_os_error(folder, error) from error
     names = [name for name in names if not name.startswith(".")]
     check_names(names, folder)
     looping = [name for name in names if leads_up(folder / name, folder)]
@@ -254,10 +252,8 @@ def _columns(path: Path, header: list[str], wanted: str | None, labels: Sequence
 
 def _lines(path: Path) -> list[str]:
     try:
-        with os.fdopen(open_regular(path), encoding="utf-8-sig", newline="") as stream:
+        with explained(path), os.fdopen(open_regular(path), encoding="utf-8-sig", newline="") as stream:
             lines = stream.readlines()
-    except OSError as error:
-        raise explain_os_error(path, error) from error
     except UnicodeDecodeError:
         raise GluontuneError(f"{path}: not a text file in UTF-8") from None
     if any("\0" in line for line in lines):
