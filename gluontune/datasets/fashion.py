@@ -96,11 +96,12 @@ def read_official(folder: Path, name: str) -> np.ndarray:
             f"{folder}: {name}.gz is missing; the folder must hold the four official files of Fashion-MNIST "
             f"(Debian: apt install dataset-fashion-mnist puts them in {DEBIAN})"
         )
-    try:
-        with explained(path), gzip.open(path) if packed else path.open("rb") as stream:
-            data = stream.read(LIMIT + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise GluontuneError(f"{path}: damaged or cut off: {error}; download it again") from error
+    with explained(path):
+        try:
+            with gzip.open(path) if packed else path.open("rb") as stream:
+                data = stream.read(LIMIT + 1)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise GluontuneError(f"{path}: damaged or cut off: {error}; download it again") from error
     found = hashlib.sha256(data).hexdigest()
     if found != OFFICIAL[name][1]:
         raise GluontuneError(

@@ -6,7 +6,6 @@ strides of ``torch.channels_last``.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,10 +39,6 @@ def _each(labels: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(labels, dict):
         return {name: v if isinstance(v, list) else change(v) for name, v in labels.items()}
     return change(labels)
-
-
-def _record(tensor: Any, stream: Any) -> None:
-    tensor.record_stream(stream)
 
 
 class TorchLoader(Closing):
@@ -166,7 +161,7 @@ class TorchLoader(Closing):
                 here = cuda.current_stream(device)
                 here.wait_stream(side)
                 for part in (images, labels):  # memory is not reused before the work on it is done
-                    _each(part, functools.partial(_record, stream=here))
+                    _each(part, lambda tensor, here=here: tensor.record_stream(here))  # type: ignore[misc]
                 yield self._finish(images, labels)
 
     def _finish(self, images: Any, labels: Any) -> tuple[Any, Any]:

@@ -184,30 +184,20 @@ class MetSite(LocalRanks):
         parts = shares(hellos)
         env, cpus = resources(recipe, place.cpus, parts[0])
         network = [tuple(hello["network"]) for hello in hellos] if several else None
-        self._helpers = or_failed(lambda: EngineHelpers(recipe, world, env, network), "EngineMissing")
+        self._helpers = helpers = or_failed(lambda: EngineHelpers(recipe, world, env, network), "EngineMissing")
         try:
             first = {**setup(0, parts[0]["device"]), "parent": os.getpid(), "cpus": cpus}
-            env = {**env, **self._helpers.envs[0]}
+            env = {**env, **helpers.envs[0]}
             self.applied = runtime.applied(env)
             self.ranks.append(PipedProcess(python("-m", CHILD), first, {**env, **_OWN_STORE}))
             for rank in range(1, world):
                 given = setup(rank, parts[rank]["device"])
-                met[rank].say({"env": {**self._helpers.envs[rank], **_OWN_STORE}, "share": parts[rank]})
+                met[rank].say({"env": {**helpers.envs[rank], **_OWN_STORE}, "share": parts[rank]})
                 met[rank].say({"setup": {**given, "checkpoints": None}, "saves": bool(given["checkpoints"])})
                 self.ranks.append(met[rank])
         except BaseException:
             self.close()
             raise
-
-    @property
-    def pids(self) -> list[int]:
-        """The process of rank 0, and the helpers."""
-        return [*(rank.process.pid for rank in self.ranks[:1]), *self._helpers.pids]
-
-    def trouble(self) -> tuple[str, str] | None:
-        """Kind and message of a helper that failed, or None."""
-        found: tuple[str, str] | None = self._helpers.trouble()
-        return found
 
     def where(self, rank: int) -> str:
         """The host of a rank, for messages."""
@@ -224,7 +214,8 @@ class MetSite(LocalRanks):
         """End rank 0 and the helpers; the others end with the result, or by their launcher."""
         for rank in self.ranks[:1]:
             rank.close()
-        self._helpers.close()
+        if self._helpers is not None:
+            self._helpers.close()
         self.ranks = []
 
 
