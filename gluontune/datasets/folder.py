@@ -13,10 +13,10 @@ import numpy as np
 
 from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError
-from gluontune.core.reading import check_names, explained, leads_up
 from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
 from gluontune.datasets.recordset import remembered, summary
 from gluontune.datasets.split import FileSplit
+from gluontune.records.sources import class_folders
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -68,16 +68,9 @@ Sample = tuple[str, int, int, int]  # path relative to the root, class number, s
 
 
 def _classes(folder: Path) -> list[str]:
-    with explained(folder):
-        entries = sorted(os.scandir(folder), key=lambda e: e.name)
-    found = [e.name for e in entries if e.is_dir() and not e.name.startswith((".", "__"))]
-    check_names(found, folder)
-    looping = [name for name in found if leads_up(folder / name, folder)]
-    if looping:
-        raise GluontuneError(f"{folder / looping[0]}: a link to a folder that holds it; remove it")
-    if found:
+    if found := class_folders(folder, hidden=(".", "__")):
         return found
-    loose = [e.name for e in entries if e.name.lower().endswith(SUFFIXES)]
+    loose = [name for name in os.listdir(folder) if name.lower().endswith(SUFFIXES)]
     if loose:
         raise GluontuneError(
             f"{folder}: {len(loose):,} images but no class folders; put them in one folder for each class, "

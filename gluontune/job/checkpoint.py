@@ -23,8 +23,8 @@ from typing import IO, Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import atomic_write, explain_os_error, read_arrays, writable_folder
-from gluontune.core.reading import MOST_JSON, open_regular, parse_json
+from gluontune.core.files import atomic_write, read_arrays, writable_folder
+from gluontune.core.reading import MOST_JSON, explained, open_regular, parse_json
 
 FORMAT = "gluontune-checkpoint-1"
 _NAME = re.compile(r"step-(\d+)\.ckpt")
@@ -155,27 +155,24 @@ def weights_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 @contextlib.contextmanager
 def _opened(path: str | Path, whole: bool) -> Iterator[tuple[IO[bytes], dict[str, Any]]]:
     """The stream, at the arrays, and the header."""
-    try:
-        with os.fdopen(open_regular(path), "rb") as stream:
-            start = stream.read(_LINE)
-            if not start.startswith(f"{FORMAT} ".encode()) or not start.endswith(b"\n"):
-                raise DamagedCheckpoint(f"{path}: damaged, or not a checkpoint ({FORMAT}) at all")
-            if whole:
-                digest = hashlib.sha256()
-                while chunk := stream.read(_CHUNK):
-                    digest.update(chunk)
-                if digest.hexdigest().encode() != start[len(FORMAT) + 1 : -1]:
-                    raise DamagedCheckpoint(f"{path}: damaged (its checksum does not hold)")
-                stream.seek(_LINE)
-            try:
-                header = parse_json(stream.readline(MOST_JSON))
-            except ValueError:
-                raise DamagedCheckpoint(f"{path}: damaged (its header is not JSON)") from None
-            if not isinstance(header, dict):
-                raise DamagedCheckpoint(f"{path}: damaged (its header is no mapping)")
-            yield stream, header
-    except OSError as error:
-        raise explain_os_error(path, error) from error
+    with explained(path), os.fdopen(open_regular(path), "rb") as stream:
+        start = stream.read(_LINE)
+        if not start.startswith(f"{FORMAT} ".encode()) or not start.endswith(b"\n"):
+            raise DamagedCheckpoint(f"{path}: damaged, or not a checkpoint ({FORMAT}) at all")
+        if whole:
+            digest = hashlib.sha256()
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+            if digest.hexdigest().encode() != start[len(FORMAT) + 1 : -1]:
+                raise DamagedCheckpoint(f"{path}: damaged (its checksum does not hold)")
+            stream.seek(_LINE)
+        try:
+            header = parse_json(stream.readline(MOST_JSON))
+        except ValueError:
+            raise DamagedCheckpoint(f"{path}: damaged (its header is not JSON)") from None
+        if not isinstance(header, dict):
+            raise DamagedCheckpoint(f"{path}: damaged (its header is no mapping)")
+        yield stream, header
 
 
 def files(folder: str | Path) -> list[Path]:

@@ -126,15 +126,20 @@ def split_shards(total: int, shards: int) -> list[range]:
     return [range(total * s // shards, total * (s + 1) // shards) for s in range(shards)]
 
 
-def _read_folder(folder: Path) -> Source:
+def class_folders(folder: Path, hidden: tuple[str, ...] = (".",)) -> list[str]:
+    """The names of the folders in ``folder``, sorted, without those that begin with ``hidden``."""
     with explained(folder):
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    names = [name for name in names if not name.startswith(".")]
+    names = [name for name in names if not name.startswith(hidden)]
     check_names(names, folder)
     looping = [name for name in names if leads_up(folder / name, folder)]
     if looping:
         raise GluontuneError(f"{folder / looping[0]}: a link to a folder that holds it; remove it")
-    found = [(name, sorted(_images_below(folder / name))) for name in names]
+    return names
+
+
+def _read_folder(folder: Path) -> Source:
+    found = [(name, sorted(_images_below(folder / name))) for name in class_folders(folder)]
     classes = [name for name, files in found if files]
     if not classes:
         flat = any(Path(name).suffix.lower() in EXTENSIONS for name in os.listdir(folder))
