@@ -177,9 +177,10 @@ class RecordReader(Closing):
         are not unique.
         """
         if self._keys is None:
-            ids = [IMAGE_HEAD.unpack_from(r)[2] if len(r) >= IMAGE_HEAD.size else -1 for r in self]
-            proper = len(set(ids)) == len(ids) and all(0 <= key <= MAX_KEY for key in ids)
-            self._keys = np.array(ids, np.int64) if proper else np.arange(len(self))
+            found = (IMAGE_HEAD.unpack_from(r)[2] if len(r) >= IMAGE_HEAD.size else MAX_KEY + 1 for r in self)
+            ids = np.fromiter(found, np.uint64, len(self))
+            unique = len(np.unique(ids)) == len(ids) and bool((ids <= MAX_KEY).all())
+            self._keys = ids.astype(np.int64) if unique else np.arange(len(self))
         return self._keys
 
     def header(self, index: int) -> IRHeader:
