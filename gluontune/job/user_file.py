@@ -35,9 +35,6 @@ def load_module(path: str | Path) -> ModuleType:
     It can import from its folder, and from the current one, after Python's modules and installed packages, so that a
     file called ``queue.py`` there hides neither. Its ``sys.argv`` has no arguments: a script that parses them gets its
     defaults.
-
-    Raises:
-        GluontuneError: the file is missing, raises, ends the process, or trains while it is imported; names its line.
     """
     file = Path(path).resolve()
     if not file.is_file():

@@ -147,9 +147,6 @@ def kept_operators(library: Path | None) -> Iterator[None]:
 
     The functions are the same in name, signature, doc string and code. Without a readable and writable cache MXNet
     makes them as usual.
-
-    Args:
-        library: the ``libmxnet.so`` to be loaded, or None: no cache.
     """
     place = None if library is None else _place(library)
     if place is None:

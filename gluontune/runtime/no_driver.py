@@ -8,7 +8,6 @@ and loaded from memory. Layout: the System V ABI's ELF-64 chapters.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import struct
@@ -85,13 +84,9 @@ def load(library: str | os.PathLike[str]) -> bool:
     """
     if not possible():
         return False
-    memory = os.memfd_create(DRIVER_LIBRARY)
     try:
-        with open(memory, "wb", closefd=False) as stream:
-            stream.write(stand_in(elf.undefined(library, r"cu[A-Z]\w+")))
-        ctypes.CDLL(f"/proc/self/fd/{memory}", mode=ctypes.RTLD_GLOBAL)
+        content = stand_in(elf.undefined(library, r"cu[A-Z]\w+"))
+        with elf.in_memory(content, DRIVER_LIBRARY) as place:
+            return elf.load(place)
     except (OSError, ValueError):
         return False
-    finally:
-        os.close(memory)
-    return True

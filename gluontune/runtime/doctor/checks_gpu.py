@@ -210,12 +210,9 @@ def openmp_runtimes(system: System, options: Options) -> Verdict:
         return Verdict("warning", message, ", ".join(preloaded), "take it out of LD_PRELOAD")
     bundled = sorted({path for folder in system.site_folders for path in _bundled_openmp(folder)})
     if bundled:
-        return Verdict(
-            "info",
-            "packages here bring an OpenMP runtime of their own: in one process with mxnet there would be two",
-            ", ".join(bundled),
-            "import them in another process than mxnet (gluontune's own processes do so)",
-        )
+        message = "packages here bring an OpenMP runtime of their own: in one process with mxnet there would be two"
+        fix = "import them in another process than mxnet (gluontune's own processes do so)"
+        return Verdict("info", message, ", ".join(bundled), fix)
     return Verdict("ok", "one OpenMP runtime", ", ".join(Path(path).name for path in loaded) or "none loaded")
 
 
@@ -251,12 +248,9 @@ def mxnet_variables(system: System, options: Options) -> Verdict:
 def dmlc_role(system: System, options: Options) -> Verdict:
     role = system.environ.get("DMLC_ROLE")
     if role in ("server", "scheduler"):
-        return Verdict(
-            "error",
-            f"DMLC_ROLE={role}: 'import mxnet' turns this process into a {role} and never comes back",
-            f"DMLC_ROLE={role}",
-            "unset DMLC_ROLE (gluontune launch sets it for its own processes)",
-        )
+        message = f"DMLC_ROLE={role}: 'import mxnet' turns this process into a {role} and never comes back"
+        fix = "unset DMLC_ROLE (gluontune launch sets it for its own processes)"
+        return Verdict("error", message, f"DMLC_ROLE={role}", fix)
     names = sorted(name for name in system.environ if name.startswith("DMLC_"))
     if names:
         evidence = ", ".join(f"{name}={system.environ[name]}" for name in names)
