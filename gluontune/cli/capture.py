@@ -6,7 +6,7 @@ from typing import Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, deliver, say
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say
 
 
 def register(app: typer.Typer) -> None:
@@ -14,10 +14,10 @@ def register(app: typer.Typer) -> None:
 
     @app.command("capture", context_settings={"allow_interspersed_args": False})
     def capture(
-        words: list[str] = typer.Argument(..., metavar="SCRIPT [ARGS…]", help="A Python file and its own words."),
-        module: bool = typer.Option(False, "-m", help="SCRIPT is a module, as after python -m."),
-        steps: int = typer.Option(20, "--steps", min=2, help="Training steps to look at; then the script is left."),
-        time_limit: Optional[float] = typer.Option(None, "--time-limit", min=1, help="Seconds for all of it."),
+        words: list[str] = argument(..., "A Python file and its own words.", metavar="SCRIPT [ARGS…]"),
+        module: bool = option(False, "SCRIPT is a module, as after python -m.", "-m"),
+        steps: int = option(20, "Training steps to look at; then the script is left.", min=2),
+        time_limit: Optional[float] = option(None, "Seconds for all of it.", min=1),
         as_json: bool = JSON_OPTION,
     ) -> int:
         """Show what a Gluon script computes in a training step, and prove that PyTorch can compute it.

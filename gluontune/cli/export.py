@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, deliver, emit, say, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, argument, deliver, emit, option, say, stderr, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import UsageError
@@ -26,22 +26,16 @@ def register(app: typer.Typer) -> None:
 def onnx(
     recipe: Recipe,
     given: dict[str, Any],
-    places: list[Path] = typer.Argument(
+    places: list[Path] = argument(
         ...,
+        "A checkpoint (.ckpt) or a folder of them, a .params or a .npz file; then the file to write.",
         metavar="[RUN_OR_PARAMS] OUT.onnx",
-        help="A checkpoint (.ckpt) or a folder of them, a .params or a .npz file; then the file to write.",
     ),
-    random: bool = typer.Option(False, "--random", help="Random weights, instead of a first argument."),
-    preprocess: bool = typer.Option(
-        False, "--preprocess", help="Put the normalization into the graph: it takes uint8 pixels, N×H×W×C."
-    ),
-    batch: Optional[int] = typer.Option(None, "--batch", min=1, help="Fix the batch size; any fits otherwise."),
-    image_size: Optional[int] = typer.Option(
-        None, "--image-size", min=1, help="Side of the images, for data sets of mixed sizes."
-    ),
-    check_images: Optional[int] = typer.Option(
-        None, "--check-images", min=1, help="Compare on so many validation images; all of them by default."
-    ),
+    random: bool = option(False, "Random weights, instead of a first argument."),
+    preprocess: bool = option(False, "Put the normalization into the graph: it takes uint8 pixels, N×H×W×C."),
+    batch: Optional[int] = option(None, "Fix the batch size; any fits otherwise.", min=1),
+    image_size: Optional[int] = option(None, "Side of the images, for data sets of mixed sizes.", min=1),
+    check_images: Optional[int] = option(None, "Compare on so many validation images; all of them by default.", min=1),
     as_json: bool = JSON_OPTION,
 ) -> int:
     """Export a net as ONNX and compare it with the original in ONNX Runtime.
@@ -100,10 +94,10 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def zoo(
-    names: Optional[list[str]] = typer.Argument(None, metavar="[NET…]", help="Of the zoos; 26 of them by default."),
-    out: Optional[Path] = typer.Option(None, "--out", help="Keep the ONNX files in this folder."),
-    classes: int = typer.Option(10, "--classes", min=2, help="Outputs of each net."),
-    list_names: bool = typer.Option(False, "--list", help="Show the default networks."),
+    names: Optional[list[str]] = argument(None, "Of the zoos; 26 of them by default.", metavar="[NET…]"),
+    out: Optional[Path] = option(None, "Keep the ONNX files in this folder."),
+    classes: int = option(10, "Outputs of each net.", min=2),
+    list_names: bool = option(False, "Show the default networks.", "--list"),
     as_json: bool = JSON_OPTION,
 ) -> int:
     """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures have a reason."""

@@ -10,6 +10,7 @@ from typing import Optional
 import typer
 
 from gluontune.cli import _common
+from gluontune.cli._common import argument, option
 from gluontune.core.errors import UsageError
 
 _DISTURBED_PCT = 10
@@ -20,14 +21,14 @@ def register(app: typer.Typer) -> None:
 
     @app.command("monitor", context_settings={"allow_interspersed_args": False})
     def monitor(
-        command: Optional[list[str]] = typer.Argument(
-            None, metavar="[-- COMMAND…]", help="Run and watch it; without one, watch --pid or the machine."
+        command: Optional[list[str]] = argument(
+            None, "Run and watch it; without one, watch --pid or the machine.", metavar="[-- COMMAND…]"
         ),
-        period: float = typer.Option(0.25, "--period", help="Seconds from sample to sample."),
-        gpus: str = typer.Option("auto", "--gpus", help="auto, all, none, or indices such as 0,1."),
-        pid: Optional[int] = typer.Option(None, "--pid", help="Watch this running process and its children."),
-        seconds: Optional[float] = typer.Option(None, "--seconds", help="Without a command: stop after these."),
-        out: Optional[Path] = typer.Option(None, "--out", help="Also write each sample to FILE.jsonl."),
+        period: float = option(0.25, "Seconds from sample to sample."),
+        gpus: str = option("auto", "auto, all, none, or indices such as 0,1."),
+        pid: Optional[int] = option(None, "Watch this running process and its children."),
+        seconds: Optional[float] = option(None, "Without a command: stop after these."),
+        out: Optional[Path] = option(None, "Also write each sample to FILE.jsonl."),
         as_json: bool = _common.JSON_OPTION,
     ) -> None:
         """Show utilization and how steady it is, live or around any command.

@@ -7,7 +7,7 @@ from typing import Optional
 
 import typer
 
-from gluontune.cli._common import names_of
+from gluontune.cli._common import argument, names_of, option
 from gluontune.core.errors import GluontuneError, UsageError
 
 
@@ -16,14 +16,12 @@ def register(app: typer.Typer) -> None:
 
     @app.command("run", context_settings={"allow_interspersed_args": False})
     def run(
-        words: list[str] = typer.Argument(..., metavar="SCRIPT [ARGS…]", help="A Python file and its own words."),
-        module: bool = typer.Option(False, "-m", help="SCRIPT is a module, as after python -m."),
-        out: Optional[Path] = typer.Option(None, "--out", help="Write what was changed and gained to FILE.json."),
-        backend: str = typer.Option("mxnet", "--backend", help="torch: PyTorch computes, once a step is proven."),
-        dtype: str = typer.Option(
-            "float32", "--dtype", help="bfloat16: MXNet computes in it on the CPU; losses change."
-        ),
-        leave: Optional[str] = typer.Option(None, "--leave", help="Changes to leave out: samples, blocks."),
+        words: list[str] = argument(..., "A Python file and its own words.", metavar="SCRIPT [ARGS…]"),
+        module: bool = option(False, "SCRIPT is a module, as after python -m.", "-m"),
+        out: Optional[Path] = option(None, "Write what was changed and gained to FILE.json."),
+        backend: str = option("mxnet", "torch: PyTorch computes, once a step is proven."),
+        dtype: str = option("float32", "bfloat16: MXNet computes in it on the CPU; losses change."),
+        leave: Optional[str] = option(None, "Changes to leave out: samples, blocks."),
     ) -> None:
         """Run a script as it is, faster, with its own output, files and exit code.
 
