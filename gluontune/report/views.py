@@ -103,7 +103,7 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
         row(cell(fmt.clean(field, 60), code=True), *(fmt.value_text(each["recipe"].get(field)) for each in rows))
         for field in differing
     ]
-    lists = [] if differing or len(rows) == 1 else [("", "The recipes do not differ.", [])]
+    lists: list[Any] = [] if differing or len(rows) == 1 else [("", "The recipes do not differ.", [])]
     machines = list({fmt.canonical(run.machine): run.machine for run in runs.values()}.values())
     several = len(machines) > 1
     return study(
@@ -245,7 +245,7 @@ def _variants(rung: Row, unit: str) -> dict[str, Any]:
 
 def _changes(ladder: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The fields in which the best recipe differs from the naive one."""
-    naive = next((each["recipe"] for each in ladder["rungs"] if each["name"] == "naive"), {})
+    naive: Mapping[str, Any] = next((each["recipe"] for each in ladder["rungs"] if each["name"] == "naive"), {})
     return fmt.changed_fields(naive or ladder["base_recipe"], recipe)
 
 
