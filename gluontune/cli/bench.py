@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, RECORD, argument, deliver, names_of, option, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, argument, deliver, names_of, option, stdout
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import grouped
 from gluontune.core.errors import UsageError
@@ -90,7 +90,7 @@ def carry_out(
 
     if out is not None:
         writable_folder(out.absolute().parent)
-    with stdout_reserved(), status_line() as say:
+    with status_line() as say:
         found = work(say=say)
     if out is not None:
         write_json(out, found)

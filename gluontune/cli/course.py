@@ -18,14 +18,6 @@ SOLVED = option(False, "Answer the exercises too; a solution that is not right f
 TIME_LIMIT = option(1800.0, "Seconds for one lesson.", "--time-limit")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    group = typer.Typer(help="List, open, run and export the lessons; see how far you are.", no_args_is_help=True)
-    for command in (list_command, open_command, status_command, run_command, export_command):
-        group.command(command.__name__.partition("_")[0])(command)
-    app.add_typer(group, name="course")
-
-
 def list_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -> None:
     """Show the lessons, and the question of each."""
     from gluontune.course.lessons import find_lessons
@@ -156,3 +148,7 @@ def _table(console: Any, headings: Sequence[str], rows: Sequence[Sequence[str]])
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+GROUP = "List, open, run and export the lessons; see how far you are."
+COMMANDS = (list_command, open_command, status_command, run_command, export_command)

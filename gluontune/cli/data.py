@@ -7,21 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gluontune.cli import _common
 from gluontune.cli._common import JSON_OPTION, argument, deliver, option
 from gluontune.core.errors import UsageError
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``data`` and its four commands."""
-    data = typer.Typer(help="Data sets: list, download, take over, generate.", no_args_is_help=True)
-    for command in (list_, fetch, add, make):
-        data.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(data, name="data")
 
 
 def list_(json: bool = JSON_OPTION) -> None:
@@ -120,3 +111,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
             bar.update(task, completed=done, total=total or None)
 
         yield report
+
+
+GROUP = "Data sets: list, download, take over, generate."
+COMMANDS = (list_, fetch, add, make)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Optional
 import typer
 from rich.text import Text
 
-from gluontune.cli._common import JSON_OPTION, deliver, emit, option, parse_settings, say, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, deliver, emit, option, parse_settings, say
 from gluontune.cli._progress import status_line
 from gluontune.core.errors import UsageError
 
@@ -85,7 +85,7 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
         if colon and file.endswith(".py"):
             job, step = file, name
         given["job"] = job
-    with stdout_reserved(), status_line() as tell:
+    with status_line() as tell:
         found = examine(Recipe.from_dict(given, source="--set"), step=step, say=tell)
 
     def show() -> None:

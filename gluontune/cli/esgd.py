@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, option, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, option, say, stdout
 from gluontune.cli._progress import progress_line
 from gluontune.recipe import Recipe
 
@@ -48,7 +48,7 @@ def esgd(
     from gluontune.report.document_types import esgd_table
     from gluontune.report.study import text_tables
 
-    with stdout_reserved(), progress_line() as show:
+    with progress_line() as show:
         how: dict[str, Any] = {"workers": workers, "resume": resume, "time_limit": time_limit, "on_event": show}
         found = ladder.esgd(recipe, ladder.EsgdPlan(**vars(plan)), out=out, **how)
 

@@ -7,20 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, Optional
 
-import typer
-
 from gluontune.cli._common import JSON_OPTION, argument, deliver, emit, option, say, stderr, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
-from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Export a net to ONNX, and check that it computes the same.", no_args_is_help=True)
-    group.command("onnx")(takes_recipe(onnx))
-    group.command("zoo")(zoo)
-    app.add_typer(group, name="export")
 
 
 def onnx(
@@ -45,7 +35,7 @@ def onnx(
     --dataset (or --job). Exits 1 if the exported model does not compute the same.
     """
     source, out = _places(places, random)
-    with stdout_reserved(), status_line("exporting") as tell:
+    with status_line("exporting") as tell:
         from gluontune import compute, export, loading
         from gluontune.job.trained import recipe_of_source, trained
 
@@ -129,3 +119,7 @@ def zoo(
     text = f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output"
     deliver({"rows": rows, "equal": equal, "nets": len(rows)}, as_json, lambda: say(text))
     return 0 if equal == len(rows) else 1
+
+
+GROUP = "Export a net to ONNX, and check that it computes the same."
+COMMANDS = (onnx, zoo)

@@ -6,17 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    RECORD,
-    TIME_LIMIT_OPTION,
-    finish,
-    names_of,
-    option,
-    say,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, names_of, option, say, stdout
 from gluontune.cli._progress import pieces_progress
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
@@ -81,7 +71,7 @@ def factors(
         raise UsageError("--methods and --rungs or --factor: one analysis at a time")
     if compared.methods_of is not None and len(target or []) != 1:
         raise UsageError("--methods: give one --target, such as --target 0.8")
-    with stdout_reserved(), pieces_progress() as show:
+    with pieces_progress() as show:
         how: dict[str, Any] = {"repeats": repeats, "out": out, "resume": resume, "on_event": show}
         if compared.methods_of is not None:
             if "loader" not in given and recipe.loader == "gluon" and recipe.job is None:

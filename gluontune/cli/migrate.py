@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
-from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say
 from gluontune.cli._progress import status_line
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
@@ -33,7 +33,7 @@ def migrate(
     source, out = _places(places or [])
     if source is not None and source.suffix == ".py":
         recipe, source = recipe.override(job=str(source)), None
-    with stdout_reserved(), status_line("migrating"):
+    with status_line("migrating"):
         from gluontune.convert.migrate.project import migrate as write
         from gluontune.job.trained import recipe_of_source, trained
 

@@ -57,7 +57,7 @@ def pack(
     """
     from gluontune.records import pack as pack_records
 
-    with _common.stdout_reserved(), progress_bar("packing", "images") as progress:
+    with progress_bar("packing", "images") as progress:
         given = {**vars(how), "label_columns": how.label_column}
         del given["label_column"]
         report = pack_records(src if len(src) > 1 else src[0], out, progress=progress, **given)

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    deliver,
-    numbers_of,
-    option,
-    say,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, deliver, numbers_of, option, say, stdout
 from gluontune.cli._progress import status_line
 from gluontune.recipe import Recipe
 
@@ -37,7 +28,7 @@ def scale(
 
     options["devices"] = numbers_of(counts, "--to", "8,64")
     options["bandwidths"] = numbers_of(bandwidth, "--bandwidth", "1.25,12.5", float)
-    with stdout_reserved(), status_line() as tell:
+    with status_line() as tell:
         found = ladder.scale(say=tell, **options)
     deliver(found, as_json, lambda: _show(found))
 

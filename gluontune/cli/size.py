@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say, stdout
 from gluontune.cli._progress import status_line
 
 
@@ -27,7 +27,7 @@ def size(
 
     kept = ("source", "batch_size", "augment", "step_time_ms", "max_workers", "seconds", "disk")
     shape, given = (image_size, image_size, channels), {key: options[key] for key in kept}
-    with stdout_reserved(), status_line("sizing") as tell:
+    with status_line("sizing") as tell:
         report = measure(image_shape=shape, loaders=loader, progress=lambda at: tell(f"measuring {at}"), **given)
     deliver(report.to_dict(), as_json, lambda: show(report))
 

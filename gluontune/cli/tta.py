@@ -17,7 +17,6 @@ from gluontune.cli._common import (
     say,
     stderr,
     stdout,
-    stdout_reserved,
 )  # fmt: skip
 from gluontune.cli._progress import study_progress
 from gluontune.core.errors import UsageError
@@ -100,7 +99,7 @@ def tta(
     for path, (_, other) in zip(about.beside or [], others):
         report.check_comparable(other, path, recipe.dataset, target)
 
-    with stdout_reserved(), study_progress("repeat") as show:
+    with study_progress("repeat") as show:
         options: dict[str, Any] = {
             "target": target, "repeats": repeats, "seeds": chosen, "stop_at_target": stop_at_target,
             "price": price, "out": out, "resume": resume, "on_event": show, "time_limit": time_limit,

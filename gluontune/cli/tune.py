@@ -6,17 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Optional
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    finish,
-    names_of,
-    numbers_of,
-    option,
-    say,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, names_of, numbers_of, option, say, stdout
 from gluontune.cli._progress import progress_line
 from gluontune.recipe import Recipe
 
@@ -45,7 +35,7 @@ def tune(
 
     sizes = numbers_of(batch_sizes, "--batch-sizes", "128,256") or []
     how: dict[str, Any] = {"knobs": names_of(knobs, "--knobs"), "slice_s": slice_s, "resume": resume, "out": out}
-    with stdout_reserved(), progress_line() as show:
+    with progress_line() as show:
         how.update(budget_minutes=budget, on_event=show, time_limit=time_limit)
         found = room.tune(recipe, batch_sizes=sizes, **how)
 

@@ -31,7 +31,7 @@ def verify(
     """
     from gluontune import records
 
-    with _common.stdout_reserved(), progress_bar("verifying", "MB", 1e6) as progress:
+    with progress_bar("verifying", "MB", 1e6) as progress:
         if repair is not None:
             repaired = records.repair(file, repair, index, decode=decode, workers=workers, progress=progress)
             report = repaired.verified

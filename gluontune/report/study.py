@@ -108,13 +108,14 @@ def study(
         more: ``advice``, ``first`` (sections before the figures), ``small`` (figures of one size below the others) and
             ``last`` (sections before the recipes).
     """
-    shown = [section(found["title"], tables=[found]) for found in tables if found["rows"]]
+    shown = [section(each["title"], tables=[{"cards": False, "left": {0}, **each}]) for each in tables if each["rows"]]
     copied = [section(title, recipe=fmt.as_yaml(recipe)) for title, recipe in (recipes or {}).items()]
     facts = [section("The machine", facts=fmt.fact_pairs(machine))] if machine else []
     return {
         "key": key, "headline": fmt.clean(headline, 300), "over": fmt.clean(over, 300), "warn": warn,
         "remarks": [fmt.clean(remark, 600) for remark in remarks if remark], "tiles": tiles,
-        "figures": [figure for figure in figures if figure["svg"]], "small": [], "advice": None, "first": [], **more,
+        "figures": [{"legend": (), **figure} for figure in figures if figure["svg"]],
+        "small": [], "advice": None, "first": [], **more,
         "sections": [*shown, *more.get("last", ()), *copied, *facts],
     }  # fmt: skip
 
