@@ -115,10 +115,10 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
                *([section("What differs in the recipes", tables=[table("", ["Field", *labels], differences)])]
                  if differing else [])],
         small=_utilization("runs", rows),
-        recipes={f"Recipe: {label}" if len(rows) > 1 else "The recipe": each["recipe"]
-                 for label, each in zip(labels, rows)},
-        last=[section(f"Machine {n}" if several else "The machine", facts=fmt.fact_pairs(machine))
-              for n, machine in enumerate(machines, 1) if machine],
+        last=[*(section(f"Recipe: {label}" if len(rows) > 1 else "The recipe", recipe=fmt.as_yaml(each["recipe"]),
+                        folded=len(rows) > 1) for label, each in zip(labels, rows)),
+              *(section(f"Machine {n}" if several else "The machine", facts=fmt.fact_pairs(machine))
+                for n, machine in enumerate(machines, 1) if machine)],
     )  # fmt: skip
 
 
