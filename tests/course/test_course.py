@@ -7,6 +7,7 @@ import json
 import re
 from operator import attrgetter
 
+import numpy as np
 import pytest
 from course_small import FOLDER, small
 
@@ -14,9 +15,11 @@ import gluontune
 from gluontune import report
 from gluontune.core.errors import GluontuneError
 from gluontune.course.exercises import EXERCISES
+from gluontune.course.pictures import picture
 from gluontune.course.running import SOLUTIONS, solved_notebook
 from gluontune.course.website import with_formulas
 from tools.build_notebooks import LARGEST, PUBLISHED, notebook_text, with_outputs
+from tools.pictures import BOOK, drawn
 
 LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 PARAMETERS = (
@@ -142,6 +145,21 @@ def test_formulas_can_be_drawn_on_the_site_and_papers_are_linked():
 def test_lessons_that_are_named_are_there():
     named = {n for p in LESSONS for n in re.findall(r"`(\d\d_[a-z0-9_]+)`", p.read_text())}
     assert len(named) >= len(LESSONS) - 1 and named <= {p.stem for p in LESSONS}
+
+
+@pytest.mark.parametrize("name", BOOK)
+def test_a_picture_is_the_one_that_its_tool_draws(name):
+    numbers = r"(?<![\w#])-?\d+\.?\d*"  # versions of matplotlib round differently
+    stored, now = str(picture(name)).split("<figure>")[1].split("<figcaption>")[0], drawn(name)
+    stored = re.sub(r' style="width:\d+px"', "", stored)
+    assert re.sub(numbers, "", stored) == re.sub(numbers, "", now), "run: python -m tools.pictures"
+    sizes = [np.array(re.findall(numbers, text), float) for text in (stored, now)]
+    np.testing.assert_allclose(*sizes, atol=0.5)
+
+
+def test_every_lesson_has_its_picture_and_no_other_is_stored():
+    named = {n for p in LESSONS for n in re.findall(r'picture\("([a-z-]+)"\)', p.read_text())}
+    assert named <= set(BOOK) == {path.stem for path in (FOLDER.parent / "gluontune/course/pictures").glob("*.svg")}
 
 
 def test_every_exercise_has_a_lesson_and_a_solution():

@@ -45,8 +45,9 @@ def copied(named: Mapping[str, Any], header: str = _HEADER) -> str:
     read = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     libraries = [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
                  if name in read]  # fmt: skip
-    imports = {*work.imports, *([f"from typing import {', '.join(typed)}"] if typed else [])}
-    head = "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line)))
+    names = {**work.names, "typing": {*work.names.get("typing", ()), *typed}}
+    froms = {f"from {module} import {', '.join(sorted(taken))}" for module, taken in names.items() if taken}
+    head = "\n".join([*sorted(work.imports), *sorted(froms)])
     gap = "\n\n\n" if body.startswith(("def ", "class ")) else "\n\n"
     return header + head + "\n\n" + "\n".join(libraries) + gap + body.replace("GluontuneError", "ValueError") + "\n"
 
@@ -57,6 +58,7 @@ class _Copy:
     def __init__(self) -> None:
         self.parts: dict[tuple[str, str], str] = {}
         self.imports: set[str] = set()
+        self.names: dict[str, set[str]] = {}  # from other modules
 
     def text(self, value: Any) -> str:
         """The text of a value: a name, or for a function made by another the call that makes it."""
@@ -91,9 +93,12 @@ class _Copy:
             if "errors" not in (statement.module or ""):
                 self.take(statement.module or "", name)
             return
-        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        if isinstance(statement, ast.Import):
+            self.imports.add(ast.unparse(statement))
+            return
+        if isinstance(statement, ast.ImportFrom):
             if name != "Callable":
-                self.imports.add(ast.unparse(statement))
+                self.names.setdefault(statement.module or "", set()).add(name)
             return
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             statement.decorator_list = []
