@@ -281,8 +281,8 @@ def preload(needed: Iterable[str]) -> list[str]:
             continue
         source = find_in_wheels(name)
         if source is not None:
-            with contextlib.suppress(OSError, ValueError), _under_its_name(source, name) as place:
-                if _loads(place):
+            with contextlib.suppress(OSError, ValueError):
+                if _loads(_under_its_name(source, name)):
                     taken.append(os.fspath(source))
     return taken
 
@@ -295,16 +295,15 @@ def _loads(target: str) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _under_its_name(source: Path, name: str) -> Iterator[str]:
-    """A path to load ``source`` from with the ``DT_SONAME`` ``name``."""
+def _under_its_name(source: Path, name: str) -> str:
+    """A path to load ``source`` from with the ``DT_SONAME`` ``name``.
+
+    A changed copy lies in memory, and its descriptor stays open: the loader knows a file by its path, and would take
+    the next library at the same number for this one.
+    """
     if read_dynamic(source).soname == name:
-        yield os.fspath(source)
-        return
+        return os.fspath(source)
     memory = os.memfd_create(name)
-    try:
-        with open(memory, "wb", closefd=False) as stream:
-            stream.write(with_soname(source, name))
-        yield f"/proc/self/fd/{memory}"
-    finally:
-        os.close(memory)
+    with open(memory, "wb", closefd=False) as stream:
+        stream.write(with_soname(source, name))
+    return f"/proc/self/fd/{memory}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from fresh_root import FILL, PARTS, in_order, pip_settings
+from fresh_root import FILL, PARTS, WHEEL, in_order, pip_settings
 
 
 @pytest.mark.parametrize("given", [["offline"], ["alone", "offline"], ["py312", "offline", "first"]])
@@ -27,3 +29,8 @@ def test_files_that_pips_settings_name_come_along(tmp_path, monkeypatch):
     assert settings["PIP_CONSTRAINT"] == str(caps)
     assert str(caps) in files and str(wheels) in folders
     assert str(tmp_path / "absent") not in [*folders, *files]
+
+
+def test_the_docs_fill_the_folder_of_wheels_as_the_trial_does():
+    docs = Path(__file__).parents[2] / "docs" / "how-to" / "install.md"
+    assert WHEEL.replace(" -q", "").replace("/wheels/", "").replace("/wheels", "wheels") in docs.read_text()

@@ -29,7 +29,9 @@ from pathlib import Path
 SUITE, PACKAGES = "bookworm", "make,python3,python3-venv,ca-certificates,mount"
 HOME, FOLDER = "/home/learner", "mein Ordner ü/gluontune"
 ONE_EPOCH = "make setup && .venv/bin/gluontune train --dataset sample --epochs 1 --json"
-WHEEL = ".venv/bin/python -m pip wheel -q -w /wheels -r /wheels/list.txt hatchling"
+WHEEL = (
+    ".venv/bin/python -m pip wheel -q -w /wheels -r /wheels/list.txt hatchling editables"  # what builds gluontune, too
+)
 WHEELS = (
     ".venv/bin/python -m pip list -q --format freeze --exclude-editable >/wheels/list.txt && "
     f"{{ {WHEEL} || {WHEEL} --extra-index-url https://download.pytorch.org/whl/cpu; }}"
