@@ -261,8 +261,8 @@ def preload(needed: Iterable[str]) -> list[str]:
             continue
         source = find_in_wheels(name)
         if source is not None:
-            with contextlib.suppress(OSError, ValueError), _under_its_name(source, name) as place:
-                if load(place):
+            with contextlib.suppress(OSError, ValueError):
+                if load(_under_its_name(source, name)):
                     taken.append(os.fspath(source))
     return taken
 
@@ -276,23 +276,18 @@ def load(target: str | Path) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _under_its_name(source: Path, name: str) -> Iterator[str]:
+def _under_its_name(source: Path, name: str) -> str:
     """A path to load ``source`` from with the ``DT_SONAME`` ``name``."""
-    if read_dynamic(source).soname == name:
-        yield os.fspath(source)
-        return
-    with in_memory(with_soname(source, name), name) as place:
-        yield place
+    return os.fspath(source) if read_dynamic(source).soname == name else in_memory(with_soname(source, name), name)
 
 
-@contextlib.contextmanager
-def in_memory(content: bytes, name: str) -> Iterator[str]:
-    """A path to load a shared library of this content from."""
+def in_memory(content: bytes, name: str) -> str:
+    """A path to load a shared library of this content from.
+
+    Its descriptor stays open: the loader knows a file by its path, and would take the next library at the same number
+    for this one.
+    """
     memory = os.memfd_create(name)
-    try:
-        with open(memory, "wb", closefd=False) as stream:
-            stream.write(content)
-        yield f"/proc/self/fd/{memory}"
-    finally:
-        os.close(memory)
+    with open(memory, "wb", closefd=False) as stream:
+        stream.write(content)
+    return f"/proc/self/fd/{memory}"

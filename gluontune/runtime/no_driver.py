@@ -85,8 +85,6 @@ def load(library: str | os.PathLike[str]) -> bool:
     if not possible():
         return False
     try:
-        content = stand_in(elf.undefined(library, r"cu[A-Z]\w+"))
-        with elf.in_memory(content, DRIVER_LIBRARY) as place:
-            return elf.load(place)
+        return elf.load(elf.in_memory(stand_in(elf.undefined(library, r"cu[A-Z]\w+")), DRIVER_LIBRARY))
     except (OSError, ValueError):
         return False

@@ -346,6 +346,25 @@ def test_what_needs_a_library_of_the_wheel_is_followed_into_its_folders(tmp_path
     assert needs == ("libc.so.6", "libm.so.6")
 
 
+def test_several_libraries_are_taken_from_wheels(tmp_path):
+    """The loader knows a file by its path: the second library must not come at the first one's."""
+    import numpy
+
+    [real] = (Path(numpy.__file__).parents[1] / "numpy.libs").glob("libquadmath*")
+    (tmp_path / "some.libs").mkdir()
+    wanted = ["libgomp.so.9", "libquadmath.so.9", "libgcc_s.so.9"]
+    for name in wanted:
+        stem = name.partition(".")[0]
+        (tmp_path / "some.libs" / f"{stem}-0f0f.so.9.0.0").write_bytes(real.read_bytes())
+    code = (
+        "import ctypes, sys; from gluontune.runtime import elf; sys.path.append(sys.argv[1]); wanted = sys.argv[2:]\n"
+        "print(len(elf.preload(wanted[:2])), len(elf.preload(wanted[2:])))\n"
+        "for name in wanted: ctypes.CDLL(name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path), *wanted], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("2 1\n", 0), done.stderr
+
+
 @pytest.mark.parametrize("place", ["numpy.libs/libquadmath-0f0f.so.9.0.0", "torch/lib/libquadmath.so.9"])
 def test_a_library_that_the_system_lacks_is_taken_from_a_wheel(tmp_path, place):
     """In a process of its own: the real library of numpy's wheel under a name that no system has."""

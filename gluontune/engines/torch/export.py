@@ -222,7 +222,10 @@ def export_job(recipe: Recipe) -> Exported:
 
 
 def _refused(where: str, why: str) -> UsageError:
-    return UsageError(f"recipe field backend='torch': {where}{why}; use backend='mxnet'")
+    return UsageError(
+        f"recipe field backend='torch': {where}{why}; use backend='mxnet', or write the loop as a script for "
+        "`gluontune run --backend torch`"
+    )
 
 
 def _main() -> int:
