@@ -29,7 +29,7 @@ def test_every_function_answers_no_device(tmp_path, functions):
 
 
 def test_a_name_that_ends_another_has_its_own_function(tmp_path):
-    (tmp_path / "a.so").write_bytes(no_driver.stand_in(["cuGraphNodeGet", "cuGraph", "Node"]))
+    (tmp_path / "a.so").write_bytes(no_driver.stand_in(["cuGraphNodeGet", "cuGraph", "Node"], "a.so"))
     library = ctypes.CDLL(str(tmp_path / "a.so"))
     assert [library.cuGraph(), library.Node(), library.cuGraphNodeGet()] == [100, 100, 100]
     with pytest.raises(AttributeError):
