@@ -227,10 +227,12 @@ browser: $(STAMP)
 # The tables of README.md and docs/, and the README's picture, made anew from benchmarks/.
 figures: $(STAMP)
 	$(PY) -m benchmarks tables
+	$(PY) -m tools.catalogue
 
 # The documentation site, in site/: strict, so that a dead link or a missing name fails.
 docs: $(STAMP)
 	$(PY) -m benchmarks tables --check
+	$(PY) -m tools.catalogue --check
 	$(PIP) install -q --no-compile -c constraints.txt -e '.[docs]'
 	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q --strict
 	@echo "gluontune: the site is at site/index.html"

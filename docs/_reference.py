@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import re
 import shlex
 import tempfile
@@ -26,11 +25,12 @@ from gluontune.course.lessons import find_lessons
 from gluontune.course.website import write_site
 
 ROOT = Path(__file__).resolve().parents[1]
+
 #: For authors of gluontune, not for users.
 INNER = {"stats", "errors", "course"}
 #: The reference's last pages and their titles.
 LAST = {
-    "cli": "Command line", "json": "JSON", "examples": "Examples", "strangers": "Scripts that others wrote",
+    "json": "JSON", "examples": "Examples", "strangers": "Scripts that others wrote",
 }  # fmt: skip
 
 
@@ -90,21 +90,33 @@ def room_page(room: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def command_pages(command: Any, path: str) -> list[str]:
-    """Usage, help and options of a command and of those below it."""
-    lines = []
+def command_pages(command: Any, path: str) -> dict[str, str]:
+    """A page for a command, or for each of those below it, by the command's words."""
     below = getattr(command, "commands", None)
     if below:
-        for name in command.list_commands(None):
-            if below[name].hidden:
-                continue
-            lines += command_pages(below[name], f"{path} {name}")
-        return lines
-    lines += [f"## {path}", "", inspect.cleandoc(command.help or ""), "", "| option | meaning |", "|---|---|"]
-    for flags, meaning in option_rows(command):
-        lines.append(f"| {flags} | {meaning} |")
-    examples = [f"    gluontune {example}" for example in command.examples]
-    return [*lines, "", *examples, ""]
+        shown = [name for name in command.list_commands(None) if not below[name].hidden]
+        return {words: page for name in shown for words, page in command_pages(below[name], f"{path} {name}").items()}
+    lines = [f"# {path}", "", inspect.cleandoc(command.help or ""), "", "| option | meaning |", "|---|---|"]
+    lines += [f"| {flags} | {meaning} |" for flags, meaning in option_rows(command)]
+    lines += (
+        ["", "## Examples", *[f"    gluontune {example}" for example in command.examples]] if command.examples else []
+    )
+    return {path: "\n".join([*lines, ""])}
+
+
+def write_commands() -> None:
+    """A page for each command, and their list."""
+    from typer.main import get_command
+
+    index = ["# The command line", "", "`gluontune COMMAND --help` says the same.", ""]
+    nav = ["* [All commands](index.md)"]
+    for words, page in command_pages(get_command(build_app()), "gluontune").items():
+        name = "-".join(words.split()[1:])
+        write(f"reference/cli/{name}.md", page)
+        nav.append(f"* [{words}]({name}.md)")
+        index.append(f"- [`{words}`]({name}.md): {page.splitlines()[2]}")
+    write("reference/cli/index.md", "\n".join(index) + "\n")
+    write("reference/cli/SUMMARY.md", "\n".join(nav) + "\n")
 
 
 def option_rows(command: Any) -> list[tuple[str, str]]:
@@ -124,45 +136,30 @@ def rooms_of(package: Any) -> list[str]:
     return [name for name in package.__all__ if inspect.ismodule(getattr(package, name))]
 
 
-def has_run(notebook: Path) -> bool:
-    """Whether each cell of a notebook was run, and none of them failed."""
-    if not notebook.is_file():
-        return False
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code" and cell["source"]]
-    failed = any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
-    return not failed and all(cell["execution_count"] for cell in code)
-
-
 def course_page() -> str:
-    """The lessons and their questions; those that `make course` has run lead to their pages with outputs."""
+    """The lessons and their questions; each leads to its page with the published outputs."""
     lessons = find_lessons(ROOT / "notebooks")
-    executed = ROOT / "runs" / "course"
-    ready = [lesson for lesson in lessons if has_run(executed / f"{lesson.name}.ipynb")]
     with tempfile.TemporaryDirectory() as scratch:
-        for path in write_site(ready, executed, scratch) if ready else ():
+        for path in write_site(lessons, ROOT / "docs" / "lessons", scratch):
             write(f"course/{path.name}", path.read_text(encoding="utf-8"))
     lines = [
         "# The lessons",
         "",
         "`make lab` opens them in JupyterLab ([how](how-to/jupyterlab.md)). Each opens with its question, a picture",
-        "and what you will be able to do, and ends with exercises.",
+        "and what you will be able to do, and ends with exercises. Read here, they have the outputs of one machine,",
+        "named at the end of each.",
         "",
         "| lesson | question |",
         "|---|---|",
+        *(f"| [{lesson.title}](course/{lesson.name}.html) | {lesson.question} |" for lesson in lessons),
     ]
-    for lesson in lessons:
-        title = f"[{lesson.title}](course/{lesson.name}.html)" if lesson in ready else lesson.title
-        lines.append(f"| {title} | {lesson.question} |")
-    if len(ready) < len(lessons):
-        lines += ["", "`make course`, then `make docs`, puts the lessons here as pages, with their outputs."]
     return "\n".join([*lines, ""])
 
 
 def main() -> None:
     """All generated pages."""
     rooms = [room for room in rooms_of(gluontune) if room not in INNER | {"recipe", "result"}]
-    nav = ["* [Python](index.md)"]
+    nav = ["* [Python](index.md)", "* [Command line](cli/)"]
     index = ["# Python modules", "", "`import gluontune as gt` imports each module when it is first used.", ""]
     write(
         "reference/recipe.md",
@@ -181,10 +178,7 @@ def main() -> None:
         nav.append(f"* [gt.{room}]({room}.md)")
         summary = (importlib.import_module(f"gluontune.{room}").__doc__ or "").splitlines()[0]
         index.append(f"- [gt.{room}]({room}.md): {summary}")
-    from typer.main import get_command
-
-    cli = ["# The command line", "", "`gluontune COMMAND --help` says the same.", ""]
-    write("reference/cli.md", "\n".join(cli + command_pages(get_command(build_app()), "gluontune")))
+    write_commands()
     write("reference/examples.md", examples_page())
     write("reference/strangers.md", strangers_page())
     write("reference/index.md", "\n".join(index) + "\n")
@@ -198,7 +192,8 @@ def main() -> None:
         guides.append(f"* [{title}]({name}.md)")
     write("how-to/SUMMARY.md", "\n".join(guides) + "\n")
     write("course.md", course_page())
-    write("changelog.md", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    unsearched = "---\nsearch:\n  exclude: true\n---\n"
+    write("changelog.md", unsearched + (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
 
 
 main()

@@ -18,6 +18,7 @@ from gluontune.core.errors import GluontuneError
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN = [path for path in TEXTS if path.parent.name != "catalogue"]  # the catalogue's numbers are of the cards
 #: Pages that are made while the site is built, beside those in reference/.
 GENERATED = ("changelog.md", "course.md", "recipe.md")
 DOCUMENTS = sorted((ROOT / "benchmarks").glob("*.json"))
@@ -71,7 +72,7 @@ def test_the_rung_of_the_contributors_guide_runs(monkeypatch):
         assert gt.Recipe().override(**variant.changes) != gt.Recipe()
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda p: str(p.relative_to(ROOT)))
 def test_each_number_has_a_document_or_a_reason(path):
     unknown = numbers(prose(path.read_text(encoding="utf-8"))) - measured() - set(PLAIN)
     assert not unknown, f"{path.name}: no document in benchmarks/ holds {sorted(unknown)}"
