@@ -66,9 +66,9 @@ def calling(given: str, *known: tuple[str, str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = str(error)
-        usual = f"Called with {given} it fails: {type(error).__name__}: {told.splitlines()[0] if told else ''}"
-        raise Hint(next((hint for part, hint in known if part in told), usual)) from error
+        lines = str(error).splitlines()
+        usual = f"Called with {given} it fails: {type(error).__name__}: {lines[0] if lines else ''}"
+        raise Hint(next((hint for part, hint in known if part in str(error)), usual)) from error
 
 
 def alike(answer: np.ndarray, *known: tuple[Any, str | None], otherwise: str, atol: float = 1e-4) -> str | None:
