@@ -90,6 +90,13 @@ def test_changes_are_in_force_and_compute_the_same(start):
     assert apart != pytest.approx(plain, rel=1e-3)
 
 
+def test_batches_of_worker_processes_go_through_compiled_blocks(start):
+    text = script("normalized").replace("net.hybridize()", "").replace("Y), 16)", "Y), 16, num_workers=1)")
+    plain = start(text).ready[0]
+    compiled = start(text, changes=("blocks",)).ready[0]  # MXNet's own graphs refuse memory that processes share
+    assert plain["workers"] == 1 and compiled["losses"][:5] == pytest.approx(plain["losses"][:5], rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("text", "how", "kind", "words"),
     [
