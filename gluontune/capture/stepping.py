@@ -14,6 +14,7 @@ import math
 import os
 import random
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -58,7 +59,8 @@ class Stepping:
         self._pending: dict[str, Any] | None = options.get("pending")
         self._left, self._asked = 0, 0
         self._start = 0.0
-        self._ends: list[float] = []  # of the steps before the first command
+        self._durations: list[float] = []  # of the steps before the first command, without our own work
+        self._resumed = 0.0
 
     def begin(self, mx: Any) -> None:
         """Mxnet was imported: install what was asked for, and listen to the steps."""
@@ -96,17 +98,20 @@ class Stepping:
 
     def _settle(self) -> None:
         """Bring the changes in force, which takes a few steps."""
+        now = time.monotonic()
         if self.steps == 1:
-            self._began = time.monotonic()
+            self._began = now
+        else:
+            self._durations.append(now - self._resumed)
         for helper in self.helpers:
             self._bring_in_force(helper)
-        self._ends.append(time.perf_counter())
         enough = self.steps >= self._look
-        enough = enough or (self.steps >= _LEAST and time.monotonic() - self._began > _LOOKED_S)
+        enough = enough or (self.steps >= _LEAST and sum(self._durations) > _LOOKED_S)
         late = time.monotonic() - self._began > _SETTLED_S
         if (enough and (late or not self._missing())) or (late and self.steps > 1):
             self._ready()
             self._listen()
+        self._resumed = time.monotonic()
 
     def _bring_in_force(self, helper: Helper) -> None:
         if helper.state or helper.broken:
@@ -151,8 +156,7 @@ class Stepping:
     def _facts(self) -> dict[str, Any]:
         """What is known of the training so far."""
         assert self.watch is not None
-        recent = self._ends[-_RECENT - 1 :]
-        step_s = (recent[-1] - recent[0]) / max(1, len(recent) - 1)
+        step_s = statistics.median(self._durations[-_RECENT:] or [0.0])
         return {
             "steps": self.steps, "step_s": step_s, "losses": self.watch.losses, "trainers": self.watch.trainers,
             "loaders": self.watch.loaders, "workers": self.watch.workers, "samples_per_step": self.watch.samples,

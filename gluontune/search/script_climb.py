@@ -62,7 +62,7 @@ class ScriptContender(Contender):
             self.losses, self._step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
             rate: float = self.seen["samples_per_step"] / self._step_s
             self._steps = max(1, round(slice_s / self._step_s))
-            if self._steps > 1 and not 0 < rate < too_slow:
+            if self._steps > 1 or rate < too_slow:
                 seen = group.steps(self._steps)
                 self._step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
                 self._steps = max(1, round(slice_s / self._step_s))
