@@ -12,6 +12,7 @@ from gluontune.search.factors import analyse
 from gluontune.search.knobs import KNOBS as KNOBS
 from gluontune.search.methods import compare_methods
 from gluontune.search.rungs import RUNGS as RUNGS
+from gluontune.search.script_climb import climb_script as climb_script
 from gluontune.search.tta import time_to_accuracy
 from gluontune.search.tune import tune as tune
 

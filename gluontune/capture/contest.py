@@ -1,7 +1,6 @@
 """Changes in place, measured on the running training itself: slices of steps as they are and changed, in turn.
 
-A step ends where ``gluon.Trainer`` has updated the parameters; in a script without one, where ``backward`` returns.
-Slices begin and end with ``waitall``. What is not faster beyond doubt, and by 2 %, is taken back.
+Slices of steps begin and end with ``waitall``. What is not faster beyond doubt, and by 2 %, is taken back.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import statistics
 import time
 from typing import Any, Callable
 
-from gluontune.capture.helpers.base import Helper, patched
+from gluontune.capture.helpers.base import Helper
+from gluontune.capture.steps import Steps
 from gluontune.core.stats import ratio_interval
 
 WORTH = 1.02
@@ -34,8 +34,6 @@ class Contest:
         self._helpers, self._clock = helpers, clock
         self.steps, self.lost_s = 0, 0.0
         self._began: float | None = None
-        self._trainers = 0
-        self._first: Any = None
         self._match: Match | None = None
         self._tried: set[tuple[str, str]] = set()
         self.won: list[Match] = []
@@ -44,36 +42,7 @@ class Contest:
     def install(self, mx: Any) -> None:
         """Hear of the script's steps."""
         self._waitall = mx.nd.waitall
-        patched(mx.gluon.Trainer, "__init__", self._around_trainer)
-        patched(mx.gluon.Trainer, "_update", self._around_update)
-        patched(mx.nd.NDArray, "backward", self._around_backward)
-
-    def _around_trainer(self, original: Any) -> Any:
-        def init(*args: Any, **kwargs: Any) -> None:
-            self._trainers += 1
-            original(*args, **kwargs)
-
-        return init
-
-    def _around_update(self, original: Any) -> Any:
-        def update(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(trainer, *args, **kwargs)
-            if self._first is None:
-                self._first = trainer
-            if trainer is self._first:
-                self.step()
-            return found
-
-        return update
-
-    def _around_backward(self, original: Any) -> Any:
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            found = original(*args, **kwargs)
-            if not self._trainers:
-                self.step()
-            return found
-
-        return backward
+        Steps(self.step).install(mx)
 
     def step(self) -> None:
         """A step of the training has ended."""

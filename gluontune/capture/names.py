@@ -4,3 +4,6 @@ from __future__ import annotations
 
 #: The name that ``--leave`` takes, and where the class is.
 CHANGES = {"samples": "gluontune.capture.helpers.samples:Samples", "blocks": "gluontune.capture.helpers.blocks:Blocks"}
+
+#: The settings of the process: ``--leave`` takes it, too.
+ENVIRONMENT = "environment"

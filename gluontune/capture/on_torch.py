@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gluontune.capture.account import Account
-from gluontune.capture.events import Step
+from gluontune.capture.events import Op, Step, draws
 from gluontune.capture.forked import Forked
 from gluontune.capture.helpers.samples import Samples
 from gluontune.capture.hooks import Hooks
@@ -31,14 +31,15 @@ class OnTorch:
 
     Attributes:
         steps, moved: training steps in all, and those that PyTorch computed. gaps: of the proof.
-        why_not: why MXNet computes, where it does.
+        why_not: why MXNet computes, where it does. draws: whether the proven step drew random numbers, which PyTorch
+            draws otherwise.
     """
 
     def __init__(self, mx: Any, folder: str, say: Callable[[str], None]):
         self.mx, self.say = mx, say
         self.steps, self.moved = 0, 0
         self.gaps: Gaps | None = None
-        self.why_not = "no training step was seen"
+        self.why_not, self.draws = "no training step was seen", False
         self.proven: set[int] = set()
         self.recorder = LazyTorch(mx, folder, self._finished)
         self.recorder.computes, self.recorder.copying = computes, False
@@ -55,6 +56,8 @@ class OnTorch:
             self.recorder.copying = True
             return
         self.recorder.copying = self.recorder.lines = False
+        names = [event.name for event in step.events if isinstance(event, Op)]
+        self.draws = any(draws(name) or name == "Dropout" for name in names)
         why_not = self._prove(step)
         if why_not:
             self.why_not = why_not

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn, Optional
 
 from gluontune.capture import script
+from gluontune.capture.names import ENVIRONMENT
 from gluontune.core.errors import GluontuneError
 
 
@@ -31,7 +32,7 @@ def start(
     began = time.time()
     program = script.Program.of(words)
     program.check()
-    environment = script.environment()
+    environment = script.environment("as-installed" if ENVIRONMENT in leave else "tuned")
     settings = sorted(name for name in script.SETTINGS if name in environment and name not in os.environ)
     options = {"began": began, "settings": settings, "out": out and os.path.abspath(out), "leave": list(leave)}
     options.update(dtype=dtype, backend=backend)

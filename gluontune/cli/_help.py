@@ -24,17 +24,17 @@ FIRST = """Three things to do first:
 
   gluontune doctor             what this machine has, and what to mend
   gluontune ladder --quick     make a small training job fast, on this machine, in minutes
-  gluontune init job.py        write a job file, then: gluontune ladder --job job.py
+  gluontune ladder train.py    what makes your own Gluon script faster here; it is not changed
 
 gluontune --help shows all commands.
 """
 
 #: Two calls of each command, as its `--help` shows them; a test parses each.
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "doctor": ("doctor", "doctor --job job.py"),
+    "doctor": ("doctor", "doctor train.py -- --epochs 10"),
     "run": ("run train.py --epochs 10", "run --out gained.json -m package.train"),
     "init": ("init job.py", "init work/job.py"),
-    "ladder": ("ladder --quick", "ladder --job job.py --out runs/mine --resume"),
+    "ladder": ("ladder train.py --budget 5m -- --epochs 10", "ladder --job job.py --out runs/mine --resume"),
     "capture": ("capture train.py --epochs 1", "capture --steps 5 --json train.py"),
     "train": ("train --dataset sample --epochs 1", "train --recipe best.yaml --checkpoint ckpt --resume --json"),
     "tune": ("tune --dataset sample --budget 10 --out tuned", "tune --dataset cifar10 --out tuned --resume"),

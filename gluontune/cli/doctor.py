@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Optional
 import typer
 from rich.text import Text
 
-from gluontune.cli._common import JSON_OPTION, deliver, emit, option, parse_settings, say
+from gluontune.cli._common import JSON_OPTION, argument, deliver, emit, option, parse_settings, say
 from gluontune.cli._progress import status_line
 from gluontune.core.errors import UsageError
 
 if TYPE_CHECKING:
     from gluontune.runtime.doctor import Finding
+    from gluontune.training.diagnosis import Examination
 
 _STYLES = {"ok": "green", "info": "blue", "warning": "yellow", "error": "bold red"}
 
 
 def doctor(
+    words: Optional[list[str]] = argument(
+        None, "A Gluon script and its own words: where a step's time goes.", metavar="[SCRIPT [-- ARGS…]]"
+    ),
     as_json: bool = JSON_OPTION,
     data: Optional[Path] = option(None, "Folder or file of your training data [default: GLUONTUNE_DATA or the cache]."),
     only: Optional[list[str]] = option(None, "Run this check alone; may be given several times.", metavar="ID"),
@@ -37,8 +41,12 @@ def doctor(
 ) -> None:
     """Check installation, GPUs and machine; say what to mend. Exits with 1 if it finds an error.
 
-    With --job or --net: profile a training step, and name its slowest path and the cure in one sentence.
+    With --job or --net: profile a training step, and name its slowest path and the cure in one sentence. With a script:
+    run its first steps, unchanged, and say where their time goes and what gluontune run can do about it.
     """
+    if words:
+        _examine_script(words, as_json)
+        return
     if job is not None or net is not None:
         _examine_job(job, net, fields or [], as_json)
         return
@@ -73,7 +81,6 @@ def _examine(data: Path | None, only: list[str], as_json: bool, everything: bool
 
 def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: bool) -> None:
     from gluontune.recipe import Recipe
-    from gluontune.runtime.doctor import Finding
     from gluontune.training.diagnosis import examine
 
     given = {"hybridize": "static", **parse_settings(fields)}
@@ -87,6 +94,19 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
         given["job"] = job
     with status_line() as tell:
         found = examine(Recipe.from_dict(given, source="--set"), step=step, say=tell)
+    _show_examination(found, as_json)
+
+
+def _examine_script(words: list[str], as_json: bool) -> None:
+    from gluontune.training.script_diagnosis import examine_script
+
+    with status_line() as tell:
+        found = examine_script(words, say=tell)
+    _show_examination(found, as_json)
+
+
+def _show_examination(found: Examination, as_json: bool) -> None:
+    from gluontune.runtime.doctor import Finding
 
     def show() -> None:
         _print([Finding(**finding) for finding in found.findings])

@@ -17,24 +17,25 @@ def run(
     out: Optional[Path] = option(None, "Write what was changed and gained to FILE.json."),
     backend: str = option("mxnet", "torch: PyTorch computes, once a step is proven."),
     dtype: str = option("float32", "bfloat16: MXNet computes in it on the CPU; losses change."),
-    leave: Optional[str] = option(None, "Changes to leave out: samples, blocks."),
+    leave: Optional[str] = option(None, "Changes to leave out: environment, samples, blocks."),
 ) -> None:
     """Run a script as it is, faster, with its own output, files and exit code.
 
     All that follows SCRIPT is the script's. Changes are kept where they measure better while it trains; two lines
     on stderr say at the end what they brought.
     """
-    from gluontune.capture.names import CHANGES
+    from gluontune.capture.names import CHANGES, ENVIRONMENT
     from gluontune.capture.starting import start
 
     left = names_of(leave, "--leave") or []
-    unknown = [name for name in left if name not in CHANGES]
+    unknown = [name for name in left if name not in (ENVIRONMENT, *CHANGES)]
     if unknown:
-        raise UsageError(f"--leave {leave!r}: {unknown[0]!r} is no change; choose of {', '.join(CHANGES)}")
+        names = ", ".join([ENVIRONMENT, *CHANGES])
+        raise UsageError(f"--leave {leave!r}: {unknown[0]!r} is no change; choose of {names}")
     if backend not in ("mxnet", "torch"):
         raise UsageError(f"--backend {backend!r}: choose mxnet or torch")
-    if backend == "torch" and (left or dtype != "float32"):
-        raise UsageError("--leave and --dtype go with --backend mxnet")
+    if backend == "torch" and (set(left) - {ENVIRONMENT} or dtype != "float32"):
+        raise UsageError("--leave of changes and --dtype go with --backend mxnet")
     if dtype not in ("float32", "bfloat16"):
         raise UsageError(f"--dtype {dtype!r}: choose float32 or bfloat16")
     if dtype == "bfloat16":

@@ -68,11 +68,16 @@ class PipedProcess(Heard):
         setup: the first command.
         env: its whole environment.
         apart: in a new session, which can be signalled as a whole; otherwise it shares the caller's session and output.
+        log: a file for its output, which is closed with it; None: a temporary one.
     """
 
-    def __init__(self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str], apart: bool = True):
+    def __init__(
+        self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str], apart: bool = True,
+        log: IO[bytes] | None = None,
+    ):  # fmt: skip
         self._apart, self._killed_before = apart, out_of_memory_kills()
-        log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        if log is None:
+            log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         reading, writing = os.pipe()
         os.set_inheritable(writing, True)
         try:

@@ -26,7 +26,7 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     ``without`` is the reason why there is no script; ``next`` are sentences if nothing was kept.
 
     Args:
-        ladder: of ``check_ladder``. folder: of ``best.py`` and ``best.yaml``, if they exist.
+        ladder: of ``check_ladder``. folder: of ``best.py`` and ``best.yaml``, or ``best.sh``, if they exist.
     """
     left_out = {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "left out"}
     kept = []
@@ -36,13 +36,15 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
             ratio = fmt.number(by_time.get("median")) or (row["ratio_to_previous"] or {}).get("median")
             what = "less time to the accuracy" if by_time else "the speed"
             change = _what(row["name"], row["changes"], ladder["base_recipe"])
+            if row["name"] == "records" and ladder.get("script"):
+                change = "Keep the samples in memory"
             kept.append((change, f"{fmt.ratio(ratio)} {what}" if ratio else ""))
     for answer in ladder["revisited"]:
         if answer["adopted"] and answer["kind"] == "asked again" and answer["ratio"]:
             kept.append((_what(answer["rung"]), f"{fmt.ratio(answer['ratio']['median'])} the speed"))
     files = ladder.get("files") if isinstance(ladder.get("files"), Mapping) else {}
     shown = []
-    for kind, command in (("script", "python {}"), ("yaml", "gluontune train --recipe {}")):
+    for kind, command in (("script", "python {}"), ("command", "sh {}"), ("yaml", "gluontune train --recipe {}")):
         name = (files or {}).get(kind)
         text = _read(folder, name) if folder is not None and isinstance(name, str) else None
         if text is not None:

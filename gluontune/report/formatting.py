@@ -25,7 +25,7 @@ PHASES = {
 RUNG_TEXTS = {
     "environment": "setting threads and allocator",
     "multi-worker": "worker processes",
-    "records": "RecordIO",
+    "records": "records or samples in memory",
     "hybridized": "hybridizing",
     "mixed-precision": "mixed precision",
     "large-batch": "a larger batch",

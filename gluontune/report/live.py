@@ -81,6 +81,8 @@ class LiveLadder:
         self._mode = fmt.clean(event.get("mode") or "", 20)
         dataset = event.get("dataset")
         self._dataset = fmt.clean(dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60)
+        if isinstance(dataset, Mapping) and not dataset.get("image_shape"):
+            self._unit = "samples/s"
         self._began = self._clock()
         n = len(self._order)
         self._line(f"gluontune ladder{self._subject()}: {n} rung{'' if n == 1 else 's'}")

@@ -36,7 +36,7 @@ def ladder_view(ladder: Mapping[str, Any], key: str, folder: Path | None = None)
     changed = [row(cell(name, code=True), old, new) for name, old, new in _changes(ladder, recipe)]
     last = [
         section("The whole recipe", tables=[table("", ["Field", "naive", "best"], changed)], recipe=fmt.as_yaml(recipe),
-                hint=_RECIPE_HINT, folded=True) if recipe else None,
+                hint=_RECIPE_HINT, folded=True) if recipe and not ladder.get("script") else None,
         section("What was tried on each rung", tables=tried, folded=True) if tried else None,
         section("The machine", facts=fmt.fact_pairs(ladder["machine"]), folded=True) if ladder["machine"] else None,
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def _facts_line(ladder: Mapping[str, Any]) -> str:
     data = ladder["dataset"]
     parts = []
     if data.get("name"):
-        parts.append(f"data set {data['name']}")
+        parts.append(f"{'script' if ladder.get('script') else 'data set'} {data['name']}")
     counts = [fmt.number(data.get(k)) for k in ("num_train", "num_test", "classes")]
     if counts[0] is not None:
         parts.append(f"{counts[0]:,.0f} training images")

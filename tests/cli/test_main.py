@@ -44,7 +44,11 @@ def test_every_field_of_the_recipe_is_a_flag_with_its_sentence(capsys):
 def test_without_a_command_it_says_what_to_do_first(capsys):
     assert cli.main([]) == 0
     text = capsys.readouterr().out
-    assert "Three things to do first" in text and "gluontune ladder --quick" in text
+    assert (
+        "Three things to do first" in text
+        and "gluontune ladder --quick" in text
+        and "gluontune ladder train.py" in text
+    )
 
 
 def test_commands_stand_in_groups_and_none_is_left_out(capsys):
@@ -159,6 +163,12 @@ def test_version(capsys):
         (["train", "--recipe", "nowhere.yaml"], 1, "nowhere.yaml"),
         (["ladder", "--dataset", "smaple"], 2, "'sample'"),
         (["ladder", "--rungs", "recrods"], 2, "'records'"),
+        (["ladder", "train.py", "--epochs", "3"], 2, "its own words go behind --, as in train.py -- --epochs"),
+        (["ladder", "train.py", "--resume"], 2, "--resume: a climb with a script begins anew"),
+        (["ladder", "train.py", "--dtype", "float16"], 2, "computes in float32 or bfloat16"),
+        (["ladder", "nowhere.py", "--", "--epochs", "3"], 2, "nowhere.py: no such file"),
+        (["run", "--leave", "environment,rows", "x.py"], 2, "choose of environment, samples, blocks"),
+        (["run", "--backend", "torch", "--leave", "samples", "x.py"], 2, "go with --backend mxnet"),
         (["ladder", "--rungs", " "], 2, "--rungs ' ' names nothing"),
         (["tune", "--knobs", ","], 2, "--knobs ',' names nothing"),
         (["tune", "--batch-sizes", ""], 2, "--batch-sizes ''"),

@@ -42,6 +42,11 @@ class Helper(abc.ABC):
     def after_step(self, step: int, seconds: float) -> None:  # noqa: B027 - most have nothing to do
         """Called after each step of the training with its number, and how long the training has run."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether it will know more without another step."""
+        return False
+
     def settled(self, left: list[str]) -> None:  # noqa: B027
         """Called when a contest is over; ``left`` are the states that will still be tried."""
 

@@ -136,8 +136,9 @@ class Blocks(Helper):
         self.note(f"{self.name}: not used any more: {reason}")
 
     def facts(self) -> dict[str, Any]:
-        """How far the compiled blocks' outputs were apart in the proof."""
-        return {"outputs_apart": self._apart}
+        """How far the compiled blocks' outputs were apart in the proof, and why others are left as they are."""
+        kinds = {type(root.block).__name__: root.reason for root in self._roots.values() if root.reason}
+        return {"outputs_apart": self._apart, "blocks_left": kinds}
 
     # -- the proof
 
@@ -180,6 +181,10 @@ class Blocks(Helper):
         for root in self._roots.values():
             root.arguments = None
         self._proving = None
+
+    @property
+    def waits(self) -> bool:
+        return self._phase == "proving" and not self.broken
 
     def settled(self, left: list[str]) -> None:
         """Let go of the graphs that will not be used again."""

@@ -60,6 +60,7 @@ class Compiled:
 
     def __call__(self, *args: Any) -> Any:
         autograd, target = self._mx.autograd, self._target
+        args = tuple(_out_of_shared(self._mx, arg) for arg in args)
         mode = (autograd.is_training(), autograd.is_recording())
         kept = self._graphs.get(mode)
         values = vars(target)
@@ -91,6 +92,12 @@ class Compiled:
             finally:
                 if done is not None:
                     take_back(done._before)
+
+
+def _out_of_shared(mx: Any, array: Any) -> Any:
+    """A batch of a loader's workers lies in memory that they share, and a graph takes one kind alone."""
+    shared = getattr(getattr(array, "context", None), "device_type", "") == "cpu_shared"
+    return array.as_in_context(mx.cpu()) if shared else array
 
 
 def why_not_compiled(mx: Any, block: Any) -> str:

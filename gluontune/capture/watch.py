@@ -1,0 +1,192 @@
+"""What the steps of a running script do: their losses, their samples, and the phases of their time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.helpers.base import patched
+from gluontune.capture.steps import Steps
+
+
+class Watch(Steps):
+    """Steps with what can be seen of them.
+
+    Args:
+        mx: the mxnet module. over: as of :class:`Steps`.
+
+    Attributes:
+        reads_losses: whether each step's loss is read, which waits for it. losses: of these steps, from the first on:
+            the means of all that was differentiated in a step, added up; None where it could not be read.
+        loaders, workers: how many iterations of data loaders began, and the most workers of one.
+        samples: of the last step. counted: of the steps since :meth:`begin`.
+        left_out_s: seconds since :meth:`begin` between the end of an epoch's data and the next recorded step.
+    """
+
+    def __init__(self, mx: Any, over: Callable[[], None]):
+        super().__init__(self._counted_over)
+        self._mx, self._told = mx, over
+        self.reads_losses = False
+        self.losses: list[float | None] = []
+        self.loaders, self.workers = 0, 0
+        self.samples, self.counted, self.left_out_s = 1, 0, 0.0
+        self._batch, self._rows, self._head = 0, 0, 0
+        self._loss: float | None = None
+        self._phases: dict[str, float] | None = None
+        self._recording_since: float | None = None
+        self._no_data_since: float | None = None
+        self._fetching = False
+
+    def install(self, mx: Any) -> None:
+        super().install(mx)
+        for name in ("step", "update"):
+            patched(mx.gluon.Trainer, name, self._around_batch_size)
+        patched(mx.autograd._RecordingStateScope, "__enter__", self._around_recording)
+        patched(mx.gluon.data.DataLoader, "__iter__", self._around_loader)
+        for kind in _with_subclasses(mx.io.DataIter):
+            if "next" in vars(kind):
+                patched(kind, "next", self._around_next)
+
+    def wait(self) -> None:
+        """Until all is computed."""
+        self._mx.nd.waitall()
+
+    def begin(self, phases: bool) -> None:
+        """Count from here. phases: whether to time them, which waits in between."""
+        self.counted, self.left_out_s = 0, 0.0
+        self._no_data_since = None
+        self._phases = {} if phases else None
+
+    def phases_pct(self, seconds: float) -> dict[str, float]:
+        """The share of each phase in ``seconds``, percent; what belongs to none is the rest."""
+        found = {name: 100 * spent / seconds for name, spent in (self._phases or {}).items()}
+        return {**found, "rest": max(0.0, 100 - sum(found.values()))} if found else {}
+
+    # -- hooks
+
+    def _counted_over(self) -> None:
+        """A step is over: how many samples, which loss."""
+        rows = [count for count in (self._batch, self._rows, self._head) if count > 1]  # a batch of 1 says nothing
+        self.samples = rows[0] if rows else 1
+        self.counted += self.samples
+        if self.reads_losses:
+            self.losses.append(self._loss)
+        self._rows, self._head, self._loss = 0, 0, None
+        self._told()
+
+    def _timed(self, phase: str, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``work``; if phases are timed, wait for it and add its time to one."""
+        if self._phases is None:
+            return work(*args, **kwargs)
+        began = time.perf_counter()
+        found = work(*args, **kwargs)
+        if self._phases is not None:  # the step may have been the last that was timed
+            self.wait()
+            self._phases[phase] = self._phases.get(phase, 0.0) + time.perf_counter() - began
+        return found
+
+    def _around_batch_size(self, original: Any) -> Any:
+        def update(trainer: Any, batch_size: Any, *args: Any, **kwargs: Any) -> Any:
+            self._batch = int(batch_size)
+            return original(trainer, batch_size, *args, **kwargs)
+
+        return update
+
+    def _around_update(self, original: Any) -> Any:
+        def update(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._timed("update", original, trainer, *args, **kwargs)
+
+        return super()._around_update(update)
+
+    def _around_backward(self, original: Any) -> Any:
+        def backward(heads: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._phases is not None and self._recording_since is not None:
+                self.wait()
+                spent = time.perf_counter() - self._recording_since
+                self._phases["forward"] = self._phases.get("forward", 0.0) + spent
+            self._recording_since = None
+            found = self._timed("backward", original, heads, *args, **kwargs)
+            self._note(list(heads) if isinstance(heads, (list, tuple)) else [heads])
+            return found
+
+        return super()._around_backward(backward)
+
+    def _note(self, heads: list[Any]) -> None:
+        shapes = [getattr(head, "shape", ()) for head in heads]
+        self._head = sum(shape[0] for shape in shapes if shape)
+        if not self.reads_losses:
+            return
+        try:
+            read = sum(float(np.mean(_values(head))) for head in heads)
+        except Exception:  # a head of another kind: the script's own affair
+            return
+        self._loss = read if self._loss is None else self._loss + read
+
+    def _around_recording(self, original: Any) -> Any:
+        def enter(scope: Any) -> Any:
+            if scope._enter_is_record:
+                now = time.perf_counter()
+                if self._no_data_since is not None:
+                    self.left_out_s += now - self._no_data_since
+                    self._no_data_since = None
+                self._recording_since = now
+            return original(scope)
+
+        return enter
+
+    def _around_loader(self, original: Any) -> Any:
+        def iterate(loader: Any) -> Iterator[Any]:
+            self.loaders += 1
+            self.workers = max(self.workers, int(getattr(loader, "_num_workers", 0) or 0))
+            batches = iter(original(loader))
+            while True:
+                try:
+                    batch = self._fetched(next, batches)
+                except StopIteration:
+                    return
+                yield batch
+
+        return iterate
+
+    def _around_next(self, original: Any) -> Any:
+        def following(source: Any, *args: Any) -> Any:
+            return self._fetched(original, source, *args)
+
+        return following
+
+    def _fetched(self, fetch: Callable[..., Any], *args: Any) -> Any:
+        """The next batch; the clock of a slice stands still from the end of the data on."""
+        if self._fetching:  # an iterator that calls another
+            return fetch(*args)
+        self._fetching = True
+        try:
+            batch = self._timed("data", fetch, *args)
+        except StopIteration:
+            self.wait()
+            if self._no_data_since is None and self._phases is None:
+                self._no_data_since = time.perf_counter()
+            raise
+        finally:
+            self._fetching = False
+        data = getattr(batch, "data", batch)
+        first = data[0] if isinstance(data, (list, tuple)) and data else data
+        shape = getattr(first, "shape", ())
+        self._rows = int(shape[0]) if shape else 0
+        return batch
+
+
+def _values(head: Any) -> Any:
+    try:
+        return head.asnumpy()
+    except TypeError:  # of bfloat16
+        return head.astype("float32").asnumpy()
+
+
+def _with_subclasses(kind: Any) -> list[Any]:
+    found = [kind]
+    for one in kind.__subclasses__():
+        found += _with_subclasses(one)
+    return found
