@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,8 @@ class MXNetReplay:
         self.mx, self.program, self.dtype = mx, program, dtype
         self.operators = Operators(mx)
 
-    def __call__(self, leaves: Sequence[np.ndarray]) -> dict[int, Any]:
-        """All values by their numbers, as numpy arrays where they are heads, gradients or written."""
+    def __call__(self, leaves: Sequence[np.ndarray], more: Collection[int] = ()) -> dict[int, Any]:
+        """Heads, gradients, written values and ``more`` by their numbers, as numpy arrays."""
         program, env = self.program, dict[int, Any]()
         wanted = program.variables
         for number, leaf in enumerate(leaves):
@@ -83,7 +83,7 @@ class MXNetReplay:
                 self._run(i, env, wanted)
             else:
                 self._differentiate(i, env)
-        return {number: env[number].asnumpy() for number in program.shown}
+        return {number: env[number].asnumpy() for number in {*program.shown, *more}}
 
     def _array(self, values: np.ndarray, variable: bool) -> Any:
         dtype = self.dtype if values.dtype.kind == "f" else values.dtype
