@@ -80,7 +80,7 @@ def test_the_project_trains_alone_on_the_scripts_samples(migrated):
         ("adversaries", "train.py", "loss2.sum()", "loss.sum()"),
         ("recurrent", "train.py", "return [loss], [state3.detach(), state4.detach()]",
          "return [loss], [state4.detach(), state3.detach()]"),
-        ("numpy", "model.py", "nn.Tanh()", "nn.ReLU()"),
+        ("numpy", "model.py", "torch.tanh(", "torch.relu("),
         ("numpy", "train.py", "corrected=True", "corrected=False"),
     ],
 )  # fmt: skip
