@@ -33,7 +33,7 @@ def migrated(tmp_path_factory):
     return migrate
 
 
-@pytest.mark.parametrize("name", ["normalized", "adversaries", "recurrent", "gathered", "numpy", "compiled"])
+@pytest.mark.parametrize("name", ["normalized", "adversaries", "recurrent", "by hand", "gathered", "numpy", "compiled"])
 def test_a_script_becomes_a_project_that_agrees(name, migrated):
     made = migrated(name)
     assert made.told.endswith("\nagrees")
@@ -95,17 +95,31 @@ def test_a_project_that_computes_something_else_is_found_out(name, file, before,
         path.write_text(text)
 
 
-def test_what_cannot_be_written_is_refused_with_its_line_and_leaves_nothing(tmp_path, capfd):
-    text = (
-        script("normalized")
-        .replace("loss = cross(out, y)", "loss = cross(out, y) * (1 + len(hist))")
-        .replace("for epoch in range(2):", "hist = []\nfor epoch in range(2):")
-        .replace("loss.backward()", "loss.backward(); hist.append(1)")
-    )
+def test_numbers_of_the_script_are_given_to_the_step_and_its_words_to_the_script(tmp_path, capfd):
+    text = script("normalized").replace("loss = cross(out, y) +", "hist.append(1); loss = cross(out, y) / len(hist) +")
+    text = text.replace("for epoch in range(2):", "hist = []\nfor epoch in range(2):")
+    text = text.replace('"learning_rate": 0.05', '"learning_rate": float(__import__("sys").argv[1])')
     (tmp_path / "train.py").write_text(text)
+    out = tmp_path / "torch"
+    assert main(["migrate", "--json", str(tmp_path / "train.py"), str(out), "--", "0.07"]) == 0
+    assert "agrees" in json.loads(capfd.readouterr().out)["told"]
+    written = (out / "train.py").read_text()
+    assert "data, label, number = batch" in written
+    assert "return 0.07" in written
+
+
+def test_what_cannot_be_written_is_refused_with_its_line_and_leaves_nothing(tmp_path, capfd):
+    text = script("normalized").replace("loss = cross(out, y) +", "hist.append(out.mean()); loss = sum(hist) +")
+    (tmp_path / "train.py").write_text(text.replace("for epoch in range(2):", "hist = []\nfor epoch in range(2):"))
     assert main(["migrate", str(tmp_path / "train.py"), str(tmp_path / "torch")]) == 1
     assert re.search(r"train\.py:\d+: ", capfd.readouterr().err)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_script_that_fails_is_told_by_its_own_words(tmp_path):
+    (tmp_path / "train.py").write_text("import mxnet\nraise ValueError('mine')")
+    with pytest.raises(GluontuneError, match=r"train\.py: ended before a training step: .*mine"):
+        migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
 
 
 def test_mxnet_and_gluontune_are_not_there_for_the_check(tmp_path):

@@ -54,7 +54,7 @@ class MigratedScript:
 
 
 def trains(path: str | Path) -> bool:
-    """Whether a file is a script that trains; a job file only defines ``net`` or ``data``.
+    """Whether a file is a script that trains; a job file only defines functions, for others to call.
 
     Raises:
         GluontuneError: it cannot be read, or is no Python.
@@ -63,12 +63,10 @@ def trains(path: str | Path) -> bool:
         tree = ast.parse(Path(path).read_text("utf-8"))
     except (OSError, SyntaxError, ValueError) as error:
         raise GluontuneError(f"{path}: {error}") from error
-    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    defined |= {
-        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
-    }
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return not defined & {"net", "data"} or bool(used & {"backward", "Trainer"})
+    calls = [node.value.func for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    started = any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in tree.body)
+    return started or bool(used & {"backward", "Trainer"}) or any("train" in ast.unparse(call) for call in calls)
 
 
 def migrate_script(

@@ -16,6 +16,7 @@ from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Node
 from gluontune.convert.migrate.expressions import expression
 from gluontune.core.files import atomic_write
+from gluontune.core.texts import literal
 
 _TEMPLATE = Path(__file__).parent / "templates" / "data.py.j2"
 _MOST, _SECONDS = 256 * 2**20, 20.0  # bytes, and time, of samples
@@ -31,12 +32,17 @@ class DataText:
 
 @dataclass
 class Samples:
-    """Arrays of a data set by their places in a batch. left: why not all samples are there."""
+    """Arrays of a data set by their places in a batch.
+
+    Args:
+        order: "rng.permutation(count)", "np.arange(count)", or "stored": ``own``. left: what is not as in the script.
+    """
 
     arrays: dict[str, np.ndarray]
     batch_size: int
-    shuffled: bool
+    order: str
     keep_last: bool
+    own: np.ndarray | None = None
     left: str = ""
 
 
@@ -78,16 +84,22 @@ def data_text(plans: Sequence[Plan], place: Path) -> tuple[DataText, list[str]]:
     if constants:
         _save(place / "constants.npz", constants)
     if samples is not None:
-        _save(place / "data.npz", {name: samples.arrays[first.value(n).name] for name, n in given})
+        own = {} if samples.own is None else {"order": samples.own}
+        _save(place / "data.npz", {**{name: samples.arrays[first.value(n).name] for name, n in given}, **own})
     known = [name for name, _ in given]
     states = sum(first.is_state(n) for n in first.inputs)
     made.text = jinja2.Template(_TEMPLATE.read_text("utf-8"), trim_blocks=True, lstrip_blocks=True).render(
         told="the script's samples" if samples is not None else "the captured batches", given=known, texts=texts,
+        listed=_listed(known),
         kind="samples" if samples is not None else "batches", drawn=drawn, constants=bool(constants), by_hand=by_hand,
         names=[first.names[n] for n in inputs] or ["nothing"], steps=len(plans), states=states,
-        **({key: getattr(samples, key) for key in ("batch_size", "shuffled", "keep_last")} if samples else {}),
+        **({key: getattr(samples, key) for key in ("batch_size", "order", "keep_last")} if samples else {}),
     )  # fmt: skip
     return made, [f"data.py: {by_hand}"] if by_hand else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "[" + ", ".join(map(literal, names)) + "]"
 
 
 def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -116,6 +128,9 @@ def _samples(plan: Plan, given: Sequence[tuple[str, int]]) -> tuple[Samples | No
         array = found.arrays.get(value.name)
         if array is None or array.shape[1:] != value.shape[1:] or array.dtype != np.dtype(value.dtype):
             return None, f"the samples ({line}) are made into batches by code of the script's; here are those captured"
+        known = {row.tobytes() for row in array}
+        if not found.left and not all(row.tobytes() in known for row in np.asarray(value.array)):
+            found.left = "the samples are transformed at random: data.npz has one draw of each"
     return found, ""
 
 
@@ -137,22 +152,19 @@ def _of_loader(loader: Any) -> Samples | None:
             break
     if not samples:
         return None
-    again = data[0]
-    again = again if isinstance(again, (tuple, list)) else [again]
-    first = [part.asnumpy() if hasattr(part, "asnumpy") else np.asarray(part) for part in again]
-    if not all(np.array_equal(a, b) for a, b in zip(first, samples[0])):
-        left = "the samples are transformed at random: data.npz has one draw of each" + (f"; {left}" if left else "")
     arrays = {}
     for at, column in enumerate(zip(*samples)):
         if len({part.shape for part in column}) > 1:
             return None
-        name = str(at)
         made = np.stack(column)
-        if made.dtype.kind in "fiu" and not hasattr(again[at], "asnumpy"):  # as batchify makes arrays of numbers
-            made = mxnet().nd.array(made[:1], dtype=made.dtype).asnumpy().dtype.type(made)
-        arrays[name] = made
+        arrays[str(at)] = mxnet().nd.array(made[:1], dtype=made.dtype).asnumpy().dtype.type(made)
     kind = type(sampler._sampler).__name__
-    return Samples(arrays, sampler._batch_size, "Random" in kind, sampler._last_batch == "keep", left)
+    order = {"RandomSampler": "rng.permutation(count)", "SequentialSampler": "np.arange(count)"}.get(kind, "stored")
+    own = None
+    if order == "stored":
+        own = np.asarray([at for at in sampler._sampler if at < len(samples)])
+        left = left or f"the order of the samples is that of one epoch of {kind}"
+    return Samples(arrays, sampler._batch_size, order, sampler._last_batch == "keep", own, left)
 
 
 def _of_arrays(source: Any) -> Samples | None:
@@ -164,4 +176,4 @@ def _of_arrays(source: Any) -> Samples | None:
         for at, (_, array) in enumerate(getattr(source, kind)):
             found = array.asnumpy() if hasattr(array, "asnumpy") else np.asarray(array)
             arrays[f"{kind}.{at}"] = found
-    return Samples(arrays, source.batch_size, bool(source.shuffle), False)
+    return Samples(arrays, source.batch_size, "rng.permutation(count)" if source.shuffle else "np.arange(count)", False)

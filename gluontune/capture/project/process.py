@@ -40,6 +40,7 @@ class Writing:
         self.recorder.computes = computes
         self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
         self.hooks.install()
+        self.recorder.watch_mode()
 
     def _finished(self, seen: Seen) -> None:
         self.seens.append(seen)
@@ -59,6 +60,8 @@ class Writing:
             project = Project(
                 self.mx, self.seens, known, recorder.trainers, Path(self.program.target).name, recorder.epochs
             )
+            if recorder.asks_for_mode:
+                project.noted.append(f"{recorder.asks_for_mode}: the net asks whether it trains; here it always does")
             return {"refused": None, **project.write(Path(self.options["out"]))}
         except (GluontuneError, self.mx.MXNetError) as error:
             return {"refused": str(error).strip().splitlines()[0]}
@@ -76,8 +79,10 @@ def main() -> None:
         script.run(program, [writing.begin])
     except _Enough:
         pass
-    finally:
-        files.write_json(Path(options["told"]), writing.document())
+    except BaseException:
+        if not writing.seens:
+            raise
+    files.write_json(Path(options["told"]), writing.document())
 
 
 if __name__ == "__main__":

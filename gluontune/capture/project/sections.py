@@ -84,8 +84,8 @@ class Plan:
         for number, value in self.step.values.items():
             if value.source in ("parameter", "variable"):
                 self.owner[number] = value.name
-        for name, number in self.step.writes.items():
-            self.owner[number] = name
+        for weights in (self.step.writes, *(told.weights for told in self.seen.told)):
+            self.owner.update({number: name for name, number in weights.items()})
         for number, value in self.step.values.items():
             if value.source == "gradient":
                 self.slope[number] = self.owner.get(int(value.name), "") if value.name.isdigit() else value.name
@@ -188,6 +188,7 @@ class Plan:
             for number in section.reads:
                 if number not in made and number not in self.slope and number not in self.inputs:
                     self.inputs.append(number)
+        self.inputs += [told.size for told in self.seen.told if told.size]
         for number in wanted:
             if number in made:
                 made[number].gives.append(number)
@@ -290,6 +291,8 @@ class Plan:
                 name = "label" if words == ["label"] else name
             elif self.is_state(number):
                 name = "state"
+            elif value.name == "number":
+                name = "number"
             self.names[number] = _numbered(name, taken)
         for section in sections:
             for number in section.gives:

@@ -215,6 +215,8 @@ class _Lines:
         self.pending -= set(told.gradients)
         size = told.batch_size
         first = next((n for n in self.plan.inputs if self.plan.value(n).source in ("batch", "host")), None)
-        if first is not None and self.plan.value(first).shape[:1] == (size,) and size > 1:
+        if told.size:
+            size = f"float({self.plan.names[told.size]})"
+        elif first is not None and self.plan.value(first).shape[:1] == (size,) and size > 1:
             size = f"len({self.plan.names[first]})"
         return [f'trainers["{self.trainers[id(told.trainer)]}"].step({size})']

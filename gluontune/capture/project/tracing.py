@@ -35,7 +35,8 @@ class Told:
 
     Args:
         begin, end: its events. gradients: values by parameters' names, before. rate: the learning rate.
-        count: of updates, this one included. new: the gradients' values after it.
+        count: of updates, this one included. new: the gradients' values after it. weights: the parameters'.
+        size: the value that has the batch's size, where the script computes it.
         by_hand: the script computes the factor itself, from a norm that it reads.
     """
 
@@ -44,12 +45,14 @@ class Told:
     end: int = 0
     gradients: dict[str, int] = field(default_factory=dict)
     new: dict[str, int] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
     trainer: Any = None
     batch_size: Any = 1
     rate: float = 0.0
     count: int = 0
     most: float = 0.0
     by_hand: bool = False
+    size: int = 0
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Tracing(Recorder):
         super().__init__(mx, folder, lambda step: finished(self.latest))
         self.seen, self.latest, self.open = Seen(), Seen(), list[BlockCall]()
         self.trainers: dict[int, str] = {}  # names by id
+        self.asks_for_mode = ""
         self.epochs = (1, "")  # and where the script has their number
 
     def block(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
@@ -130,10 +134,25 @@ class Tracing(Recorder):
         result = super().update(trainer, batch_size, run)
         if id(trainer) not in self.trainers:
             self._first_update(trainer)
+        for parameter in trainer._params:
+            for array in parameter._data or ():
+                if id(array) in self.held:
+                    told.weights[parameter.name] = self.held[id(array)].value
         optimizer = trainer._optimizer
         told.end, told.rate, told.count = len(self.step.events), float(optimizer.learning_rate), optimizer.num_update
         self.seen.told.append(told)
         return result
+
+    def watch_mode(self) -> None:
+        """Note the line of a net that asks for ``autograd.is_training()``: its steps show one answer alone."""
+        before = self.mx.autograd.is_training
+
+        def is_training() -> Any:
+            if self.open and _is_the_scripts(sys._getframe(1)):
+                self.asks_for_mode = self.asks_for_mode or self._line()
+            return before()
+
+        self.mx.autograd.is_training = is_training
 
     def _first_update(self, trainer: Any) -> None:
         name, number = self._name_of(trainer) or "trainer", 2

@@ -13,6 +13,7 @@ import numpy as np
 
 from gluontune.capture.events import Op
 from gluontune.capture.project.batches import data_text
+from gluontune.capture.project.changing import batches_as_inputs, numbers_as_inputs
 from gluontune.capture.project.clipping import clipped
 from gluontune.capture.project.moving import moved
 from gluontune.capture.project.reference import reference
@@ -26,7 +27,7 @@ from gluontune.convert.migrate.copying import copied
 from gluontune.convert.migrate.text import tidied
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
-from gluontune.core.texts import literal
+from gluontune.core.texts import clean, literal
 from gluontune.runtime.pytorch import torch
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -60,7 +61,9 @@ def known_of(seens: Sequence[Seen], variables: dict[str, str], loose: Sequence[A
         if key in inside:
             continue
         wanted = call.name or re.sub(r"(?<!^)(?=[A-Z])", "_", type(call.block).__name__).lower()
-        name = identifier(wanted if is_free(wanted) else f"{wanted}_", taken)
+        while wanted in taken or not is_free(wanted):
+            wanted += "_"
+        name = identifier(wanted, taken)
         for path, block in walk(call.block):
             known.paths.setdefault(id(block), f"{name}.{path}" if path else name)
         for path, parameter in call.block._collect_params_with_prefix().items():
@@ -120,19 +123,20 @@ class Project:
         script: str,
         epochs: tuple[int, str],
     ):
-        self.mx, self.known, self.script, self.epochs = mx, known, script, epochs
+        self.mx, self.known, self.script, self.epochs = mx, known, clean(script).replace('"', "'"), epochs
+        self.noted: list[str] = []
         for seen in seens:
             if seen.step.unknown:
                 raise GluontuneError(seen.step.unknown[0])
         clipped(seens)
         moved(seens)
-        plans = plans_of(seens, known)
-        parameters = {
-            p.name: p for plan in plans for told in plan.seen.told if told.trainer for p in told.trainer._params
-        }
-        self.frozen = {name for name, p in parameters.items() if p.grad_req == "null"}
-        texts = [self._text(plan, trainers) for plan in plans]
-        run, self.text = _longest(plans, texts)
+        updated = [told for seen in seens for told in seen.told if told.trainer is not None]
+        self.frozen = {p.name for told in updated for p in told.trainer._params if p.grad_req == "null"}
+        try:
+            run, self.text = self._run(seens, trainers)
+        except GluontuneError:
+            batches_as_inputs(seens)
+            run, self.text = self._run(seens, trainers)
         self.plans = run[:_COMPARED]
         updates: dict[int, list[Any]] = {}
         for plan in run:
@@ -140,6 +144,12 @@ class Project:
                 if told.trainer is not None:
                     updates.setdefault(id(told.trainer), []).append((plan, told))
         self.trainers = [trainer_text(trainers[key], found) for key, found in updates.items()]
+
+    def _run(self, seens: Sequence[Seen], trainers: dict[int, str]) -> tuple[list[Plan], StepText]:
+        plans = plans_of(seens, self.known)
+        if numbers_as_inputs(plans):
+            plans = plans_of(seens, self.known)
+        return _longest(plans, [self._text(plan, trainers) for plan in plans])
 
     def _text(self, plan: Plan, trainers: dict[int, str]) -> StepText:
         return step_text(plan, self._arrays(plan), self.known.names, self.frozen, trainers)
@@ -172,7 +182,7 @@ class Project:
             texts["rules.py"] = self._rules()
         if used:
             texts["operators.py"] = copied(used)
-        noted = [f"{t.line}: {t.noted}" for t in self.trainers if t.noted]
+        noted = [f"{t.line}: {t.noted}" for t in self.trainers if t.noted] + self.noted
         readme = (_TEMPLATES / "README.txt").read_text("utf-8")
         hand = "\n".join(f"- {one}" for one in [*by_hand, *noted]) or "Nothing."
         told = {"SCRIPT": self.script, "STEPS": str(len(self.plans)), "HAND": hand}

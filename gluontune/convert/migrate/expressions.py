@@ -230,7 +230,7 @@ def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None
     if op in ("softmax", "log_softmax") and len(args) == 1 and not attrs.get("temperature") and not attrs.get("dtype"):
         return f"F.{op}({args[0]}, {attrs.get('axis', -1)})"
     if op == "Flatten":
-        return f"{args[0]}.flatten(1)"
+        return f"{args[0]}.reshape(len({args[0]}), -1)"  # a vector becomes a column
     bare = op.replace("_npi_", "").replace("broadcast_", "").replace("elemwise_", "").lstrip("_")
     if op in _FORMS:
         return _FORMS[op].format(*args, **{k: literal(v) for k, v in attrs.items()})
