@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import subprocess
 import sys
@@ -11,13 +10,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gluontune.capture import script
+from gluontune.capture.api import document_of
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder
 from gluontune.core.processes import last_words
-from gluontune.core.reading import parse_json
 
 _STEPS = 6
 #: Runs a file of the project where neither mxnet nor gluontune can be imported.
@@ -96,7 +94,8 @@ def migrate_script(
     with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as beside:
         project, told = Path(beside, "project"), Path(beside, "told.json")
         project.mkdir()
-        found = _written(program, {"out": str(project), "told": str(told), "steps": steps}, time_limit, cwd)
+        options = {"project": str(project), "out": str(told), "steps": steps}
+        found = document_of(program, "gluontune.capture.project.process", options, time_limit, cwd)
         if found.get("refused"):
             raise GluontuneError(found["refused"])
         checked = check(project)
@@ -110,21 +109,6 @@ def migrate_script(
         str(place), files, found["steps"], tuple(found["nets"]), found["parameters"], found["losses"], checked,
         tuple(found["by_hand"]),
     )  # fmt: skip
-
-
-def _written(program: script.Program, options: dict[str, Any], limit: float | None, cwd: str | None) -> dict[str, Any]:
-    command = script.command(program, "gluontune.capture.project.process", json.dumps(options))
-    try:
-        done = subprocess.run(
-            command, cwd=cwd, env=script.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=limit,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise GluontuneError(f"{program.target}: no {options['steps']} training steps in {limit:.0f} s") from error
-    told = Path(options["told"])
-    if not told.exists():
-        raise GluontuneError(f"{program.target}: ended before a training step: {last_words(done.stderr)}")
-    return dict(parse_json(told.read_text("utf-8")))
 
 
 def check(project: Path) -> str:

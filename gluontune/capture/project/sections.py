@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Union
 
 from gluontune.capture.events import ADDED, NORMALIZING, RUNNING, Backward, Op, Value, draws
-from gluontune.capture.interpret import bridge_name, computes
 from gluontune.capture.project.tracing import BlockCall, Seen, Told, live_events
 from gluontune.convert.bridge.names import identifier
-from gluontune.convert.graph.schemas import schema
-from gluontune.convert.graph.symbol import Graph, Node
-from gluontune.convert.migrate.calls import CALL, Call, Entry, needed
+from gluontune.convert.migrate.calls import Call
 from gluontune.core.errors import GluontuneError
 
 _SAME = {"_copy", "identity", "_np_copy", "_copyto"}
@@ -201,8 +198,6 @@ class Plan:
             if number in made:
                 made[number].gradients[name] = number
         self._name(sections)
-        for section in sections:
-            self._draw(section)
 
     def _wanted(self) -> Iterator[int]:
         for part in self.parts:
@@ -218,64 +213,6 @@ class Plan:
         for told in self.seen.told:
             yield from ((number, name) for name, number in told.gradients.items())
         yield from ((number, name) for name, number in self.seen.gradients.items() if number in self.roots)
-
-    def _draw(self, section: Section) -> None:
-        """The graph of a section, and the calls of blocks in it."""
-        graph, entries = Graph([], []), dict[int, Entry]()
-        root = section.call
-        calls, of_block = [root], dict[int, Call]()
-
-        def call_for(block_call: BlockCall | None) -> Call:
-            if block_call is None:
-                return root
-            if id(block_call) not in of_block:
-                parent = block_call.parent
-                while parent is not None and id(parent.block) not in self.paths:
-                    parent = parent.parent
-                above = call_for(parent)
-                found = Call(self.paths[id(block_call.block)], type(block_call.block).__name__, above)
-                found.number, found.gives = len(calls), block_call.gives
-                of_block[id(block_call)] = found
-                above.children.append(found)
-                calls.append(found)
-            return of_block[id(block_call)]
-
-        def entry_of(number: int) -> Entry:
-            if number not in entries:
-                name = self.owner.get(number) or self.names[number]
-                known = next((i for i, node in enumerate(graph.nodes) if node.op is None and node.name == name), None)
-                if known is None:
-                    graph.nodes.append(Node(None, name))
-                entries[number] = (len(graph.nodes) - 1 if known is None else known, 0)
-            return entries[number]
-
-        root.takes = [entry_of(number) for number in section.reads]
-        for place in section.places:
-            op = self.events[place]
-            assert isinstance(op, Op)
-            if not computes(op.name):
-                raise GluontuneError(f"{op.line}: operator {op.name} is not known to PyTorch's side")
-            inputs = [entry_of(number) for number in op.inputs]
-            if self._is_same(op):
-                entries[op.outputs[0]] = inputs[0]
-                continue
-            name = bridge_name(op.name)
-            call = call_for(self.call_of(place))
-            attrs = schema(name).typed(self._attrs(op))
-            node = Node(name, f"{op.name} ({op.line})", attrs, inputs, {CALL: str(call.number)})
-            graph.nodes.append(node)
-            entries.update({number: (len(graph.nodes) - 1, i) for i, number in enumerate(op.outputs)})
-        gives = [entries.get(number) or entry_of(number) for number in section.gives]
-        root.gives = gives[0] if len(gives) == 1 else gives
-        graph.outputs = gives
-        for call in calls[1:]:
-            call.gives = _known(call.gives, entries)
-        for call in calls:
-            call.graph = graph
-        read = needed(calls, graph)
-        for place, node in enumerate(graph.nodes):
-            if node.op is not None and place in read:
-                calls[int(node.hidden[CALL])].nodes.append(place)
 
     def _name(self, sections: Sequence[Section]) -> None:
         """Names of inputs and of what sections give each other."""
@@ -305,22 +242,6 @@ class Plan:
         value = self.value(number)
         return value.source == "earlier" and value.name.isdigit() and int(value.name) in self.carried
 
-    def _is_same(self, op: Op) -> bool:
-        given, found = self.value(op.inputs[0]) if op.inputs else None, self.value(op.outputs[0])
-        if given is None or (given.shape, given.dtype) != (found.shape, found.dtype):
-            return False
-        return op.name in _SAME or op.name in ("Reshape", "_np_reshape", "Cast", "_npi_cast")
-
-    def _attrs(self, op: Op) -> dict[str, str]:
-        """The attributes; shapes that a view has of its batch's size are told by their other sizes."""
-        if op.name != "Reshape" or not op.view:
-            return op.attrs
-        given, found = self.value(op.inputs[0]).shape, self.value(op.outputs[0]).shape
-        if len(found) > 1 and len(given) > 1 and given[0] == found[0]:
-            rest = found[1:] if len(found) > 2 else (-1,)
-            return {"shape": str((0, *rest))}
-        return {"shape": str((-1, *found[1:]))}
-
 
 def draws_it(plan: Plan, number: int) -> Op | None:
     """The draw of the script's own that made an input, or None."""
@@ -335,10 +256,3 @@ def _numbered(name: str, taken: set[str]) -> str:
         found, number = f"{name}{number}", number + 1
     taken.add(found)
     return found
-
-
-def _known(nest: Any, entries: Mapping[int, Entry]) -> Any:
-    """A block's result: entries of the graph where they are in it."""
-    if isinstance(nest, list):
-        return [_known(item, entries) for item in nest]
-    return entries.get(nest) if nest is not None else None

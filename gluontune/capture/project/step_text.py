@@ -11,6 +11,7 @@ import numpy as np
 
 from gluontune.capture.events import Op
 from gluontune.capture.project.clipping import SCALING
+from gluontune.capture.project.graphs import draw
 from gluontune.capture.project.sections import Differentiated, Plan, Section
 from gluontune.capture.project.tracing import Told
 from gluontune.convert.bridge.registry import OPERATORS
@@ -55,6 +56,8 @@ def step_text(
         trainers: names of trainers by id.
     """
     sections = [part for part in plan.parts if isinstance(part, Section)]
+    for section in sections:
+        draw(plan, section)
     used = {name for s in sections for name in s.call.graph.variables() if name in arrays}
     kept = {name: array for name, array in arrays.items() if name in used}
     trace = Trace([s.call for s in sections], [], Source(Graph([], []), kept, None, frozen), dict(names), modes=False)

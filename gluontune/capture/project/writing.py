@@ -144,6 +144,8 @@ class Project:
                 if told.trainer is not None:
                     updates.setdefault(id(told.trainer), []).append((plan, told))
         self.trainers = [trainer_text(trainers[key], found) for key, found in updates.items()]
+        if len({trainer.operator for trainer in self.trainers}) > 1:
+            raise GluontuneError(f"{self.trainers[-1].line}: rules in C++ and in Python in one project have no text")
 
     def _run(self, seens: Sequence[Seen], trainers: dict[int, str]) -> tuple[list[Plan], StepText]:
         plans = plans_of(seens, self.known)
