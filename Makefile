@@ -73,8 +73,10 @@ ladder: $(STAMP)
 	$(VENV)/bin/gluontune ladder --quick --out ladder-out $(ARGS)
 
 # A file stays on one worker, for its fixtures; those that take longest begin first (conftest.py), so that none is alone
-# at the end. `make test` leaves out what carries pytest.mark.slow, `make test-slow` runs that alone, `make test-all` both.
-PYTEST := $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder --durations=10
+# at the end. One worker more than cores: many tests wait for processes. `make test` leaves out what carries
+# pytest.mark.slow, `make test-slow` runs that alone, `make test-all` both.
+WORKERS = $$(( $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN || echo 2) + 1 ))
+PYTEST = $(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 test: $(STAMP)
 	$(PYTEST) -m "not slow" $(ARGS)
 

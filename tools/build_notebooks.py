@@ -1,22 +1,40 @@
-"""Notebooks of the lessons, made from percent scripts.
+"""Notebooks of the lessons, made from percent scripts; and copies with outputs, for readers of the repository.
 
 ``python -m tools.build_notebooks notebooks`` makes all of them; the same script gives the same bytes.
+``python -m tools.build_notebooks notebooks --outputs runs/course`` also writes ``docs/lessons/``, with the outputs of
+``make course``. The lessons themselves stay without: a prediction comes before its figure.
 """
 
 from __future__ import annotations
 
+import datetime
 import hashlib
+import re
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
+from gluontune.runtime.facts import machine_facts
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = ROOT / "docs" / "lessons"
+#: Bytes of a figure and of a notebook: what a forge still shows at once.
+LARGEST_FIGURE, LARGEST = 60_000, 500_000
+_KINDS = ("text/html", "image/svg+xml", "image/png", "text/plain")
+#: Folders of the machine that ran a lesson, in what it printed.
+_PLACES = re.compile(r"(?:/[\w.+-]+)*/(?=(?:runs|notebooks|docs|\.venv|gluontune-[\w.-]+|tmp[\w]{6,})/)|/tmp(?=/)")
 
 
 def notebook_text(script: Path) -> str:
     """The ``.ipynb`` of a percent script: no outputs, stable cell ids."""
+    return _text(_notebook(script))
+
+
+def _notebook(script: Path) -> Any:
     import jupytext
-    import nbformat
 
     notebook: Any = jupytext.reads(script.read_text(encoding="utf-8"), fmt="py:percent")
     seen: dict[str, int] = {}
@@ -31,20 +49,112 @@ def notebook_text(script: Path) -> str:
         "language_info": {"name": "python"},
     }
     notebook.nbformat, notebook.nbformat_minor = 4, 5
+    return notebook
+
+
+def _text(notebook: Any) -> str:
+    import nbformat
+
     return nbformat.writes(notebook, version=4) + "\n"
 
 
 def pair(folder: Path) -> list[Path]:
     """Write the ``.ipynb`` beside each lesson's script; returns the files."""
-    written = []
-    for script in sorted(folder.glob("[0-9][0-9]_*.py")):
-        target = script.with_suffix(".ipynb")
-        with atomic_write(target, "w") as stream:
-            stream.write(notebook_text(script))
-        written.append(target)
-    return written
+    return [_write(script.with_suffix(".ipynb"), notebook_text(script)) for script in _scripts(folder)]
+
+
+def publish(folder: Path, executed: Path, machine: str, out: Path = PUBLISHED) -> list[Path]:
+    """Write the lessons with the outputs of ``executed``; returns the files.
+
+    Args:
+        folder: of the scripts. executed: ``NAME.ipynb`` of each, as ``gluontune course run`` leaves them; what
+            ``--solved`` added is left out. machine: a sentence.
+
+    Raises:
+        GluontuneError: a lesson that was not run with today's text, failed, or is too large.
+    """
+    return [
+        _write(out / f"{s.stem}.ipynb", with_outputs(s, executed / f"{s.stem}.ipynb", machine))
+        for s in _scripts(folder)
+    ]
+
+
+def with_outputs(script: Path, executed: Path, machine: str) -> str:
+    """The ``.ipynb`` of a script with the outputs of an executed one."""
+    import nbformat
+
+    notebook = _notebook(script)
+    if not executed.is_file():
+        raise GluontuneError(f"{executed}: no such file; make course runs the lessons")
+    ran = iter(nbformat.read(executed, as_version=4).cells)  # type: ignore[no-untyped-call]
+    for number, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
+        found = next((other for other in ran if other.source == cell.source), None)
+        if found is None or found.execution_count is None:
+            raise GluontuneError(f"{executed}: cell {number} of {script.name} was not run as it is today: make course")
+        cell.execution_count = number
+        cell.outputs = list(_kept(found.outputs, f"{executed}: cell {number}"))
+    note = f"Outputs of {machine}. In JupyterLab (`make lab`) the lesson opens without them: predict first."
+    notebook.cells.append(nbformat.v4.new_markdown_cell(f"*{note}*", id="outputs-of"))  # type: ignore[no-untyped-call]
+    text = _text(notebook)
+    if len(text.encode()) > LARGEST:
+        raise GluontuneError(f"{executed}: {len(text.encode()):,} bytes with its outputs, more than {LARGEST:,}")
+    return text
+
+
+def _kept(outputs: list[Any], where: str) -> Iterator[Any]:
+    """What a reader sees of a cell's outputs, without the folders of the machine that ran it."""
+    for output in outputs:
+        if output.output_type == "error":
+            raise GluontuneError(f"{where} failed: {output.ename}: {output.evalue}")
+        if output.output_type == "stream":
+            output.text = _PLACES.sub("", output.text)
+            if output.name == "stderr":
+                continue
+        else:
+            output.metadata = {}
+            output.data = {kind: _PLACES.sub("", output.data[kind]) for kind in _KINDS if kind in output.data}
+            largest = max((len(text) for text in output.data.values()), default=0)
+            if largest > LARGEST_FIGURE:
+                raise GluontuneError(f"{where}: an output of {largest:,} bytes, more than {LARGEST_FIGURE:,}")
+            if output.output_type == "execute_result":
+                output.execution_count = None
+        yield output
+
+
+def sentence(facts: Mapping[str, Any], day: datetime.date) -> str:
+    """The machine, its versions and the day.
+
+    >>> sentence({"cpu": {"model": "Xeon", "usable_cores": 2}, "memory_mib": 24105, "gpus": [], "python": "3.11.7",
+    ...           "packages": {"mxnet": "1.9.1", "numpy": "1.23.5"}}, datetime.date(2026, 11, 26))
+    '2 cores of Xeon, 24 GiB, no GPU; Python 3.11.7, mxnet 1.9.1, numpy 1.23.5; 2026-11-26'
+    """
+    cpu, packages = facts["cpu"], facts["packages"]
+    gpus = ", ".join(gpu["name"] for gpu in facts["gpus"]) or "no GPU"
+    versions = ", ".join(f"{name} {packages[name]}" for name in ("mxnet", "numpy") if name in packages)
+    size = f"{cpu['usable_cores']} cores of {cpu['model']}, {round(facts['memory_mib'] / 1024)} GiB, {gpus}"
+    return f"{size}; Python {facts['python']}, {versions}; {day}"
+
+
+def _scripts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[0-9][0-9]_*.py"))
+
+
+def _write(target: Path, text: str) -> Path:
+    target.parent.mkdir(exist_ok=True)
+    with atomic_write(target, "w") as stream:
+        stream.write(text)
+    return target
+
+
+def main(words: list[str]) -> None:
+    """Write the notebooks of a folder, and with ``--outputs FOLDER`` the published ones."""
+    executed = words[words.index("--outputs") + 1] if "--outputs" in words else None
+    folder = Path(words[0] if words and words[0] != "--outputs" else "notebooks")
+    written = pair(folder)
+    if executed is not None:
+        written += publish(folder, Path(executed), sentence(machine_facts(), datetime.date.today()))
+    print(*written, sep="\n")
 
 
 if __name__ == "__main__":
-    for path in pair(Path(sys.argv[1] if len(sys.argv) > 1 else "notebooks")):
-        print(path)
+    main(sys.argv[1:])

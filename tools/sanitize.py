@@ -69,7 +69,8 @@ def build(folder: Path, sources: Path | None = None) -> tuple[Path, str]:
     return library, runtime
 
 
-def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> dict[str, object]:
+def run(cases: int, seed: int, first: int = 0, sources: Path | None = None,
+        built: tuple[Path, str] | None = None) -> dict[str, object]:  # fmt: skip
     """Give the sanitized codec ``cases`` cases; each is named by ``seed`` and its number.
 
     Args:
@@ -77,6 +78,7 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
         seed: of the random numbers.
         first: number of the first case, a multiple of 16.
         sources: see :func:`build`.
+        built: what :func:`build` has returned; None: it is called.
 
     Returns:
         ``{"seed", "first", "cases", "findings", "seconds", "made", "refused"}``: ``made`` and ``refused`` count the
@@ -88,7 +90,7 @@ def run(cases: int, seed: int, first: int = 0, sources: Path | None = None) -> d
     started = time.monotonic()
     total = {"made": 0, "refused": 0, "findings": 0}
     with tempfile.TemporaryDirectory(prefix="gluontune-asan-") as place:
-        library, runtime = build(Path(place), sources)
+        library, runtime = built or build(Path(place), sources)
         options = "detect_leaks=0:exitcode=99:allocator_may_return_null=1:handle_segv=1"
         env = {**os.environ, "LD_PRELOAD": runtime, "PYTHONMALLOC": "malloc", "ASAN_OPTIONS": options,
                "UBSAN_OPTIONS": "print_stacktrace=1:exitcode=99", "OMP_NUM_THREADS": "1",

@@ -10,6 +10,7 @@ from typing import Any
 from gluontune.capture.account import Account
 from gluontune.capture.events import Step
 from gluontune.capture.forked import Forked
+from gluontune.capture.helpers.samples import Samples
 from gluontune.capture.hooks import Hooks
 from gluontune.capture.interpret import computes
 from gluontune.capture.lazy import LazyTorch
@@ -106,13 +107,24 @@ class TorchAccount(Account):
         super().__init__(options)
         self._folder = folder
         self._engine: OnTorch | None = None
+        self._samples = Samples()
 
     def begin(self, mx: Any) -> None:
+        if "samples" not in self._options["leave"]:
+            try:
+                self._samples.install(mx)
+            except Exception as error:
+                self._samples.gave_up(error)
         torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
         self._engine = OnTorch(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
 
     def document(self) -> dict[str, Any]:
-        return {"backend": "torch", **(self._engine.document() if self._engine else {})}
+        return {
+            "backend": "torch",
+            **(self._engine.document() if self._engine else {}),
+            **self._samples.facts(),
+            "notes": self._samples.notes,
+        }
 
     def lines(self, found: Mapping[str, Any]) -> list[str]:
         moved, why_not = found.get("steps_on_torch", 0), found.get("why_not", "the script did not import it")

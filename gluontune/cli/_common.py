@@ -18,11 +18,20 @@ from gluontune.core.errors import UsageError
 from gluontune.core.reading import parse_yaml
 from gluontune.core.texts import printable
 
-JSON_OPTION = typer.Option(False, "--json", help="One JSON document on stdout; all else goes to stderr.")
 
-TIME_LIMIT_OPTION = typer.Option(
-    600.0, "--time-limit", help="Seconds after which a silent training process counts as hung."
-)
+def option(default: Any, text: str, *flags: str, **how: Any) -> Any:
+    """An option of a command; its flag is its parameter's name, unless ``flags`` are given."""
+    return typer.Option(default, *flags, help=text, **how)
+
+
+def argument(default: Any, text: str, **how: Any) -> Any:
+    """An argument of a command; ``...`` as its default makes it required."""
+    return typer.Argument(default, help=text, **how)
+
+
+JSON_OPTION = option(False, "One JSON document on stdout; all else goes to stderr.", "--json")
+
+TIME_LIMIT_OPTION = option(600.0, "Seconds after which a silent training process counts as hung.", "--time-limit")
 
 
 class Terminal(Console):

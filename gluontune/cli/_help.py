@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo
 
 #: The commands by what one wants to do, in the order of `--help`. One that is not named here comes last.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -176,6 +178,10 @@ def _place(name: str) -> tuple[int, str]:
 def dress(app: typer.Typer, path: str = "") -> None:
     """Set the class and examples of every command of ``app`` and its groups."""
     for info in app.registered_commands:
+        for parameter in inspect.signature(info.callback).parameters.values() if info.callback else ():
+            option = parameter.default
+            if isinstance(option, OptionInfo) and option.default is False and not option.param_decls:
+                option.param_decls = (f"--{parameter.name.replace('_', '-')}",)  # a switch, without --no-…
         name = f"{path}{info.name or getattr(info.callback, '__name__', '').replace('_', '-')}"
         if info.cls is None or info.cls is TyperCommand:
             info.cls = type("Helped", (HelpedCommand,), {"examples": EXAMPLES.get(name, ())})

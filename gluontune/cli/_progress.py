@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,17 @@ from gluontune.core.events import OnProgress, Progress
 
 #: Seconds between two lines in a log, in place of a terminal's moving line.
 LOG_EVERY = 30.0
+
+
+def _quiet(work: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """The generator ``work``, meanwhile with libraries' output on stderr: stdout has only the result."""
+
+    @functools.wraps(work)
+    def quiet(*given: Any, **how: Any) -> Iterator[Any]:
+        with _common.stdout_reserved():
+            yield from work(*given, **how)
+
+    return quiet
 
 
 def _in_log() -> Callable[[str], None]:
@@ -28,6 +40,7 @@ def _in_log() -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
+@_quiet
 def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
     """A function that shows a status on stderr: a moving line, or a line now and then in a batch job's log."""
     if not _common.stderr.is_terminal:
@@ -40,6 +53,7 @@ def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
+@_quiet
 def progress_line() -> Iterator[OnProgress]:
     """A function that shows the events of one training run on stderr, as a bar or, in a log, as lines."""
     from rich.progress import BarColumn, Progress as Bar, TextColumn
@@ -59,6 +73,7 @@ def progress_line() -> Iterator[OnProgress]:
 
 
 @contextlib.contextmanager
+@_quiet
 def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable[[int, int], None]]:
     """A function of (done, total) that shows how far the work is.
 

@@ -6,27 +6,21 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Optional
 
-import typer
-
-from gluontune.cli._common import JSON_OPTION, deliver, say, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say, stderr, stdout, stdout_reserved
 from gluontune.core.errors import UsageError
 
 
 def assess(
-    script: Optional[Path] = typer.Argument(None, metavar="[SCRIPT.py]", help="The training script."),
-    new: Optional[Path] = typer.Option(
-        None, "--new", metavar="FILE", help="Write the naive script to begin with, and stop."
-    ),
-    ranks: Optional[int] = typer.Option(
-        None, "--ranks", min=1, max=2, help="Try this part alone; default: one rank, then two."
-    ),
-    quick: bool = typer.Option(False, "--quick", help="A third of the data: for a try."),
-    engine: str = typer.Option("kvstore", "--engine", help="How two ranks talk: kvstore or horovod."),
-    out: Path = typer.Option(Path("runs/assessment"), "--out", help="Folder of assessment.json and reference.json."),
-    fresh: bool = typer.Option(False, "--fresh", help="Measure the reference again, though --out has it."),
-    runtime: str = typer.Option("tuned", "--runtime", help="Environment of the script: tuned or as-installed."),
-    memory_mib: Optional[int] = typer.Option(
-        None, "--memory-mib", min=256, help="Limit for the script's processes; default: 3/4 of the free memory."
+    script: Optional[Path] = argument(None, "The training script.", metavar="[SCRIPT.py]"),
+    new: Optional[Path] = option(None, "Write the naive script to begin with, and stop.", metavar="FILE"),
+    ranks: Optional[int] = option(None, "Try this part alone; default: one rank, then two.", min=1, max=2),
+    quick: bool = option(False, "A third of the data: for a try."),
+    engine: str = option("kvstore", "How two ranks talk: kvstore or horovod."),
+    out: Path = option(Path("runs/assessment"), "Folder of assessment.json and reference.json."),
+    fresh: bool = option(False, "Measure the reference again, though --out has it."),
+    runtime: str = option("tuned", "Environment of the script: tuned or as-installed."),
+    memory_mib: Optional[int] = option(
+        None, "Limit for the script's processes; default: 3/4 of the free memory.", min=256
     ),
     as_json: bool = JSON_OPTION,
 ) -> int:

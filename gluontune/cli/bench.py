@@ -15,19 +15,17 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, RECORD, deliver, names_of, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, argument, deliver, names_of, option, stdout
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import grouped
 from gluontune.core.errors import UsageError
 
-PEERS = typer.Option(None, "--peers", help="The peers' environment (default: .peers, from make peers).")
-ROUNDS = typer.Option(9, "--rounds", min=1, help="Interleaved rounds; from 9 on one disturbed is left out.")
-SECONDS = typer.Option(1.0, "--seconds", min=0.05, help="Length of each contender's slice of a round.")
-OUT = typer.Option(None, "--out", help="Write the JSON document to this file, too.")
-RESUME = typer.Option(False, "--resume", help="Go on with the interrupted run for --out.")
-ONLY = typer.Option(
-    None, "--only", help="Measure only the contender of this name, or those whose names hold it; repeatable."
-)
+PEERS = option(None, "The peers' environment (default: .peers, from make peers).", "--peers")
+ROUNDS = option(9, "Interleaved rounds; from 9 on one disturbed is left out.", "--rounds", min=1)
+SECONDS = option(1.0, "Length of each contender's slice of a round.", "--seconds", min=0.05)
+OUT = option(None, "Write the JSON document to this file, too.", "--out")
+RESUME = option(False, "Go on with the interrupted run for --out.", "--resume")
+ONLY = option(None, "Measure only the contender of this name, or those whose names hold it; repeatable.", "--only")
 
 #: Benchmarks of gluontune's own parts are run from a clone.
 MOVED = ("devices", "exchange", "monitor", "networks", "operators", "optimizers", "scaling")
@@ -92,7 +90,7 @@ def carry_out(
 
     if out is not None:
         writable_folder(out.absolute().parent)
-    with stdout_reserved(), status_line() as say:
+    with status_line() as say:
         found = work(say=say)
     if out is not None:
         write_json(out, found)
@@ -122,16 +120,12 @@ def measure(
 
 
 def loading(
-    files: list[Path] = typer.Argument(..., help="Record files, measured one after another."),
-    size: int = typer.Option(224, "--size", min=1, help="Side of the crops."),
-    batch_size: int = typer.Option(64, "--batch-size", min=1, help="Images in a batch."),
-    augment: str = typer.Option(
-        "auto", "--augment", help="random-resized-crop-flip, pad-crop-flip, or auto: by the images' size."
-    ),
-    boxes: bool = typer.Option(False, "--boxes", help="Detection records: ours and gluon-cv's, boxes too."),
-    workers: Optional[int] = typer.Option(
-        None, "--workers", min=1, help="Most threads or workers of any contender (default: usable cores)."
-    ),
+    files: list[Path] = argument(..., "Record files, measured one after another."),
+    size: int = option(224, "Side of the crops.", min=1),
+    batch_size: int = option(64, "Images in a batch.", min=1),
+    augment: str = option("auto", "random-resized-crop-flip, pad-crop-flip, or auto: by the images' size."),
+    boxes: bool = option(False, "Detection records: ours and gluon-cv's, boxes too."),
+    workers: Optional[int] = option(None, "Most threads or workers of any contender (default: usable cores).", min=1),
     kept: Contest = RECORD,
 ) -> None:
     """Loaders over a record file: ours, MXNet's, DALI, FFCV, PyTorch, WebDataset, Streaming, SPDL, Grain, the limit."""
@@ -139,13 +133,13 @@ def loading(
 
 
 def packing(
-    src: Path = typer.Argument(..., help="Class folders, a .lst or a .csv."),
-    root: Optional[Path] = typer.Option(None, "--root", help="Folder at which the list's paths begin."),
-    size: int = typer.Option(256, "--size", min=1, help="Shorter side after the resize."),
-    quality: int = typer.Option(90, "--quality", min=1, max=100, help="JPEG quality of resized images."),
-    part: str = typer.Option("both", "--part", help="pass-through, resize, or both."),
-    workers: Optional[int] = typer.Option(None, "--workers", min=1, help="Most processes (default: cores)."),
-    rounds: int = typer.Option(5, "--rounds", min=1, help="Packings by each contender, interleaved."),
+    src: Path = argument(..., "Class folders, a .lst or a .csv."),
+    root: Optional[Path] = option(None, "Folder at which the list's paths begin."),
+    size: int = option(256, "Shorter side after the resize.", min=1),
+    quality: int = option(90, "JPEG quality of resized images.", min=1, max=100),
+    part: str = option("both", "pass-through, resize, or both."),
+    workers: Optional[int] = option(None, "Most processes (default: cores).", min=1),
+    rounds: int = option(5, "Packings by each contender, interleaved.", min=1),
     only: Optional[list[str]] = ONLY,
     resume: bool = RESUME,
     as_json: bool = JSON_OPTION,
@@ -156,11 +150,9 @@ def packing(
 
 
 def training(
-    net: Optional[list[str]] = typer.Option(None, "--net", help="Network; repeatable (default: all four)."),
-    batch_size: Optional[list[int]] = typer.Option(None, "--batch-size", help="Repeatable (default: 64)."),
-    threads: Optional[int] = typer.Option(
-        None, "--threads", min=1, help="Of tuned MXNet, ours and PyTorch (default: usable cores)."
-    ),
+    net: Optional[list[str]] = option(None, "Network; repeatable (default: all four)."),
+    batch_size: Optional[list[int]] = option(None, "Repeatable (default: 64)."),
+    threads: Optional[int] = option(None, "Of tuned MXNet, ours and PyTorch (default: usable cores).", min=1),
     kept: Contest = RECORD,
 ) -> None:
     """A training step on synthetic batches: ours, MXNet as installed and tuned, and PyTorch's modes."""
@@ -173,18 +165,18 @@ def training(
 class Sizes:
     """Amounts of predictions."""
 
-    batch_size: int = typer.Option(128, "--batch-size", min=1, help="Images in a step of the throughput.")
-    val_images: int = typer.Option(2000, "--val-images", min=1, help="For accuracy and agreement.")
-    latencies: int = typer.Option(200, "--latencies", min=1, help="Predictions of one image each.")
+    batch_size: int = option(128, "Images in a step of the throughput.", min=1)
+    val_images: int = option(2000, "For accuracy and agreement.", min=1)
+    latencies: int = option(200, "Predictions of one image each.", min=1)
 
 
 def inference(
-    source: Optional[Path] = typer.Argument(
-        None, metavar="[RUN_OR_PARAMS]", help="A checkpoint, a folder of them, .params or .npz; random if left out."
+    source: Optional[Path] = argument(
+        None, "A checkpoint, a folder of them, .params or .npz; random if left out.", metavar="[RUN_OR_PARAMS]"
     ),
-    net: str = typer.Option("cifar_resnet20_v1", "--net", help="Where the source does not say it."),
-    dataset: str = typer.Option("sample", "--dataset", help="Where the source does not say it."),
-    rungs: Optional[str] = typer.Option(None, "--rungs", help="Run only these, comma-separated."),
+    net: str = option("cifar_resnet20_v1", "Where the source does not say it."),
+    dataset: str = option("sample", "Where the source does not say it."),
+    rungs: Optional[str] = option(None, "Run only these, comma-separated."),
     deck: bool = typer.Option(False, "--deck", hidden=True),
     only: Optional[list[str]] = typer.Option(None, "--only", hidden=True),
     resume: bool = RESUME,
@@ -204,11 +196,11 @@ def inference(
 
 
 def bridge(
-    nets: Optional[str] = typer.Option(None, "--nets", help="Comma-separated (default: all of gluoncv's zoo)."),
-    quick: bool = typer.Option(False, "--quick", help="The first of each family."),
-    gradients: str = typer.Option("family", "--gradients", help="Compared for: family (one of each), all, none."),
+    nets: Optional[str] = option(None, "Comma-separated (default: all of gluoncv's zoo)."),
+    quick: bool = option(False, "The first of each family."),
+    gradients: str = option("family", "Compared for: family (one of each), all, none."),
     resume: bool = RESUME,
-    time_limit: float = typer.Option(300.0, "--time-limit", help="Seconds for one network."),
+    time_limit: float = option(300.0, "Seconds for one network."),
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
 ) -> None:
@@ -222,12 +214,10 @@ def bridge(
 
 
 def recipes(
-    count: Optional[int] = typer.Option(
-        None, "--count", min=1, help="Random recipes (default: the set that covers all pairs of values)."
-    ),
-    seed: int = typer.Option(0, "--seed", min=0, help="Of the draws."),
-    lanes: Optional[int] = typer.Option(None, "--lanes", min=1, help="Recipes at a time (default: usable cores)."),
-    time_limit: float = typer.Option(60.0, "--time-limit", help="Seconds of silence that count as hung."),
+    count: Optional[int] = option(None, "Random recipes (default: the set that covers all pairs of values).", min=1),
+    seed: int = option(0, "Of the draws.", min=0),
+    lanes: Optional[int] = option(None, "Recipes at a time (default: usable cores).", min=1),
+    time_limit: float = option(60.0, "Seconds of silence that count as hung."),
     resume: bool = RESUME,
     as_json: bool = JSON_OPTION,
     out: Optional[Path] = OUT,
@@ -240,13 +230,13 @@ def recipes(
 
 
 def scripts(
-    listed: Path = typer.Option(..., "--list", help="YAML: a list of path, and argv, cwd, env, name as needed."),
-    only: Optional[list[str]] = typer.Option(None, "--only", help="Scripts of this name, or that hold it; repeatable."),
-    stages: Optional[str] = typer.Option(None, "--stages", help="Comma-separated (default: all)."),
-    time_limit: float = typer.Option(600.0, "--time-limit", help="Seconds for one process."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with what --out holds; what failed is tried again."),
+    listed: Path = option(..., "YAML: a list of path, and argv, cwd, env, name as needed.", "--list"),
+    only: Optional[list[str]] = option(None, "Scripts of this name, or that hold it; repeatable."),
+    stages: Optional[str] = option(None, "Comma-separated (default: all)."),
+    time_limit: float = option(600.0, "Seconds for one process."),
+    resume: bool = option(False, "Go on with what --out holds; what failed is tried again."),
     as_json: bool = JSON_OPTION,
-    out: Optional[Path] = typer.Option(None, "--out", help="Folder for scripts.json and what the scripts print."),
+    out: Optional[Path] = option(None, "Folder for scripts.json and what the scripts print."),
 ) -> None:
     """Gluon scripts of a list: each as it is, and through what gluontune can do with it.
 

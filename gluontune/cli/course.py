@@ -8,24 +8,14 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, deliver, parse_settings, say, stderr, stdout
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option, parse_settings, say, stderr, stdout
 
-FOLDER = typer.Option(None, "--folder", help="The notebooks [default: ./notebooks, or those of gluontune].")
-NAMES = typer.Argument(None, metavar="[LESSON…]", help="02, or 02_multi_worker; none: all.")
-OUT = typer.Option(Path("runs/course"), "--out", help="Folder of executed notebooks, results, summary.json.")
-SET = typer.Option([], "--set", "-p", help="A parameter of the lessons, NAME=VALUE; repeatable.")
-SOLVED = typer.Option(
-    False, "--solved", help="Answer the exercises too; a solution that is not right fails its lesson."
-)
-TIME_LIMIT = typer.Option(1800.0, "--time-limit", help="Seconds for one lesson.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    group = typer.Typer(help="List, open, run and export the lessons; see how far you are.", no_args_is_help=True)
-    for command in (list_command, open_command, status_command, run_command, export_command):
-        group.command(command.__name__.partition("_")[0])(command)
-    app.add_typer(group, name="course")
+FOLDER = option(None, "The notebooks [default: ./notebooks, or those of gluontune].", "--folder")
+NAMES = argument(None, "02, or 02_multi_worker; none: all.", metavar="[LESSON…]")
+OUT = option(Path("runs/course"), "Folder of executed notebooks, results, summary.json.", "--out")
+SET = option([], "A parameter of the lessons, NAME=VALUE; repeatable.", "--set", "-p")
+SOLVED = option(False, "Answer the exercises too; a solution that is not right fails its lesson.", "--solved")
+TIME_LIMIT = option(1800.0, "Seconds for one lesson.", "--time-limit")
 
 
 def list_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -> None:
@@ -57,10 +47,10 @@ def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION)
 
 
 def open_command(
-    lesson: Optional[str] = typer.Argument(None, metavar="[LESSON]", help="Open this one; default: the folder."),
+    lesson: Optional[str] = argument(None, "Open this one; default: the folder.", metavar="[LESSON]"),
     folder: Optional[Path] = FOLDER,
-    port: int = typer.Option(8888, "--port", help="Of JupyterLab on 127.0.0.1; the next free one is taken."),
-    browser: bool = typer.Option(True, "--browser/--no-browser", help="Open a browser."),
+    port: int = option(8888, "Of JupyterLab on 127.0.0.1; the next free one is taken."),
+    browser: bool = option(True, "Open a browser."),
 ) -> None:
     """Open JupyterLab on this machine only, with a token, our kernel and our launch settings.
 
@@ -80,7 +70,7 @@ def run_command(
     folder: Optional[Path] = FOLDER,
     out: Path = OUT,
     settings: list[str] = SET,
-    fresh: bool = typer.Option(False, "--fresh", help="Run passed lessons again, too."),
+    fresh: bool = option(False, "Run passed lessons again, too."),
     solved: bool = SOLVED,
     time_limit: float = TIME_LIMIT,
     as_json: bool = JSON_OPTION,
@@ -98,7 +88,7 @@ def run_command(
 def export_command(
     names: Optional[list[str]] = NAMES,
     folder: Optional[Path] = FOLDER,
-    site: Path = typer.Option(Path("course-site"), "--site", help="Folder of the site."),
+    site: Path = option(Path("course-site"), "Folder of the site."),
     out: Path = OUT,
     settings: list[str] = SET,
     solved: bool = SOLVED,
@@ -158,3 +148,7 @@ def _table(console: Any, headings: Sequence[str], rows: Sequence[Sequence[str]])
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+GROUP = "List, open, run and export the lessons; see how far you are."
+COMMANDS = (list_command, open_command, status_command, run_command, export_command)

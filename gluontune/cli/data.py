@@ -7,21 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gluontune.cli import _common
-from gluontune.cli._common import JSON_OPTION, deliver
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option
 from gluontune.core.errors import UsageError
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``data`` and its four commands."""
-    data = typer.Typer(help="Data sets: list, download, take over, generate.", no_args_is_help=True)
-    for command in (list_, fetch, add, make):
-        data.command(command.__name__.rstrip("_"))(command)
-    app.add_typer(data, name="data")
 
 
 def list_(json: bool = JSON_OPTION) -> None:
@@ -51,9 +42,9 @@ def _show_list(rows: list[dict[str, Any]], folder: Path) -> None:
 
 
 def fetch(
-    name: str = typer.Argument(..., help="cifar10 or fashion-mnist."),
-    url: Optional[str] = typer.Option(None, help="Download from here; the SHA-256 must be the same."),
-    force: bool = typer.Option(False, "--force", help="Even if it is here already."),
+    name: str = argument(..., "cifar10 or fashion-mnist."),
+    url: Optional[str] = option(None, "Download from here; the SHA-256 must be the same."),
+    force: bool = option(False, "Even if it is here already."),
     json: bool = JSON_OPTION,
 ) -> None:
     """Download a data set (resumable), check its SHA-256, install it."""
@@ -65,8 +56,8 @@ def fetch(
 
 
 def add(
-    name: str = typer.Argument(..., help="cifar10 or fashion-mnist."),
-    archive: Path = typer.Argument(..., help="The archive (or folder) that is on this machine."),
+    name: str = argument(..., "cifar10 or fashion-mnist."),
+    archive: Path = argument(..., "The archive (or folder) that is on this machine."),
     json: bool = JSON_OPTION,
 ) -> None:
     """Install a data set from an archive on this machine; wrong contents are refused."""
@@ -78,10 +69,10 @@ def add(
 
 
 def make(
-    name: str = typer.Argument(..., help="sample, or synthetic:train=2000,test=200,size=256x256,…"),
-    source: Optional[Path] = typer.Option(None, help="sample: folder with the four official files of Fashion-MNIST."),
-    out: Path = typer.Option(Path("data"), help="sample: folder for the records."),
-    fast: bool = typer.Option(False, "--fast", help="sample: compress with zlib, not zopfli: 4 % larger."),
+    name: str = argument(..., "sample, or synthetic:train=2000,test=200,size=256x256,…"),
+    source: Optional[Path] = option(None, "sample: folder with the four official files of Fashion-MNIST."),
+    out: Path = option(Path("data"), "sample: folder for the records."),
+    fast: bool = option(False, "sample: compress with zlib, not zopfli: 4 % larger."),
     json: bool = JSON_OPTION,
 ) -> None:
     """Generate a data set: synthetic images, or the embedded sample from the official files."""
@@ -120,3 +111,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
             bar.update(task, completed=done, total=total or None)
 
         yield report
+
+
+GROUP = "Data sets: list, download, take over, generate."
+COMMANDS = (list_, fetch, add, make)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Optional
 import typer
 from rich.text import Text
 
-from gluontune.cli._common import JSON_OPTION, deliver, emit, parse_settings, say, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, deliver, emit, option, parse_settings, say
 from gluontune.cli._progress import status_line
 from gluontune.core.errors import UsageError
 
@@ -23,28 +23,16 @@ _STYLES = {"ok": "green", "info": "blue", "warning": "yellow", "error": "bold re
 
 def doctor(
     as_json: bool = JSON_OPTION,
-    data: Optional[Path] = typer.Option(
-        None, "--data", help="Folder or file of your training data [default: GLUONTUNE_DATA or the cache]."
-    ),
-    only: Optional[list[str]] = typer.Option(
-        None, "--only", metavar="ID", help="Run this check alone; may be given several times."
-    ),
-    everything: bool = typer.Option(False, "--all", help="Show the checks that found nothing wrong, too."),
-    settings: bool = typer.Option(
-        False, "--settings", help='Show the launch settings: eval "$(gluontune doctor --settings)".'
-    ),
-    processes: int = typer.Option(
-        1, "--processes", metavar="N", help="With --settings: training processes that share this machine."
-    ),
-    install_kernel: bool = typer.Option(
-        False, "--install-kernel", help="Register a Jupyter kernel 'gluontune' with the launch settings."
-    ),
-    job: Optional[str] = typer.Option(
-        None, "--job", metavar="JOB.py[:STEP]", help="Profile this job, or the step that STEP() returns."
-    ),
-    net: Optional[str] = typer.Option(None, "--net", help="Profile this net of the zoo instead."),
-    fields: Optional[list[str]] = typer.Option(
-        None, "--set", help="With --job or --net: FIELD=VALUE of the recipe, such as dtype=bfloat16."
+    data: Optional[Path] = option(None, "Folder or file of your training data [default: GLUONTUNE_DATA or the cache]."),
+    only: Optional[list[str]] = option(None, "Run this check alone; may be given several times.", metavar="ID"),
+    everything: bool = option(False, "Show the checks that found nothing wrong, too.", "--all"),
+    settings: bool = option(False, 'Show the launch settings: eval "$(gluontune doctor --settings)".'),
+    processes: int = option(1, "With --settings: training processes that share this machine.", metavar="N"),
+    install_kernel: bool = option(False, "Register a Jupyter kernel 'gluontune' with the launch settings."),
+    job: Optional[str] = option(None, "Profile this job, or the step that STEP() returns.", metavar="JOB.py[:STEP]"),
+    net: Optional[str] = option(None, "Profile this net of the zoo instead."),
+    fields: Optional[list[str]] = option(
+        None, "With --job or --net: FIELD=VALUE of the recipe, such as dtype=bfloat16.", "--set"
     ),
 ) -> None:
     """Check installation, GPUs and machine; say what to mend. Exits with 1 if it finds an error.
@@ -97,7 +85,7 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
         if colon and file.endswith(".py"):
             job, step = file, name
         given["job"] = job
-    with stdout_reserved(), status_line() as tell:
+    with status_line() as tell:
         found = examine(Recipe.from_dict(given, source="--set"), step=step, say=tell)
 
     def show() -> None:

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import typer
-
-from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, option, say, stdout
 from gluontune.cli._progress import progress_line
 from gluontune.recipe import Recipe
 
@@ -17,31 +15,27 @@ from gluontune.recipe import Recipe
 class Plan:
     """Arguments of :class:`gluontune.ladder.EsgdPlan`."""
 
-    population: int = typer.Option(8, "--population", help="Individuals of a generation (mu).")
-    generations: int = typer.Option(6, "--generations", help="Rounds of training and evolution (K).")
-    sgd_steps: int = typer.Option(1, "--sgd-steps", help="SGD steps of an individual in a generation (K_s).")
-    updates: Optional[int] = typer.Option(
-        None, "--updates", help="Updates of the weights in one SGD step (default: one epoch)."
-    )
-    evolution_steps: int = typer.Option(1, "--evolution-steps", help="K_v; 0 leaves evolution out.")
-    offspring: Optional[int] = typer.Option(None, "--offspring", help="lambda (default: twice the population).")
-    elite: float = typer.Option(0.6, "--elite", help="Share that is kept for its fitness (m).")
-    parents: int = typer.Option(2, "--parents", help="Parents of one offspring.")
-    sigma: float = typer.Option(0.01, "--sigma", help="Mutation, as a share of each array's size.")
-    final_rate: float = typer.Option(0.05, "--final-rate", help="Last generation's rates ÷ the first's.")
-    back_off: bool = typer.Option(True, "--back-off/--no-back-off", help="Undo a step that made it worse.")
-    start: str = typer.Option("same", "--start", help="Parameters at the beginning: same or own.")
+    population: int = option(8, "Individuals of a generation (mu).")
+    generations: int = option(6, "Rounds of training and evolution (K).")
+    sgd_steps: int = option(1, "SGD steps of an individual in a generation (K_s).")
+    updates: Optional[int] = option(None, "Updates of the weights in one SGD step (default: one epoch).")
+    evolution_steps: int = option(1, "K_v; 0 leaves evolution out.")
+    offspring: Optional[int] = option(None, "lambda (default: twice the population).")
+    elite: float = option(0.6, "Share that is kept for its fitness (m).")
+    parents: int = option(2, "Parents of one offspring.")
+    sigma: float = option(0.01, "Mutation, as a share of each array's size.")
+    final_rate: float = option(0.05, "Last generation's rates ÷ the first's.")
+    back_off: bool = option(True, "Undo a step that made it worse.")
+    start: str = option("same", "Parameters at the beginning: same or own.")
 
 
 def esgd(
     recipe: Recipe,
     given: dict[str, Any],
     plan: Plan = RECORD,
-    workers: Optional[int] = typer.Option(
-        None, "--workers", min=1, help="Training processes at a time (default: usable cores)."
-    ),
-    out: Path = typer.Option(Path("esgd-out"), "--out", help="Folder for esgd.json and the population."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted search in --out."),
+    workers: Optional[int] = option(None, "Training processes at a time (default: usable cores).", min=1),
+    out: Path = option(Path("esgd-out"), "Folder for esgd.json and the population."),
+    resume: bool = option(False, "Go on with an interrupted search in --out."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
@@ -54,7 +48,7 @@ def esgd(
     from gluontune.report.document_types import esgd_table
     from gluontune.report.study import text_tables
 
-    with stdout_reserved(), progress_line() as show:
+    with progress_line() as show:
         how: dict[str, Any] = {"workers": workers, "resume": resume, "time_limit": time_limit, "on_event": show}
         found = ladder.esgd(recipe, ladder.EsgdPlan(**vars(plan)), out=out, **how)
 

@@ -7,41 +7,25 @@ import tempfile
 from pathlib import Path
 from typing import Any, Optional
 
-import typer
-
-from gluontune.cli._common import JSON_OPTION, deliver, emit, say, stderr, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, argument, deliver, emit, option, say, stderr, stdout, stdout_reserved
 from gluontune.cli._progress import status_line
-from gluontune.cli._recipe import takes_recipe
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Export a net to ONNX, and check that it computes the same.", no_args_is_help=True)
-    group.command("onnx")(takes_recipe(onnx))
-    group.command("zoo")(zoo)
-    app.add_typer(group, name="export")
 
 
 def onnx(
     recipe: Recipe,
     given: dict[str, Any],
-    places: list[Path] = typer.Argument(
+    places: list[Path] = argument(
         ...,
+        "A checkpoint (.ckpt) or a folder of them, a .params or a .npz file; then the file to write.",
         metavar="[RUN_OR_PARAMS] OUT.onnx",
-        help="A checkpoint (.ckpt) or a folder of them, a .params or a .npz file; then the file to write.",
     ),
-    random: bool = typer.Option(False, "--random", help="Random weights, instead of a first argument."),
-    preprocess: bool = typer.Option(
-        False, "--preprocess", help="Put the normalization into the graph: it takes uint8 pixels, N×H×W×C."
-    ),
-    batch: Optional[int] = typer.Option(None, "--batch", min=1, help="Fix the batch size; any fits otherwise."),
-    image_size: Optional[int] = typer.Option(
-        None, "--image-size", min=1, help="Side of the images, for data sets of mixed sizes."
-    ),
-    check_images: Optional[int] = typer.Option(
-        None, "--check-images", min=1, help="Compare on so many validation images; all of them by default."
-    ),
+    random: bool = option(False, "Random weights, instead of a first argument."),
+    preprocess: bool = option(False, "Put the normalization into the graph: it takes uint8 pixels, N×H×W×C."),
+    batch: Optional[int] = option(None, "Fix the batch size; any fits otherwise.", min=1),
+    image_size: Optional[int] = option(None, "Side of the images, for data sets of mixed sizes.", min=1),
+    check_images: Optional[int] = option(None, "Compare on so many validation images; all of them by default.", min=1),
     as_json: bool = JSON_OPTION,
 ) -> int:
     """Export a net as ONNX and compare it with the original in ONNX Runtime.
@@ -51,7 +35,7 @@ def onnx(
     --dataset (or --job). Exits 1 if the exported model does not compute the same.
     """
     source, out = _places(places, random)
-    with stdout_reserved(), status_line("exporting") as tell:
+    with status_line("exporting") as tell:
         from gluontune import compute, export, loading
         from gluontune.job.trained import recipe_of_source, trained
 
@@ -100,10 +84,10 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def zoo(
-    names: Optional[list[str]] = typer.Argument(None, metavar="[NET…]", help="Of the zoos; 26 of them by default."),
-    out: Optional[Path] = typer.Option(None, "--out", help="Keep the ONNX files in this folder."),
-    classes: int = typer.Option(10, "--classes", min=2, help="Outputs of each net."),
-    list_names: bool = typer.Option(False, "--list", help="Show the default networks."),
+    names: Optional[list[str]] = argument(None, "Of the zoos; 26 of them by default.", metavar="[NET…]"),
+    out: Optional[Path] = option(None, "Keep the ONNX files in this folder."),
+    classes: int = option(10, "Outputs of each net.", min=2),
+    list_names: bool = option(False, "Show the default networks.", "--list"),
     as_json: bool = JSON_OPTION,
 ) -> int:
     """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures have a reason."""
@@ -135,3 +119,7 @@ def zoo(
     text = f"{equal} of {len(rows)} exported, run in ONNX Runtime, and equal to 1e-5 of the largest output"
     deliver({"rows": rows, "equal": equal, "nets": len(rows)}, as_json, lambda: say(text))
     return 0 if equal == len(rows) else 1
+
+
+GROUP = "Export a net to ONNX, and check that it computes the same."
+COMMANDS = (onnx, zoo)

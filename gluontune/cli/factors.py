@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import typer
-
-from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, names_of, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, names_of, option, say, stdout
 from gluontune.cli._progress import pieces_progress
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
@@ -18,37 +16,31 @@ from gluontune.recipe import Recipe
 class Compared:
     """The factors: rungs and the user's, or methods."""
 
-    rungs: Optional[str] = typer.Option(
-        None,
-        "--rungs",
-        help="Rungs to analyse as factors, and stochastic-depth, comma-separated; '' for none. [default: five rungs]",
+    rungs: Optional[str] = option(
+        None, "Rungs to analyse as factors, and stochastic-depth, comma-separated; '' for none. [default: five rungs]"
     )
-    factor: Optional[list[str]] = typer.Option(
-        None, "--factor", metavar="NAME:FIELD=VALUE,…", help="A factor of your own; repeatable."
-    )
-    methods_of: Optional[str] = typer.Option(
+    factor: Optional[list[str]] = option(None, "A factor of your own; repeatable.", metavar="NAME:FIELD=VALUE,…")
+    methods_of: Optional[str] = option(
         None,
+        "Compare methods of gt.methods in place of factors, by time to --target: all, or names, comma-separated.",
         "--methods",
-        help="Compare methods of gt.methods in place of factors, by time to --target: all, or names, comma-separated.",
     )
-    best: int = typer.Option(3, "--best", help="With --methods: so many of the best are trained together.")
+    best: int = option(3, "With --methods: so many of the best are trained together.")
 
 
 def factors(
     recipe: Recipe,
     given: dict[str, Any],
     compared: Compared = RECORD,
-    target: Optional[list[float]] = typer.Option(
-        None,
-        "--target",
-        help="Analyse the time to this validation accuracy, too; repeatable; default: the recipe's target_accuracy.",
+    target: Optional[list[float]] = option(
+        None, "Analyse the time to this validation accuracy, too; repeatable; default: the recipe's target_accuracy."
     ),
-    repeats: int = typer.Option(1, "--repeats", help="Runs of each set to the targets, by seed."),
-    pairs: bool = typer.Option(True, "--pairs/--no-pairs", help="Measure each pair, for the interactions."),
-    every_set: bool = typer.Option(False, "--every-set", help="Run single factors and pairs to the targets, too."),
-    full: bool = typer.Option(False, "--full", help="Long slices; short ones (the quick form) by default."),
-    out: Path = typer.Option(Path("factors-out"), "--out", help="Folder for factors.json and factors.html."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted analysis in --out."),
+    repeats: int = option(1, "Runs of each set to the targets, by seed."),
+    pairs: bool = option(True, "Measure each pair, for the interactions."),
+    every_set: bool = option(False, "Run single factors and pairs to the targets, too."),
+    full: bool = option(False, "Long slices; short ones (the quick form) by default."),
+    out: Path = option(Path("factors-out"), "Folder for factors.json and factors.html."),
+    resume: bool = option(False, "Go on with an interrupted analysis in --out."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
@@ -79,7 +71,7 @@ def factors(
         raise UsageError("--methods and --rungs or --factor: one analysis at a time")
     if compared.methods_of is not None and len(target or []) != 1:
         raise UsageError("--methods: give one --target, such as --target 0.8")
-    with stdout_reserved(), pieces_progress() as show:
+    with pieces_progress() as show:
         how: dict[str, Any] = {"repeats": repeats, "out": out, "resume": resume, "on_event": show}
         if compared.methods_of is not None:
             if "loader" not in given and recipe.loader == "gluon" and recipe.job is None:

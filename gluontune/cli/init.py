@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-import typer
-
-from gluontune.cli._common import JSON_OPTION, deliver, say
+from gluontune.cli._common import JSON_OPTION, argument, deliver, say
 from gluontune.core.errors import UsageError
 
 
 def init(
-    file: Path = typer.Argument(Path("job.py"), metavar="[JOB.py]", help="The file to write."),
-    as_json: bool = JSON_OPTION,
+    file: Path = argument(Path("job.py"), "The file to write.", metavar="[JOB.py]"), as_json: bool = JSON_OPTION
 ) -> None:
     """Write a commented job file: your net, data and loss for the ladder. Nothing is overwritten."""
     from gluontune import training

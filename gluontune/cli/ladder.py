@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Optional
 
-import typer
-
 from gluontune.cli._common import (
     JSON_OPTION,
     TIME_LIMIT_OPTION,
     finish,
     names_of,
+    option,
     say,
     show_traceback,
     stderr,
@@ -26,13 +25,11 @@ SHORT_S = 900.0  # a climb of less time validates on fewer images
 def ladder(
     recipe: Recipe,
     given: dict[str, Any],
-    out: Path = typer.Option(Path("ladder-out"), "--out", help="Folder for ladder.json and ladder.html."),
-    quick: bool = typer.Option(False, "--quick", help="Short slices and one epoch, in five minutes, not an hour."),
-    budget: Optional[str] = typer.Option(
-        None, "--budget", help="How long the climb may take: 5m (default of --quick), 90s, 1h (default)."
-    ),
-    rungs: Optional[str] = typer.Option(None, "--rungs", help="Climb only these, comma-separated."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted climb in --out, if there is one."),
+    out: Path = option(Path("ladder-out"), "Folder for ladder.json and ladder.html."),
+    quick: bool = option(False, "Short slices and one epoch, in five minutes, not an hour."),
+    budget: Optional[str] = option(None, "How long the climb may take: 5m (default of --quick), 90s, 1h (default)."),
+    rungs: Optional[str] = option(None, "Climb only these, comma-separated."),
+    resume: bool = option(False, "Go on with an interrupted climb in --out, if there is one."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextvars import copy_context
 from typing import Any, Optional
 
-import typer
-
-from gluontune.cli._common import launched
+from gluontune.cli._common import argument, launched, option
 from gluontune.core.errors import UsageError
 
 #: What ``train`` takes from ``launch`` alone.
@@ -17,63 +15,44 @@ _OURS = (
 
 
 def launch(
-    ranks: Optional[int] = typer.Option(
-        None, "-n", "--ranks", min=1, help="Training processes [default: 2, or all that --hosts has room for]."
+    ranks: Optional[int] = option(
+        None, "Training processes [default: 2, or all that --hosts has room for].", "-n", "--ranks", min=1
     ),
-    engine: str = typer.Option(
+    engine: str = option(
         "kvstore",
-        "--engine",
-        help="shared-memory (sums of gradients, one machine), kvstore (MXNet's parameter server), horovod, "
+        "shared-memory (sums of gradients, one machine), kvstore (MXNet's parameter server), horovod, "
         "async (shared weights, nobody waits), or ddp (PyTorch's, with train --backend torch).",
     ),
-    hosts: Optional[str] = typer.Option(
-        None, "--hosts", help="Machines and the ranks on each: node1:4,node2:4. Default: all ranks here."
-    ),
-    rsh: Optional[str] = typer.Option(
+    hosts: Optional[str] = option(None, "Machines and the ranks on each: node1:4,node2:4. Default: all ranks here."),
+    rsh: Optional[str] = option(
         None,
-        "--rsh",
-        help="Command that runs another on a host, called as RSH HOST COMMAND; such as 'ssh -p 2222' "
+        "Command that runs another on a host, called as RSH HOST COMMAND; such as 'ssh -p 2222' "
         "[default: ssh, which must need no password].",
     ),
-    python: Optional[str] = typer.Option(
-        None, "--python", help="Python on the hosts, with gluontune [default: this one's path]."
+    python: Optional[str] = option(None, "Python on the hosts, with gluontune [default: this one's path]."),
+    port: int = option(
+        0, "TCP port on the first host where ranks meet [default: a free one].", min=0, max=65535, show_default=False
     ),
-    port: int = typer.Option(
-        0,
-        "--port",
-        min=0,
-        max=65535,
-        show_default=False,
-        help="TCP port on the first host where ranks meet [default: a free one].",
+    nnodes: Optional[str] = option(
+        None, "With ddp, started on each machine: their number, or the least and the most: 1:4 (torchrun)."
     ),
-    nnodes: Optional[str] = typer.Option(
+    rendezvous: Optional[str] = option(None, "With ddp: HOST:PORT where the machines of --nnodes meet; one of them."),
+    connect_timeout: Optional[float] = option(
         None,
-        "--nnodes",
-        help="With ddp, started on each machine: their number, or the least and the most: 1:4 (torchrun).",
-    ),
-    rendezvous: Optional[str] = typer.Option(
-        None, "--rendezvous", help="With ddp: HOST:PORT where the machines of --nnodes meet; one of them."
-    ),
-    connect_timeout: Optional[float] = typer.Option(
-        None,
-        "--connect-timeout",
+        "Seconds in which each host must answer [default: 30], or the least of --nnodes must meet [default: 600].",
         min=1,
         show_default=False,
-        help="Seconds in which each host must answer [default: 30], or the least of --nnodes must meet [default: 600].",
     ),
-    insecure_network: bool = typer.Option(
+    insecure_network: bool = option(
         False,
-        "--insecure-network",
-        help="Let the hosts meet on a network: the engines have no password, and who reaches MXNet's kvstore can run "
+        "Let the hosts meet on a network: the engines have no password, and who reaches MXNet's kvstore can run "
         "code as you. For networks that are yours alone.",
     ),
-    restart: int = typer.Option(
-        0, "--restart", min=0, help="After a fault, go on from the newest checkpoint (train's --checkpoint) so often."
+    restart: int = option(0, "After a fault, go on from the newest checkpoint (train's --checkpoint) so often.", min=0),
+    print_for: Optional[str] = option(
+        None, "Start nothing; print what a cluster is given: slurm, slurm-array, mpi, kubernetes.", "--print"
     ),
-    print_for: Optional[str] = typer.Option(
-        None, "--print", help="Start nothing; print what a cluster is given: slurm, slurm-array, mpi, kubernetes."
-    ),
-    command: Optional[list[str]] = typer.Argument(None, metavar="-- train …", help="train and its options."),
+    command: Optional[list[str]] = argument(None, "train and its options.", metavar="-- train …"),
 ) -> int:
     """Run `train` on several processes that exchange gradients; one merged result comes back.
 

@@ -60,14 +60,19 @@ def build_app() -> typer.Typer:
 
 
 def add_commands(app: typer.Typer, package: str) -> None:
-    """Add the command of each module of ``package``: the function of its name, or by its ``register(app)``."""
+    """Add each module's command in ``package``: the function of its name, its ``COMMANDS``, or by ``register(app)``."""
     found = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__)]
     for name in sorted(name for name in found if not name.startswith("_") and name != "main"):
         module = importlib.import_module(f"{package}.{name}")
         if hasattr(module, "register"):
             module.register(app)
+        elif hasattr(module, "COMMANDS"):
+            group = typer.Typer(help=module.GROUP, no_args_is_help=True)
+            for command in module.COMMANDS:
+                group.command(command.__name__.partition("_")[0])(takes_recipe(command))
+            app.add_typer(group, name=name)
         else:
-            app.command(name)(takes_recipe(getattr(module, name)))
+            app.command(name, context_settings=getattr(module, "CONTEXT", None))(takes_recipe(getattr(module, name)))
     dress(app)
 
 

@@ -6,9 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
-import typer
-
-from gluontune.cli._common import JSON_OPTION, deliver, say, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say
 from gluontune.cli._progress import status_line
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
@@ -17,15 +15,13 @@ from gluontune.recipe import Recipe
 def migrate(
     recipe: Recipe,
     given: dict[str, Any],
-    places: Optional[list[str]] = typer.Argument(
+    places: Optional[list[str]] = argument(
         None,
+        "A script, with its own words after --; a job.py, a checkpoint (.ckpt) or a folder of them, a .params or .npz "
+        "file; then a new folder.",
         metavar="[SOURCE] OUT [-- ARGS]",
-        help="A script, with its own words after --; a job.py, a checkpoint (.ckpt) or a folder of them, a .params or "
-        ".npz file; then a new folder.",
     ),
-    image_size: Optional[int] = typer.Option(
-        None, "--image-size", min=1, help="Side of the images, for data sets of mixed sizes."
-    ),
+    image_size: Optional[int] = option(None, "Side of the images, for data sets of mixed sizes.", min=1),
     as_json: bool = JSON_OPTION,
 ) -> int:
     """Write a PyTorch project of a net or a whole script that needs neither mxnet nor gluontune, and run its check.
@@ -47,7 +43,7 @@ def migrate(
     source, out = _places([Path(word) for word in given_words])
     if source is not None and source.suffix == ".py":
         recipe, source = recipe.override(job=str(source)), None
-    with stdout_reserved(), status_line("migrating"):
+    with status_line("migrating"):
         from gluontune.convert.migrate.project import migrate as write
         from gluontune.job.trained import recipe_of_source, trained
 
@@ -68,7 +64,7 @@ def migrate(
 
 
 def _script(script: str, out: str, args: list[str], as_json: bool) -> int:
-    with stdout_reserved(), status_line("migrating"):
+    with status_line("migrating"):
         from gluontune.capture.project.api import migrate_script
 
         made = migrate_script([script, *args], out)

@@ -10,38 +10,38 @@ from typing import Optional
 import typer
 
 from gluontune.cli import _common
+from gluontune.cli._common import argument, option
 from gluontune.core.errors import UsageError
 
 _DISTURBED_PCT = 10
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
+CONTEXT = {"allow_interspersed_args": False}  # the words after the first are another program's
 
-    @app.command("monitor", context_settings={"allow_interspersed_args": False})
-    def monitor(
-        command: Optional[list[str]] = typer.Argument(
-            None, metavar="[-- COMMAND…]", help="Run and watch it; without one, watch --pid or the machine."
-        ),
-        period: float = typer.Option(0.25, "--period", help="Seconds from sample to sample."),
-        gpus: str = typer.Option("auto", "--gpus", help="auto, all, none, or indices such as 0,1."),
-        pid: Optional[int] = typer.Option(None, "--pid", help="Watch this running process and its children."),
-        seconds: Optional[float] = typer.Option(None, "--seconds", help="Without a command: stop after these."),
-        out: Optional[Path] = typer.Option(None, "--out", help="Also write each sample to FILE.jsonl."),
-        as_json: bool = _common.JSON_OPTION,
-    ) -> None:
-        """Show utilization and how steady it is, live or around any command.
 
-        Exits 0 if the command did, 1 if it failed, 2 if there is no such command.
-        """
-        if command and (pid is not None or seconds is not None):
-            raise UsageError("--pid and --seconds are for watching without a command; leave them or the command out")
-        if seconds is not None and not seconds > 0:
-            raise UsageError(f"--seconds {seconds:g}: give a number above 0")
-        if not command:
-            _watch(pid, period, _gpus(gpus), seconds, out, as_json)
-        elif not _around(command, period, _gpus(gpus), out, as_json):
-            raise typer.Exit(1)
+def monitor(
+    command: Optional[list[str]] = argument(
+        None, "Run and watch it; without one, watch --pid or the machine.", metavar="[-- COMMAND…]"
+    ),
+    period: float = option(0.25, "Seconds from sample to sample."),
+    gpus: str = option("auto", "auto, all, none, or indices such as 0,1."),
+    pid: Optional[int] = option(None, "Watch this running process and its children."),
+    seconds: Optional[float] = option(None, "Without a command: stop after these."),
+    out: Optional[Path] = option(None, "Also write each sample to FILE.jsonl."),
+    as_json: bool = _common.JSON_OPTION,
+) -> None:
+    """Show utilization and how steady it is, live or around any command.
+
+    Exits 0 if the command did, 1 if it failed, 2 if there is no such command.
+    """
+    if command and (pid is not None or seconds is not None):
+        raise UsageError("--pid and --seconds are for watching without a command; leave them or the command out")
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"--seconds {seconds:g}: give a number above 0")
+    if not command:
+        _watch(pid, period, _gpus(gpus), seconds, out, as_json)
+    elif not _around(command, period, _gpus(gpus), out, as_json):
+        raise typer.Exit(1)
 
 
 def _gpus(text: str) -> str | list[int]:

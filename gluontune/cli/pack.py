@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
-import typer
-
 from gluontune.cli import _common
+from gluontune.cli._common import argument, option
 from gluontune.cli._progress import progress_bar
 
 if TYPE_CHECKING:
@@ -18,37 +17,35 @@ if TYPE_CHECKING:
 class Packing:
     """Options of the records."""
 
-    resize: Optional[int] = typer.Option(None, help="Shorter side in pixels. Default: as it is.")
-    crop: bool = typer.Option(False, "--crop", help="Cut out the middle square.")
-    format: str = typer.Option("keep", help="keep, jpg, png or raw (pixels).")
-    quality: Optional[int] = typer.Option(None, help="JPEG quality, 1 to 100. Default: 95 if encoded.")
-    color: str = typer.Option("keep", help="keep, rgb or grey.")
-    exact: bool = typer.Option(False, "--exact", help="Copy each file untouched, whatever is in it.")
-    root: Optional[str] = typer.Option(None, help="Where relative paths of a list or table start.")
-    path_column: Optional[str] = typer.Option(None, help="CSV column with the path.")
-    label_column: Optional[list[str]] = typer.Option(None, help="CSV column with a label; repeatable.")
-    shuffle: Optional[bool] = typer.Option(
-        None, "--shuffle/--no-shuffle", help="Pack in random order. Default: yes, but not for a .lst."
+    resize: Optional[int] = option(None, "Shorter side in pixels. Default: as it is.")
+    crop: bool = option(False, "Cut out the middle square.")
+    format: str = option("keep", "keep, jpg, png or raw (pixels).")
+    quality: Optional[int] = option(None, "JPEG quality, 1 to 100. Default: 95 if encoded.")
+    color: str = option("keep", "keep, rgb or grey.")
+    exact: bool = option(False, "Copy each file untouched, whatever is in it.")
+    root: Optional[str] = option(None, "Where relative paths of a list or table start.")
+    path_column: Optional[str] = option(None, "CSV column with the path.")
+    label_column: Optional[list[str]] = option(None, "CSV column with a label; repeatable.")
+    shuffle: Optional[bool] = option(
+        None, "Pack in random order. Default: yes, but not for a .lst.", "--shuffle/--no-shuffle"
     )
-    seed: int = typer.Option(0, help="Of the random order.")
-    shards: int = typer.Option(1, help="Number of files; together they hold the same order.")
-    strict: bool = typer.Option(
-        False, "--strict", help="Fail on the first image that cannot be packed, or is incomplete."
-    )
-    check: Optional[bool] = typer.Option(
+    seed: int = option(0, "Of the random order.")
+    shards: int = option(1, "Number of files; together they hold the same order.")
+    strict: bool = option(False, "Fail on the first image that cannot be packed, or is incomplete.")
+    check: Optional[bool] = option(
         None,
+        "Decode copied files too, and report incomplete ones: three times as long. Default: if strict.",
         "--check/--no-check",
-        help="Decode copied files too, and report incomplete ones: three times as long. Default: if strict.",
     )
-    resume: bool = typer.Option(False, "--resume", help="Go on where a killed run stopped.")
-    workers: Optional[int] = typer.Option(None, help="Default: one for each usable core.")
+    resume: bool = option(False, "Go on where a killed run stopped.")
+    workers: Optional[int] = option(None, "Default: one for each usable core.")
 
 
 def pack(
-    src: list[str] = typer.Argument(
-        ..., help="Folder with a sub-folder for each class, a .lst, a .csv, or .tar archives (WebDataset)."
+    src: list[str] = argument(
+        ..., "Folder with a sub-folder for each class, a .lst, a .csv, or .tar archives (WebDataset)."
     ),
-    out: str = typer.Argument(..., help="The .rec file; .idx and .crc are written beside it."),
+    out: str = argument(..., "The .rec file; .idx and .crc are written beside it."),
     how: Packing = _common.RECORD,
     json: bool = _common.JSON_OPTION,
 ) -> None:
@@ -60,7 +57,7 @@ def pack(
     """
     from gluontune.records import pack as pack_records
 
-    with _common.stdout_reserved(), progress_bar("packing", "images") as progress:
+    with progress_bar("packing", "images") as progress:
         given = {**vars(how), "label_columns": how.label_column}
         del given["label_column"]
         report = pack_records(src if len(src) > 1 else src[0], out, progress=progress, **given)

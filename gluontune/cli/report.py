@@ -7,23 +7,19 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, emit, say, stderr, stdout
+from gluontune.cli._common import JSON_OPTION, argument, emit, option, say, stderr, stdout
 
 
 def report(
-    runs: list[Path] = typer.Argument(
+    runs: list[Path] = argument(
         ...,
+        "JSON of train, ladder, tta, factors, tune, esgd, bench; folders of them; monitor logs (.jsonl).",
         metavar="RUN…",
-        help="JSON of train, ladder, tta, factors, tune, esgd, bench; folders of them; monitor logs (.jsonl).",
     ),
-    out: Path = typer.Option(Path("report.html"), "--out", help="The HTML file to write."),
-    compare: bool = typer.Option(
-        False, "--compare", help="Compare with the first; exit 1 on a regression. Writes no HTML."
-    ),
-    threshold: float = typer.Option(5.0, "--threshold", help="Percent of speed that --compare lets pass."),
-    svg: Optional[Path] = typer.Option(
-        None, "--svg", help="Write the first figure alone to this file, light and dark; no HTML."
-    ),
+    out: Path = option(Path("report.html"), "The HTML file to write."),
+    compare: bool = option(False, "Compare with the first; exit 1 on a regression. Writes no HTML."),
+    threshold: float = option(5.0, "Percent of speed that --compare lets pass."),
+    svg: Optional[Path] = option(None, "Write the first figure alone to this file, light and dark; no HTML."),
     json_output: bool = JSON_OPTION,
 ) -> None:
     """Make one self-contained HTML file from results, or compare them."""

@@ -5,47 +5,41 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Optional
 
-import typer
-
-from gluontune.cli._common import names_of
+from gluontune.cli._common import argument, names_of, option
 from gluontune.core.errors import GluontuneError, UsageError
 
+CONTEXT = {"allow_interspersed_args": False}  # the words after the first are another program's
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
 
-    @app.command("run", context_settings={"allow_interspersed_args": False})
-    def run(
-        words: list[str] = typer.Argument(..., metavar="SCRIPT [ARGS…]", help="A Python file and its own words."),
-        module: bool = typer.Option(False, "-m", help="SCRIPT is a module, as after python -m."),
-        out: Optional[Path] = typer.Option(None, "--out", help="Write what was changed and gained to FILE.json."),
-        backend: str = typer.Option("mxnet", "--backend", help="torch: PyTorch computes, once a step is proven."),
-        dtype: str = typer.Option(
-            "float32", "--dtype", help="bfloat16: MXNet computes in it on the CPU; losses change."
-        ),
-        leave: Optional[str] = typer.Option(None, "--leave", help="Changes to leave out: samples, blocks."),
-    ) -> None:
-        """Run a script as it is, faster, with its own output, files and exit code.
+def run(
+    words: list[str] = argument(..., "A Python file and its own words.", metavar="SCRIPT [ARGS…]"),
+    module: bool = option(False, "SCRIPT is a module, as after python -m.", "-m"),
+    out: Optional[Path] = option(None, "Write what was changed and gained to FILE.json."),
+    backend: str = option("mxnet", "torch: PyTorch computes, once a step is proven."),
+    dtype: str = option("float32", "bfloat16: MXNet computes in it on the CPU; losses change."),
+    leave: Optional[str] = option(None, "Changes to leave out: samples, blocks."),
+) -> None:
+    """Run a script as it is, faster, with its own output, files and exit code.
 
-        All that follows SCRIPT is the script's. Changes are kept where they measure better while it trains; two lines
-        on stderr say at the end what they brought.
-        """
-        from gluontune.capture.names import CHANGES
-        from gluontune.capture.starting import start
+    All that follows SCRIPT is the script's. Changes are kept where they measure better while it trains; two lines
+    on stderr say at the end what they brought.
+    """
+    from gluontune.capture.names import CHANGES
+    from gluontune.capture.starting import start
 
-        left = names_of(leave, "--leave") or []
-        unknown = [name for name in left if name not in CHANGES]
-        if unknown:
-            raise UsageError(f"--leave {leave!r}: {unknown[0]!r} is no change; choose of {', '.join(CHANGES)}")
-        if backend not in ("mxnet", "torch"):
-            raise UsageError(f"--backend {backend!r}: choose mxnet or torch")
-        if backend == "torch" and (left or dtype != "float32"):
-            raise UsageError("--leave and --dtype go with --backend mxnet")
-        if dtype not in ("float32", "bfloat16"):
-            raise UsageError(f"--dtype {dtype!r}: choose float32 or bfloat16")
-        if dtype == "bfloat16":
-            _check_bfloat16()
-        start([*(["-m"] if module else []), *words], str(out) if out else None, left, dtype, backend)
+    left = names_of(leave, "--leave") or []
+    unknown = [name for name in left if name not in CHANGES]
+    if unknown:
+        raise UsageError(f"--leave {leave!r}: {unknown[0]!r} is no change; choose of {', '.join(CHANGES)}")
+    if backend not in ("mxnet", "torch"):
+        raise UsageError(f"--backend {backend!r}: choose mxnet or torch")
+    if backend == "torch" and (left or dtype != "float32"):
+        raise UsageError("--leave and --dtype go with --backend mxnet")
+    if dtype not in ("float32", "bfloat16"):
+        raise UsageError(f"--dtype {dtype!r}: choose float32 or bfloat16")
+    if dtype == "bfloat16":
+        _check_bfloat16()
+    start([*(["-m"] if module else []), *words], str(out) if out else None, left, dtype, backend)
 
 
 def _check_bfloat16() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import typer
-
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, deliver, numbers_of, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, deliver, numbers_of, option, say, stdout
 from gluontune.cli._progress import status_line
 from gluontune.recipe import Recipe
 
@@ -14,21 +12,13 @@ from gluontune.recipe import Recipe
 def scale(
     recipe: Recipe,
     given: dict[str, Any],
-    counts: str = typer.Option("8,64,512", "--to", help="Numbers of devices; comma-separated."),
-    bandwidth: str = typer.Option(
-        "1.25,12.5,50", "--bandwidth", help="GB/s of each device's connection; comma-separated."
-    ),
-    latency_us: float = typer.Option(20.0, "--latency-us", min=0.0, help="Of one message."),
-    overhead_ms: float = typer.Option(0.5, "--overhead-ms", min=0.0, help="Of one exchange, besides."),
-    servers: Optional[int] = typer.Option(
-        None, "--servers", min=1, help="Of the parameter server (default: one for each device)."
-    ),
-    hidden: float = typer.Option(
-        0.0, "--hidden", min=0.0, max=1.0, help="Share of the exchange behind the backward pass."
-    ),
-    shared_loader: Optional[float] = typer.Option(
-        None, "--shared-loader", min=0.001, help="Samples/s of one source that feeds all devices."
-    ),
+    counts: str = option("8,64,512", "Numbers of devices; comma-separated.", "--to"),
+    bandwidth: str = option("1.25,12.5,50", "GB/s of each device's connection; comma-separated."),
+    latency_us: float = option(20.0, "Of one message.", min=0.0),
+    overhead_ms: float = option(0.5, "Of one exchange, besides.", min=0.0),
+    servers: Optional[int] = option(None, "Of the parameter server (default: one for each device).", min=1),
+    hidden: float = option(0.0, "Share of the exchange behind the backward pass.", min=0.0, max=1.0),
+    shared_loader: Optional[float] = option(None, "Samples/s of one source that feeds all devices.", min=0.001),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -38,7 +28,7 @@ def scale(
 
     options["devices"] = numbers_of(counts, "--to", "8,64")
     options["bandwidths"] = numbers_of(bandwidth, "--bandwidth", "1.25,12.5", float)
-    with stdout_reserved(), status_line() as tell:
+    with status_line() as tell:
         found = ladder.scale(say=tell, **options)
     deliver(found, as_json, lambda: _show(found))
 

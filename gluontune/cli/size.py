@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import typer
-
-from gluontune.cli._common import JSON_OPTION, deliver, say, stdout, stdout_reserved
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say, stdout
 from gluontune.cli._progress import status_line
 
 
 def size(
-    source: str = typer.Argument(..., help="A .rec file, or the name of a data set."),
-    image_size: int = typer.Option(224, "--size", help="Side of the images that the net takes."),
-    channels: int = typer.Option(3, "--channels", help="3 (colour) or 1 (grey)."),
-    batch_size: int = typer.Option(64, "--batch-size", help="Images in a step of this process."),
-    augment: str = typer.Option("random-resized-crop-flip", "--augment", help="Name of an augmentation."),
-    step_time_ms: Optional[float] = typer.Option(
-        None, "--step-time-ms", help="Time of one training step of your model, without loading."
-    ),
-    loader: Optional[list[str]] = typer.Option(None, "--loader", help="Measure only this; repeatable."),
-    max_workers: Optional[int] = typer.Option(None, "--max-workers", help="Measure no more workers."),
-    seconds: float = typer.Option(1.0, "--seconds", help="Time of each measured point."),
-    disk: bool = typer.Option(True, "--disk/--no-disk", help="Measure the disk, too."),
+    source: str = argument(..., "A .rec file, or the name of a data set."),
+    image_size: int = option(224, "Side of the images that the net takes.", "--size"),
+    channels: int = option(3, "3 (colour) or 1 (grey)."),
+    batch_size: int = option(64, "Images in a step of this process."),
+    augment: str = option("random-resized-crop-flip", "Name of an augmentation."),
+    step_time_ms: Optional[float] = option(None, "Time of one training step of your model, without loading."),
+    loader: Optional[list[str]] = option(None, "Measure only this; repeatable."),
+    max_workers: Optional[int] = option(None, "Measure no more workers."),
+    seconds: float = option(1.0, "Time of each measured point."),
+    disk: bool = option(True, "Measure the disk, too."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Measure loaders, workers and prefetch here; choose the smallest that keep up with your step."""
@@ -31,7 +27,7 @@ def size(
 
     kept = ("source", "batch_size", "augment", "step_time_ms", "max_workers", "seconds", "disk")
     shape, given = (image_size, image_size, channels), {key: options[key] for key in kept}
-    with stdout_reserved(), status_line("sizing") as tell:
+    with status_line("sizing") as tell:
         report = measure(image_shape=shape, loaders=loader, progress=lambda at: tell(f"measuring {at}"), **given)
     deliver(report.to_dict(), as_json, lambda: show(report))
 

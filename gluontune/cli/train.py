@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, launched, say, show_traceback, stderr
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, launched, option, say, show_traceback, stderr
 from gluontune.cli._progress import progress_line
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
@@ -20,22 +20,16 @@ from gluontune.recipe import Recipe
 def train(
     recipe: Recipe,
     given: dict[str, Any],
-    out: Optional[Path] = typer.Option(None, "--out", help="Save the RunResult to this JSON file."),
-    checkpoint: Optional[Path] = typer.Option(
-        None, "--checkpoint", help="Keep checkpoints of this run in this folder; SIGTERM and Ctrl-C save too."
+    out: Optional[Path] = option(None, "Save the RunResult to this JSON file."),
+    checkpoint: Optional[Path] = option(
+        None, "Keep checkpoints of this run in this folder; SIGTERM and Ctrl-C save too."
     ),
-    checkpoint_every: str = typer.Option(
-        "5min", "--checkpoint-every", help="Steps or time between checkpoints: 500steps, 90s, 5min."
-    ),
-    keep: int = typer.Option(3, "--keep", min=1, help="Newest checkpoints to keep, beside the best one."),
-    resume: bool = typer.Option(False, "--resume", help="Go on from the newest intact checkpoint, if there is one."),
-    restart: int = typer.Option(
-        0, "--restart", min=0, help="So many times, go on from the newest checkpoint after a process died or hung."
-    ),
-    insecure_network: bool = typer.Option(
-        False,
-        "--insecure-network",
-        help="Let the ranks that srun, mpirun or torchrun started on several hosts meet without a password.",
+    checkpoint_every: str = option("5min", "Steps or time between checkpoints: 500steps, 90s, 5min."),
+    keep: int = option(3, "Newest checkpoints to keep, beside the best one.", min=1),
+    resume: bool = option(False, "Go on from the newest intact checkpoint, if there is one."),
+    restart: int = option(0, "So many times, go on from the newest checkpoint after a process died or hung.", min=0),
+    insecure_network: bool = option(
+        False, "Let the ranks that srun, mpirun or torchrun started on several hosts meet without a password."
     ),
     list_nets: bool = typer.Option(False, "--list-nets", hidden=True),  # as --list net
     time_limit: float = TIME_LIMIT_OPTION,

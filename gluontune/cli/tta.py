@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import typer
-
 from gluontune.cli._common import (
     JSON_OPTION,
     RECORD,
     TIME_LIMIT_OPTION,
     finish,
     numbers_of,
+    option,
     parse_settings,
     say,
     stderr,
     stdout,
-    stdout_reserved,
 )  # fmt: skip
 from gluontune.cli._progress import study_progress
 from gluontune.core.errors import UsageError
@@ -29,27 +27,22 @@ from gluontune.recipe import Recipe
 class Rival:
     """The opponent that is run in turn with the recipe."""
 
-    against: Optional[Path] = typer.Option(
-        None, "--against", metavar="RECIPE.yaml", help="A second recipe, run in turn; gives the ratio of times."
+    against: Optional[Path] = option(
+        None, "A second recipe, run in turn; gives the ratio of times.", metavar="RECIPE.yaml"
     )
-    against_torch: bool = typer.Option(
-        False, "--against-torch", help="The same training by PyTorch (make peers), run in turn."
+    against_torch: bool = option(False, "The same training by PyTorch (make peers), run in turn.")
+    torch_mode: Optional[str] = option(None, "eager or compile, with or without channels_last (default: the fastest).")
+    torch_set: Optional[list[str]] = option(
+        None, "FIELD=VALUE that suits PyTorch better, such as its rate; repeatable."
     )
-    torch_mode: Optional[str] = typer.Option(
-        None, "--torch-mode", help="eager or compile, with or without channels_last (default: the fastest)."
-    )
-    torch_set: Optional[list[str]] = typer.Option(
-        None, "--torch-set", help="FIELD=VALUE that suits PyTorch better, such as its rate; repeatable."
-    )
-    against_peer: Optional[str] = typer.Option(
+    against_peer: Optional[str] = option(
         None,
-        "--against-peer",
-        metavar="SCRIPT",
-        help="A training script of yours, with arguments, run in turn: it prints a line "
+        "A training script of yours, with arguments, run in turn: it prints a line "
         '{"seconds": 61.5, "accuracy": 0.91} after each validation.',
+        metavar="SCRIPT",
     )
-    peers: Optional[Path] = typer.Option(
-        None, "--peers", help="The peers' environment (default: .peers, from make peers; of a script: this one)."
+    peers: Optional[Path] = option(
+        None, "The peers' environment (default: .peers, from make peers; of a script: this one)."
     )
 
 
@@ -57,32 +50,26 @@ class Rival:
 class About:
     """Additions to the result: prices, other machines, an author."""
 
-    prices: Optional[Path] = typer.Option(
-        None, "--prices", help="YAML table of prices per hour; gives dollars to the target."
-    )
-    machine: Optional[str] = typer.Option(None, "--machine", help="Which machine of --prices this is.")
-    beside: Optional[list[Path]] = typer.Option(
-        None, "--beside", help="Another tta.json (another machine's) on the cost plot; repeatable."
-    )
-    author: str = typer.Option("unnamed", "--author", help="Author in the DAWNBench and MLPerf files.")
-    author_email: str = typer.Option("", "--author-email", help="For the DAWNBench file.")
+    prices: Optional[Path] = option(None, "YAML table of prices per hour; gives dollars to the target.")
+    machine: Optional[str] = option(None, "Which machine of --prices this is.")
+    beside: Optional[list[Path]] = option(None, "Another tta.json (another machine's) on the cost plot; repeatable.")
+    author: str = option("unnamed", "Author in the DAWNBench and MLPerf files.")
+    author_email: str = option("", "For the DAWNBench file.")
 
 
 def tta(
     recipe: Recipe,
     given: dict[str, Any],
-    target: Optional[float] = typer.Option(
-        None, "--target", help="Validation accuracy to reach, 0 … 1; default: the recipe file's target_accuracy."
+    target: Optional[float] = option(
+        None, "Validation accuracy to reach, 0 … 1; default: the recipe file's target_accuracy."
     ),
-    repeats: int = typer.Option(5, "--repeats", help="Runs of each recipe, each with another seed."),
-    seeds: Optional[str] = typer.Option(None, "--seeds", help="Their seeds, comma-separated: --seeds 0,1,2"),
+    repeats: int = option(5, "Runs of each recipe, each with another seed."),
+    seeds: Optional[str] = option(None, "Their seeds, comma-separated: --seeds 0,1,2"),
     rival: Rival = RECORD,
-    stop_at_target: bool = typer.Option(
-        False, "--stop-at-target", help="End each run at its first crossing: quicker, no sustained one."
-    ),
+    stop_at_target: bool = option(False, "End each run at its first crossing: quicker, no sustained one."),
     about: About = RECORD,
-    out: Path = typer.Option(Path("tta-out"), "--out", help="Folder for tta.json, tta.html and the runs."),
-    resume: bool = typer.Option(False, "--resume", help="Keep the finished repeats in --out, do the rest."),
+    out: Path = option(Path("tta-out"), "Folder for tta.json, tta.html and the runs."),
+    resume: bool = option(False, "Keep the finished repeats in --out, do the rest."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
@@ -112,7 +99,7 @@ def tta(
     for path, (_, other) in zip(about.beside or [], others):
         report.check_comparable(other, path, recipe.dataset, target)
 
-    with stdout_reserved(), study_progress("repeat") as show:
+    with study_progress("repeat") as show:
         options: dict[str, Any] = {
             "target": target, "repeats": repeats, "seeds": chosen, "stop_at_target": stop_at_target,
             "price": price, "out": out, "resume": resume, "on_event": show, "time_limit": time_limit,

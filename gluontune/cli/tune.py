@@ -6,18 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Optional
 
-import typer
-
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    finish,
-    names_of,
-    numbers_of,
-    say,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, finish, names_of, numbers_of, option, say, stdout
 from gluontune.cli._progress import progress_line
 from gluontune.recipe import Recipe
 
@@ -25,19 +14,14 @@ from gluontune.recipe import Recipe
 def tune(
     recipe: Recipe,
     given: dict[str, Any],
-    budget: float = typer.Option(10.0, "--budget", metavar="MINUTES", help="Time that the search may take."),
-    out: Path = typer.Option(Path("tune-out"), "--out", help="Folder for tune.json and recipe.yaml."),
-    batch_sizes: Optional[str] = typer.Option(
-        None,
-        "--batch-sizes",
-        metavar="N,N",
-        help="Try these too. Another batch size converges differently: compare the accuracy as well.",
+    budget: float = option(10.0, "Time that the search may take.", metavar="MINUTES"),
+    out: Path = option(Path("tune-out"), "Folder for tune.json and recipe.yaml."),
+    batch_sizes: Optional[str] = option(
+        None, "Try these too. Another batch size converges differently: compare the accuracy as well.", metavar="N,N"
     ),
-    knobs: Optional[str] = typer.Option(
-        None, "--knobs", help="Turn only these, comma-separated; a wrong name shows them all."
-    ),
-    slice_s: float = typer.Option(0.4, "--slice", metavar="SECONDS", help="Length of one repeat."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted search in --out."),
+    knobs: Optional[str] = option(None, "Turn only these, comma-separated; a wrong name shows them all."),
+    slice_s: float = option(0.4, "Length of one repeat.", "--slice", metavar="SECONDS"),
+    resume: bool = option(False, "Go on with an interrupted search in --out."),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
@@ -51,7 +35,7 @@ def tune(
 
     sizes = numbers_of(batch_sizes, "--batch-sizes", "128,256") or []
     how: dict[str, Any] = {"knobs": names_of(knobs, "--knobs"), "slice_s": slice_s, "resume": resume, "out": out}
-    with stdout_reserved(), progress_line() as show:
+    with progress_line() as show:
         how.update(budget_minutes=budget, on_event=show, time_limit=time_limit)
         found = room.tune(recipe, batch_sizes=sizes, **how)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional
 import typer
 
 from gluontune.cli import _common
-from gluontune.cli._common import SHOWN, first_of
+from gluontune.cli._common import SHOWN, argument, first_of, option
 from gluontune.cli._progress import progress_bar
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def verify(
-    file: str = typer.Argument(..., help="The .rec file; .idx and .crc beside it are used if there."),
-    repair: Optional[str] = typer.Option(None, metavar="OUT.rec", help="Write all whole records there."),
-    index: Optional[str] = typer.Option(None, help="Another index file."),
-    decode: bool = typer.Option(True, "--decode/--no-decode", help="Decode each image too."),
-    workers: Optional[int] = typer.Option(None, help="Default: one for each usable core."),
+    file: str = argument(..., "The .rec file; .idx and .crc beside it are used if there."),
+    repair: Optional[str] = option(None, "Write all whole records there.", metavar="OUT.rec"),
+    index: Optional[str] = option(None, "Another index file."),
+    decode: bool = option(True, "Decode each image too."),
+    workers: Optional[int] = option(None, "Default: one for each usable core."),
     json: bool = _common.JSON_OPTION,
 ) -> None:
     """Check every record: framing, checksum, index row, image. Exits with 1 if anything is wrong.
@@ -31,7 +31,7 @@ def verify(
     """
     from gluontune import records
 
-    with _common.stdout_reserved(), progress_bar("verifying", "MB", 1e6) as progress:
+    with progress_bar("verifying", "MB", 1e6) as progress:
         if repair is not None:
             repaired = records.repair(file, repair, index, decode=decode, workers=workers, progress=progress)
             report = repaired.verified

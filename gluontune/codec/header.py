@@ -90,9 +90,6 @@ def kind_of(data: Any) -> str | None:
 def inspect(data: bytes) -> ImageInfo:
     """The facts in an image file's header.
 
-    Args:
-        data: the whole file.
-
     Raises:
         ImageError: empty, cut off, visibly damaged, or no image.
 
@@ -115,9 +112,6 @@ def inspect(data: bytes) -> ImageInfo:
 
 def check_size(data: Any, kind: str | None, header: JpegHeader | None = None) -> None:
     """Check an image's claimed size before it is decoded; see :mod:`gluontune.codec.sizes`.
-
-    Args:
-        data: the whole file, as bytes or a memoryview of bytes. header: of a JPEG file, if known.
 
     Raises:
         ImageError: too many pixels, or more than so few bytes can hold; or a kind without a known header, and so

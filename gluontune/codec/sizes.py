@@ -30,9 +30,6 @@ _TIFF_SIZES = {3: "H", 4: "I"}
 def max_pixels() -> int:
     """The most pixels that an image may have.
 
-    Raises:
-        UsageError: ``GLUONTUNE_MAX_PIXELS`` is no whole number above 0.
-
     >>> max_pixels()
     178956970
     """

@@ -10,16 +10,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gluontune.compute.race import SETTINGS, Race, Trial, present_mode
+from gluontune.compute.race import SETTINGS, Race, Trial, fastest, present_mode
 
 MOST_S = 15.0
 SHARE = 0.05  # of the training to come
-LOOK, HEAT, VARIANTS, VARIANTS_HEAT = (
-    0.5,
-    0.6,
-    0.75,
-    0.85,
-)  # shares of the budget spent by then; the last heat: the rest
+# shares of the budget spent by then; the last heat: the rest
+LOOK, HEAT, VARIANTS, VARIANTS_HEAT = 0.5, 0.6, 0.75, 0.85
 FAR = 1.3  # times the best's step: dropped after a look
 NEAR = 1.15  # a plain mode this close to the best one in the first heat runs in the last one, too
 NEAR_VARIANT = 1.05
@@ -96,16 +92,16 @@ class Elimination:
         running = self._drop(self.trials, FAR, min, "after a look")
         if len(running) > 1:
             self.race.heat(running, HEAT_ROUNDS, self._deadline(HEAT), first)
-        best = _fastest(running)
+        best = fastest(running)
         plain = [t for t in running if not t.rewrites]
-        plain = [t for t in plain if _median(t) <= NEAR * _median(_fastest(plain))]
+        plain = [t for t in plain if t.median_ms <= NEAR * fastest(plain).median_ms]
         # One harmful rewrite may hide the gain of the others: the best with rewrites is varied.
-        rewritten = [t for t in running if t.rewrites and _median(t) <= NEAR * _median(best)]
-        varied = _fastest(rewritten) if rewritten else best
+        rewritten = [t for t in running if t.rewrites and t.median_ms <= NEAR * best.median_ms]
+        varied = fastest(rewritten) if rewritten else best
         variants = self._vary(varied)
         joined = _joined(varied, variants)
         self._look(joined, VARIANTS_HEAT)
-        picked = [*plain, best, *([_fastest(variants)] if variants else []), *(t for t in joined if t.step_ms)]
+        picked = [*plain, best, *([fastest(variants)] if variants else []), *(t for t in joined if t.step_ms)]
         self._final(list({id(t): t for t in picked}.values()), best)
 
     def _vary(self, best: Trial) -> list[Trial]:
@@ -125,7 +121,7 @@ class Elimination:
             if trial in finalists:
                 trial.dropped = ""
             elif trial.step_ms and not trial.dropped:
-                trial.dropped = f"before the last heat: {_median(trial) / _median(best):.2f} × the best"
+                trial.dropped = f"before the last heat: {trial.median_ms / best.median_ms:.2f} × the best"
         if finalists != [self.reference]:
             rounds = max(self.rounds, FINAL_ROUNDS) if len(finalists) > 1 else HEAT_ROUNDS
             made = self.race.heat(finalists, rounds, self._deadline(1.0), self.reference)
@@ -195,14 +191,6 @@ def _variations(best: Trial) -> list[Trial]:
 
 def _joined(best: Trial, more: Sequence[Trial]) -> list[Trial]:
     """The winner so far without all its harmful rewrites, if these are several."""
-    faster = [t for t in more if t.step_ms and _median(t) < _median(best)]
+    faster = [t for t in more if t.step_ms and t.median_ms < best.median_ms]
     left = tuple(r for r in best.rewrites if all(r in t.rewrites for t in faster))
     return [Trial(best.settings, left)] if left and len(best.rewrites) - len(left) > 1 else []
-
-
-def _fastest(trials: Sequence[Trial]) -> Trial:
-    return min(trials, key=_median)
-
-
-def _median(trial: Trial) -> float:
-    return statistics.median(trial._times)

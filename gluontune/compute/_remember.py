@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import json
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -18,11 +19,11 @@ from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.compute.race import SETTINGS, Trial
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import cache_dir, write_json
-from gluontune.core.reading import parse_json, read_text
+from gluontune.core.files import cache_dir
+from gluontune.core.sealed import read_sealed, write_sealed
 from gluontune.runtime import machine_facts, mxnet
 
-SCHEMA = 1
+SCHEMA = 2  # of the cached documents
 # Prefixes of environment variables that change the speed of a step.
 _SETTINGS = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "MXNET_", "MALLOC_", "GLIBC_TUNABLES",
@@ -51,73 +52,33 @@ def fingerprint(
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
-def recall(key: str, names: Sequence[str]) -> dict[str, Any] | None:
+def recall(key: str) -> dict[str, Any] | None:
     """The cached race: ``trials``, ``chosen`` (one of them), ``notes``, ``complete`` and ``budget_s``.
 
     None if the file differs in any way from what :func:`keep` writes.
     """
-    try:
-        found = parse_json(read_text(_path(key)))
-        if found["schema_version"] != SCHEMA or found["key"] != key:
-            return None
-        trials = [_trial(row, names) for row in found["trials"]]
-        chosen = trials[_whole(found["chosen"])]
-        budget, complete, notes = found["budget_s"], found["complete"], [str(n) for n in found["notes"]]
-        if not chosen.step_ms or not _positive(budget) or not isinstance(complete, bool):
-            return None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+    found = read_sealed(_path(key))
+    if found is None or found["key"] != key:
         return None
-    return {"trials": trials, "chosen": chosen, "notes": notes, "complete": complete, "budget_s": budget}
+    trials = [Trial(**{**row, "rewrites": tuple(row["rewrites"])}) for row in found["trials"]]
+    return {**found, "trials": trials, "chosen": trials[found["chosen"]]}
 
 
 def keep(key: str, trials: Sequence[Trial], chosen: Trial, notes: list[str], complete: bool, budget_s: float) -> None:
     """Cache a race; a folder that cannot be written is no error."""
     document = {
-        "schema_version": SCHEMA, "key": key,
-        "trials": [{name: getattr(trial, name) for name in _FIELDS} for trial in trials],
+        "key": key, "trials": [{name: getattr(trial, name) for name in _FIELDS} for trial in trials],
         "chosen": list(trials).index(chosen), "notes": notes, "complete": complete, "budget_s": budget_s,
     }  # fmt: skip
-    try:
-        write_json(_path(key), document)
-    except GluontuneError:
-        return
+    with contextlib.suppress(GluontuneError):
+        write_sealed(_path(key), document)
 
 
-def _path(key: str) -> Any:
+def _path(key: str) -> Path:
     return cache_dir() / "hybridize" / f"{key}.json"
 
 
 _FIELDS = [f.name for f in fields(Trial) if not f.name.startswith("_")]
-_MEASURED = ("step_ms", "speedup")
-
-
-def _trial(row: dict[str, Any], names: Sequence[str]) -> Trial:
-    """A trial from its row; raises ValueError, KeyError, TypeError if it is damaged or cannot run here."""
-    if set(row) != set(_FIELDS) or row["settings"] not in SETTINGS or not set(row["rewrites"]) <= set(names):
-        raise ValueError("not a trial")
-    for name in _MEASURED:
-        seen = row[name]
-        if seen is not None and not (
-            all(_positive(v) for v in (seen["median"], *seen["ci95"])) and len(seen["ci95"]) == 2 and _whole(seen["n"])
-        ):
-            raise ValueError(name)
-    kinds: Any
-    for name, kinds in {"compile_s": (int, float), "memory_mib": (int, float), "dropped": str, "error": str}.items():
-        if not isinstance(row[name], kinds):
-            raise ValueError(name)
-    if row["break_even_steps"] is not None:
-        _whole(row["break_even_steps"])
-    return Trial(**{**row, "rewrites": tuple(row["rewrites"])})
-
-
-def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(value)
-    return value
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _array(array: Any) -> Any:

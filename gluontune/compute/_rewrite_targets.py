@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from gluontune.compute import _blocks, process
@@ -82,13 +83,13 @@ def fuse_bn_relu(net: Any, seen: dict[int, Seen]) -> list[Target]:
     targets = []
     blocked = _blocked_outputs(net, seen)
     odd = _odd_layouts(net, seen)
-    for path, block in walk(net):
-        if plain_class(block) not in _containers or id(block) not in seen:
+    for path, block, calls in _called(net, seen):
+        if plain_class(block) not in _containers:
             continue
         children = list(block._children.items())
         for (name, norm), (next_name, relu) in zip(children, children[1:]):
             before, after = seen.get(id(norm)), seen.get(id(relu))
-            if _fusible(norm, relu, before, after, len(seen[id(block)].inputs), blocked, odd):
+            if _fusible(norm, relu, before, after, len(calls.inputs), blocked, odd):
                 prefix = f"{path}." if path else ""
                 targets.append(Target(prefix + name, norm, _blocks.FusedBatchNorm, with_next=True))
                 targets.append(Target(prefix + next_name, relu, _blocks.PassedActivation))
@@ -128,25 +129,29 @@ def keep_blocks(net: Any, seen: dict[int, Seen]) -> list[Target]:
     sample inputs nothing is changed.
     """
     norms = {nn.Conv2D, nn.BatchNorm, _blocks.FusedBatchNorm, _blocks.PaddedConv2D}
-    blocking = {id(a) for _, b in walk(net) if type(b) in norms and id(b) in seen for a in _given(seen[id(b)])}
-    for _, block in walk(net):
-        if isinstance(block, nn.Activation) and id(block) in seen:
-            calls = zip(seen[id(block)].inputs, seen[id(block)].outputs)
-            blocking |= {id(out[0]) for taken, out in calls if taken and out and id(taken[0]) in blocking}
+    blocking: set[int] = set()
+    for _, block, calls in _called(net, seen):
+        if type(block) in norms:
+            blocking |= calls.given
+    for _, block, calls in _called(net, seen):
+        if isinstance(block, nn.Activation):
+            pairs = zip(calls.inputs, calls.outputs)
+            blocking |= {id(out[0]) for taken, out in pairs if taken and out and id(taken[0]) in blocking}
     targets = []
-    for path, block in walk(net):
-        if type(block) not in (nn.GlobalAvgPool2D, _blocks.MeanGlobalAvgPool2D) or id(block) not in seen:
+    for path, block, calls in _called(net, seen):
+        if type(block) not in (nn.GlobalAvgPool2D, _blocks.MeanGlobalAvgPool2D):
             continue
-        shapes = seen[id(block)].input_shapes()
+        shapes = calls.input_shapes()
         channels = shapes[0][1] if shapes and block._kwargs["layout"] == "NCHW" else 0
-        comes_blocked = any(call and id(call[0]) in blocking for call in seen[id(block)].inputs)
-        if channels and channels % _BLOCK == 0 and not comes_blocked and all(s[1] == channels for s in shapes):
+        alike = channels % _BLOCK == 0 and all(shape[1] == channels for shape in shapes)
+        if channels and alike and not calls.taken & blocking:
             targets.append(Target(path, block, _blocks.blocked_mean(channels)))
     return targets
 
 
-def _given(seen: Seen) -> list[Any]:
-    return [call[0] for call in seen.outputs if call]
+def _called(net: Any, seen: dict[int, Seen]) -> Iterator[tuple[str, Any, Seen]]:
+    """The blocks that the forward pass called, with their paths and arrays."""
+    return ((path, block, seen[id(block)]) for path, block in walk(net) if id(block) in seen)
 
 
 def narrow_in_float32(net: Any, seen: dict[int, Seen]) -> list[Target]:
@@ -155,28 +160,20 @@ def narrow_in_float32(net: Any, seen: dict[int, Seen]) -> list[Target]:
     These follow such a convolution with enough outputs, and their output goes to code (an addition of branches)
     rather than to a layer: float32 would spread through the addition. Without sample inputs nothing is changed.
     """
-    if not seen:
-        return []
     targets: list[Target] = []
-    outputs: list[int] = []
+    outputs: set[int] = set()
     taken: set[int] = set()
-    for path, block in walk(net):
-        if id(block) not in seen:
-            continue
-        taken |= {id(call[0]) for call in seen[id(block)].inputs if call and not block._children}
+    for path, block, calls in _called(net, seen):
+        taken |= set() if block._children else calls.taken
         if type(block) in (nn.Conv2D, _blocks.PaddedConv2D):
             fits = block._channels % _AMX_CHANNELS == 0
             if fits and _input_channels(block) % _AMX_CHANNELS == 0 and block._kwargs["num_group"] == 1:
                 continue
             targets.append(Target(path, block, _blocks.Float32Conv2D))
-            if fits:
-                outputs += [id(call[0]) for call in seen[id(block)].outputs if call]
-    for path, block in walk(net):
-        if type(block) is nn.BatchNorm and id(block) in seen:
-            calls = seen[id(block)]
-            after = all(call and id(call[0]) in outputs for call in calls.inputs)
-            if after and not any(call and id(call[0]) in taken for call in calls.outputs):
-                targets.append(Target(path, block, _blocks.Bfloat16BatchNorm))
+            outputs |= calls.given if fits else set()
+    for path, block, calls in _called(net, seen):
+        if type(block) is nn.BatchNorm and all(calls.inputs) and calls.taken <= outputs and not calls.given & taken:
+            targets.append(Target(path, block, _blocks.Bfloat16BatchNorm))
     return targets
 
 
@@ -187,8 +184,8 @@ def _blocked_outputs(net: Any, seen: dict[int, Seen]) -> set[int]:
     """
     found: set[int] = set()
     kinds = (nn.Conv2D, _blocks.PaddedConv2D, _blocks.Float32Conv2D)
-    for _, block in walk(net):
-        if type(block) not in kinds or id(block) not in seen or block._kwargs["layout"] != "NCHW":
+    for _, block, calls in _called(net, seen):
+        if type(block) not in kinds or block._kwargs["layout"] != "NCHW":
             continue
         inputs, groups = _input_channels(block), block._kwargs["num_group"]
         first = inputs in (1, 3) and (type(block) is not nn.Conv2D or process.started_dtype() != "bfloat16")
@@ -197,7 +194,7 @@ def _blocked_outputs(net: Any, seen: dict[int, Seen]) -> set[int]:
         if process.amx_bfloat16() and type(block) is not _blocks.Float32Conv2D:
             dense = dense and block._channels % _AMX_CHANNELS == inputs % _AMX_CHANNELS == 0
         if block._channels % _BLOCK == 0 and (dense or depthwise):
-            found |= {id(array) for array in _given(seen[id(block)])}
+            found |= calls.given
     return found
 
 
@@ -209,14 +206,12 @@ def _odd_layouts(net: Any, seen: dict[int, Seen]) -> set[int]:
     """
     poolings = (nn.GlobalAvgPool2D, nn.GlobalMaxPool2D, nn.AvgPool2D, nn.MaxPool2D)
     found: set[int] = set()
-    for _, block in walk(net):
-        if id(block) not in seen:
-            continue
+    for _, block, calls in _called(net, seen):
         if isinstance(block, nn.Conv2D) and block._kwargs["num_group"] not in (1, block._channels):
-            found |= {id(call[0]) for call in seen[id(block)].inputs if call}
+            found |= calls.taken
         elif type(block) in poolings:
-            calls = zip(seen[id(block)].inputs, seen[id(block)].output_shapes())
-            found |= {id(call[0]) for call, shape in calls if call and shape[2:] == (1, 1)}
+            pairs = zip(calls.inputs, calls.output_shapes())
+            found |= {id(call[0]) for call, shape in pairs if call and shape[2:] == (1, 1)}
     return found
 
 

@@ -56,6 +56,16 @@ class Seen:
     outputs: list[list[Any]]
     arguments: list[tuple[Any, ...]]
 
+    @property
+    def taken(self) -> set[int]:
+        """Identities of the first inputs."""
+        return {id(call[0]) for call in self.inputs if call}
+
+    @property
+    def given(self) -> set[int]:
+        """Identities of the first outputs."""
+        return {id(call[0]) for call in self.outputs if call}
+
     def input_shapes(self) -> list[tuple[int, ...]]:
         return [call[0].shape for call in self.inputs if call and hasattr(call[0], "shape")]
 

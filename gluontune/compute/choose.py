@@ -13,7 +13,7 @@ from gluontune.compute._eliminate import Budget, Elimination
 from gluontune.compute._passes import check_initialized, preserved, restore
 from gluontune.compute._traversal import flat, sample_of
 from gluontune.compute.mode import compile_roots, topmost_hybrid
-from gluontune.compute.race import SETTINGS, Race, Trial, present_mode, ratio
+from gluontune.compute.race import SETTINGS, Race, Trial, fastest, present_mode, ratio
 from gluontune.compute.rewrites import REWRITES
 from gluontune.compute.rewriting import apply_rewrites, rewrites_for
 from gluontune.core.errors import GluontuneError, UsageError
@@ -55,7 +55,7 @@ class HybridizeReport:
 
     def __str__(self) -> str:
         lines = []
-        for t in sorted(self.trials, key=lambda t: t.step_ms["median"] if t.step_ms else float("inf")):
+        for t in sorted(self.trials, key=lambda t: t.median_ms):
             what = f"{t.step_ms['median']:8.2f} ms" if t.step_ms else f"failed: {t.error}" if t.error else "not run"
             gone = f"  (dropped {t.dropped})" if t.dropped else ""
             lines.append(f"{'→' if t is self.chosen else ' '} {t.name:50} {what}{gone}")
@@ -121,7 +121,7 @@ def hybridize(
         REWRITES[name]
     step, budget = _make_step(net, batches, loss), Budget(budget_s, steps)
     key = _remember.fingerprint(net, batches, loss, names)
-    report = None if refresh else _remembered(net, key, names, budget)
+    report = None if refresh else _remembered(net, key, budget)
     if report is None and budget.hopeless:
         report = _as_it_is(net, f"{steps} steps to come are too few to pay for a race")
     if report is None:
@@ -142,9 +142,9 @@ def _check_numbers(inputs: tuple[Any, ...], steps: int | None, budget_s: float |
         raise UsageError(f"hybridize: budget_s={budget_s!r}: seconds, more than 0, or None")
 
 
-def _remembered(net: Any, key: str, names: tuple[str, ...], budget: Budget) -> HybridizeReport | None:
+def _remembered(net: Any, key: str, budget: Budget) -> HybridizeReport | None:
     """The outcome of an earlier race; None if it is missing, or this budget allows a better race."""
-    found = _remember.recall(key, names)
+    found = _remember.recall(key)
     if found is None:
         return None
     if len(found["trials"]) == 1 and present_mode(net) != found["chosen"].settings:
@@ -229,7 +229,7 @@ def _best_plain(modes: list[Trial], batches: int) -> Trial:
     If all batches have one shape, ``static`` (``static_shape=True``) replaces ``static_alloc``: it does the same work
     with less overhead a step.
     """
-    best = _fastest(modes)
+    best = fastest(modes)
     fixed = [t for t in modes if t.settings == "static" and t.step_ms]
     return fixed[0] if fixed and best.settings == "static_alloc" and batches == 1 else best
 
@@ -269,15 +269,6 @@ def _make_step(net: Any, batches: list[tuple[Any, ...]], loss: Callable[[Any], A
     if not any(p.grad_req != "null" for p in net.collect_params().values()):
         raise GluontuneError("net has no parameter with a gradient: there is no training step to measure")
     return step
-
-
-def _fastest(trials: list[Trial]) -> Trial:
-    return min((t for t in trials if t.step_ms), key=_median)
-
-
-def _median(trial: Trial) -> float:
-    assert trial.step_ms is not None
-    return float(trial.step_ms["median"])
 
 
 def _bare(trial: Trial) -> Trial:

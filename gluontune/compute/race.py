@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -58,6 +59,11 @@ class Trial:
     def name(self) -> str:
         """Settings and rewrites in a line."""
         return " + ".join((self.settings, *self.rewrites))
+
+    @property
+    def median_ms(self) -> float:
+        """Median milliseconds of a step; infinite if none was measured."""
+        return float(self.step_ms["median"]) if self.step_ms else math.inf
 
     def took(self, times: Sequence[float], reference: Sequence[float]) -> None:
         """Set the measured seconds of steps, with those of the reference."""
@@ -144,6 +150,11 @@ class Race:
 
     def _repeats(self, trial: Trial) -> int:
         return max(1, min(20, int(0.1 / max(1e-4, min(trial._times)))))
+
+
+def fastest(trials: Iterable[Trial]) -> Trial:
+    """The trial with the shortest median step."""
+    return min(trials, key=lambda trial: trial.median_ms)
 
 
 def ratio(mine: Sequence[float], theirs: Sequence[float]) -> Interval:

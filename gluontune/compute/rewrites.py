@@ -71,105 +71,81 @@ class Rewrite:
 
 
 REWRITES: Registry[Rewrite] = Registry("rewrite")
-for _rewrite in (
-    Rewrite(
-        name="whole-sequential",
-        card=Card(
-            replaces="a plain Sequential whose layers are all hybrid → the HybridSequential of the same layers",
-            why_slow="hybridize() compiles each layer of a plain Sequential alone: Python calls one graph after the "
-            "other, no memory is planned over their borders, and rewrites of the whole graph do not reach it",
-            when_it_helps="nets written as nn.Sequential() and compiled, the more the smaller their layers are; a "
-            "block with a forward() of its own stays plain, and so does a Sequential that holds one",
-        ),
-        find="gluontune.compute._rewrite_targets:whole_sequential",
-        devices=("cpu", "gpu"),
-        nothing="no plain Sequential whose layers are all hybrid",
-    ),
-    Rewrite(
-        name="pool-to-mean",
-        card=Card(
-            replaces="GlobalAvgPool2D, and AvgPool2D whose window is the whole map → mean over the map",
-            why_slow="oneDNN returns the gradient of a pooling with 1×1 output in a layout (acdB16b) for which "
-            "it has only reference kernels: the pooling and every BatchNorm backward up to the next "
-            "convolution run 50–200 times slower",
-            when_it_helps="hybridized training on a CPU where BatchNorm or an activation stands before the "
-            "pooling; in imperative mode and for inference it changes little",
-        ),
-        find="gluontune.compute._rewrite_targets:pool_to_mean",
-        devices=("cpu",),
-        nothing="no average pooling with 1×1 output",
-    ),
-    Rewrite(
-        name="pad-channels",
-        card=Card(
-            replaces="a Conv2D over 1 or 3 channels → the same over 4, the added ones zero in data and weight",
-            why_slow="oneDNN's blocked kernels want a multiple of four channels: over 3 a bfloat16 convolution "
-            "runs as gemm, and its output layout makes the BatchNorm after it slow too",
-            when_it_helps="bfloat16 on a CPU (8 % of a ResNet-20 step); in float32 oneDNN has a kernel for 3 channels, "
-            "and padding made the same step 5 % slower",
-        ),
-        find="gluontune.compute._rewrite_targets:pad_channels",
-        devices=("cpu",),
-        nothing="no Conv2D over 1 or 3 channels",
-    ),
-    Rewrite(
-        name="narrow-in-float32",
-        card=Card(
-            replaces="Conv2D whose channels are no multiples of 32 → the same in float32, in a bfloat16 process",
-            why_slow="AMX's tiles hold 32 channels; for fewer oneDNN pads the weights, which MXNet refuses, so "
-            "that the convolution runs forward with AMX and backward without, in two layouts, and the BatchNorm "
-            "between them on a reference kernel, 100 times slower",
-            when_it_helps="bfloat16 with AMX, in networks that begin with 16 channels or so; float32 is more "
-            "exact, never less; without AMX it changes nothing worth having",
-        ),
-        find="gluontune.compute._rewrite_targets:narrow_in_float32",
-        devices=("cpu",),
-        nothing="no Conv2D with channels that are no multiples of 32 (a sample input is needed to see it)",
-        when="gluontune.compute.process:amx_bfloat16",
-    ),
-    Rewrite(
-        name="fuse-bn-relu",
-        card=Card(
-            replaces="a convolution's BatchNorm and the Activation('relu') after it in a HybridSequential → one kernel",
-            why_slow="the relu reads and writes the whole map once more, forward and backward, and memory is "
-            "slower than arithmetic",
-            when_it_helps="training on a CPU, a little everywhere: 1–3 % of a ResNet-20 step; "
-            "layers that a network calls as functions (ResNet V2) are not reached, and a BatchNorm over anything "
-            "but a convolution's multiple of 16 channels is left alone: there the fused gradient can be wrong",
-        ),
-        find="gluontune.compute._rewrite_targets:fuse_bn_relu",
-        devices=("cpu",),
-        nothing="no BatchNorm between a convolution and a relu in a HybridSequential (a sample input is needed to "
-        "see it)",
-    ),
-    Rewrite(
-        name="order-sums",
-        card=Card(
-            replaces="residual + branch → branch + residual, in the compiled graph",
-            why_slow="MXNet computes a sum into the memory of an operand that nobody reads any more; its oneDNN "
-            "operator can do that with the first operand only, and for the second it computes elsewhere and "
-            "then copies the whole map",
-            when_it_helps="compiled training on a CPU of residual nets written that way round (the ResNets of both "
-            "zoos) in float32; imperative mode traces no graph, and in bfloat16 casts stand before the sum: neither is "
-            "reached",
-        ),
-        find="gluontune.compute._rewrite_targets:order_sums",
-        devices=("cpu",),
-        nothing="no sum whose second operand alone could be overwritten (a sample input is needed to see it)",
-    ),
-    Rewrite(
-        name="keep-blocks",
-        card=Card(
-            replaces="GlobalAvgPool2D after a residual sum → a depthwise convolution by 1, then the mean",
-            why_slow="the gradient of a mean comes in the plain layout, and goes back through relus and sums in it: "
-            "each reorders its other, blocked operand, up to the first convolution in every path",
-            when_it_helps="compiled training on a CPU of residual nets with a relu after the last sum (ResNet v1); "
-            "it goes with pool-to-mean, which it contains",
-        ),
-        find="gluontune.compute._rewrite_targets:keep_blocks",
-        devices=("cpu",),
-        nothing="no GlobalAvgPool2D over a multiple of 16 channels straight after a sum (a sample input is needed "
-        "to see it)",
-    ),
-):
-    REWRITES.add(_rewrite.name, _rewrite)
+
+
+def _add(name: str, nothing: str, *, devices: tuple[str, ...] = ("cpu",), when: str = "", **card: str) -> None:
+    """Add a rewrite whose targets are those of the function of its name in ``_rewrite_targets``."""
+    find = f"gluontune.compute._rewrite_targets:{name.replace('-', '_')}"
+    REWRITES.add(name, Rewrite(name, Card(**card), find, devices, nothing, when))
+
+
+_add(
+    "whole-sequential",
+    "no plain Sequential whose layers are all hybrid",
+    devices=("cpu", "gpu"),
+    replaces="a plain Sequential whose layers are all hybrid → the HybridSequential of the same layers",
+    why_slow="hybridize() compiles each layer of a plain Sequential alone: Python calls one graph after the "
+    "other, no memory is planned over their borders, and rewrites of the whole graph do not reach it",
+    when_it_helps="nets written as nn.Sequential() and compiled, the more the smaller their layers are; a "
+    "block with a forward() of its own stays plain, and so does a Sequential that holds one",
+)
+_add(
+    "pool-to-mean",
+    "no average pooling with 1×1 output",
+    replaces="GlobalAvgPool2D, and AvgPool2D whose window is the whole map → mean over the map",
+    why_slow="oneDNN returns the gradient of a pooling with 1×1 output in a layout (acdB16b) for which "
+    "it has only reference kernels: the pooling and every BatchNorm backward up to the next "
+    "convolution run 50–200 times slower",
+    when_it_helps="hybridized training on a CPU where BatchNorm or an activation stands before the "
+    "pooling; in imperative mode and for inference it changes little",
+)
+_add(
+    "pad-channels",
+    "no Conv2D over 1 or 3 channels",
+    replaces="a Conv2D over 1 or 3 channels → the same over 4, the added ones zero in data and weight",
+    why_slow="oneDNN's blocked kernels want a multiple of four channels: over 3 a bfloat16 convolution "
+    "runs as gemm, and its output layout makes the BatchNorm after it slow too",
+    when_it_helps="bfloat16 on a CPU (8 % of a ResNet-20 step); in float32 oneDNN has a kernel for 3 channels, "
+    "and padding made the same step 5 % slower",
+)
+_add(
+    "narrow-in-float32",
+    "no Conv2D with channels that are no multiples of 32 (a sample input is needed to see it)",
+    when="gluontune.compute.process:amx_bfloat16",
+    replaces="Conv2D whose channels are no multiples of 32 → the same in float32, in a bfloat16 process",
+    why_slow="AMX's tiles hold 32 channels; for fewer oneDNN pads the weights, which MXNet refuses, so "
+    "that the convolution runs forward with AMX and backward without, in two layouts, and the BatchNorm "
+    "between them on a reference kernel, 100 times slower",
+    when_it_helps="bfloat16 with AMX, in networks that begin with 16 channels or so; float32 is more "
+    "exact, never less; without AMX it changes nothing worth having",
+)
+_add(
+    "fuse-bn-relu",
+    "no BatchNorm between a convolution and a relu in a HybridSequential (a sample input is needed to see it)",
+    replaces="a convolution's BatchNorm and the Activation('relu') after it in a HybridSequential → one kernel",
+    why_slow="the relu reads and writes the whole map once more, forward and backward, and memory is "
+    "slower than arithmetic",
+    when_it_helps="training on a CPU, a little everywhere: 1–3 % of a ResNet-20 step; "
+    "layers that a network calls as functions (ResNet V2) are not reached, and a BatchNorm over anything "
+    "but a convolution's multiple of 16 channels is left alone: there the fused gradient can be wrong",
+)
+_add(
+    "order-sums",
+    "no sum whose second operand alone could be overwritten (a sample input is needed to see it)",
+    replaces="residual + branch → branch + residual, in the compiled graph",
+    why_slow="MXNet computes a sum into the memory of an operand that nobody reads any more; its oneDNN "
+    "operator can do that with the first operand only, and for the second it computes elsewhere and "
+    "then copies the whole map",
+    when_it_helps="compiled training on a CPU of residual nets written that way round (the ResNets of both "
+    "zoos) in float32; imperative mode traces no graph, and in bfloat16 casts stand before the sum: neither is "
+    "reached",
+)
+_add(
+    "keep-blocks",
+    "no GlobalAvgPool2D over a multiple of 16 channels straight after a sum (a sample input is needed to see it)",
+    replaces="GlobalAvgPool2D after a residual sum → a depthwise convolution by 1, then the mean",
+    why_slow="the gradient of a mean comes in the plain layout, and goes back through relus and sums in it: "
+    "each reorders its other, blocked operand, up to the first convolution in every path",
+    when_it_helps="compiled training on a CPU of residual nets with a relu after the last sum (ResNet v1); "
+    "it goes with pool-to-mean, which it contains",
+)

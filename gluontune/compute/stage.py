@@ -70,27 +70,23 @@ class InputStage(gluon.HybridBlock):
 class _StagedNet:
     """The common part of both wrappers: the parameters are the inner network's, in files too."""
 
-    def save_parameters(self, filename: str, deduplicate: bool = False) -> None:
-        self.net.save_parameters(filename, deduplicate=deduplicate)  # type: ignore[attr-defined]
-
-    def load_parameters(self, filename: str, *args: Any, **kwargs: Any) -> None:
-        self.net.load_parameters(filename, *args, **kwargs)  # type: ignore[attr-defined]
-
-
-class _HybridStagedNet(_StagedNet, gluon.HybridBlock):
     def __init__(self, net: Any, stage: Any):
         super().__init__()
         self.stage, self.net = stage, net
 
+    def save_parameters(self, filename: str, deduplicate: bool = False) -> None:
+        self.net.save_parameters(filename, deduplicate=deduplicate)
+
+    def load_parameters(self, filename: str, *args: Any, **kwargs: Any) -> None:
+        self.net.load_parameters(filename, *args, **kwargs)
+
+
+class _HybridStagedNet(_StagedNet, gluon.HybridBlock):
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         return self.net(self.stage(x))
 
 
 class _PlainStagedNet(_StagedNet, gluon.Block):
-    def __init__(self, net: Any, stage: Any):
-        super().__init__()
-        self.stage, self.net = stage, net
-
     def forward(self, x: Any) -> Any:
         return self.net(self.stage(x))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Union
 
-from gluontune.core.reading import explain_os_error, open_regular
+from gluontune.core.reading import explain_os_error, explained, open_regular
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -184,10 +184,8 @@ def writable_folder(path: str | os.PathLike[str]) -> Path:
     """Make ``path`` if it is missing and prove, before long work, that a file can be written there."""
     folder = Path(path)
     probe = folder / f".gluontune-probe-{os.getpid()}"
-    try:
+    with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"")
         probe.unlink()
-    except OSError as error:
-        raise explain_os_error(folder, error) from error
     return folder

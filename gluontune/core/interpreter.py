@@ -3,12 +3,16 @@
 ``python -m MODULE`` and ``python -c CODE`` search the current folder first: a user's ``queue.py`` or ``psutil.py``
 would run in place of Python's. So every process of this package is started by :func:`python`, which runs this file;
 ``-P`` does the same from Python 3.11 on, and also for the helpers of ``multiprocessing``.
+
+The loader searches the current folder, too, where ``LD_LIBRARY_PATH`` has an empty entry, and ``import cv2`` leaves one
+at its end: a ``libgomp.so.1`` beside a script would run in every process.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
@@ -22,7 +26,20 @@ def python(*words: str) -> list[str]:
     >>> python("-m", "gluontune")[-2:]
     ['-m', 'gluontune']
     """
+    os.environ.update(without_current_folder(os.environ))
     return [sys.executable, *SAFE, os.path.abspath(__file__), *words]
+
+
+def without_current_folder(environ: Mapping[str, str]) -> dict[str, str]:
+    """A copy of ``environ`` whose ``LD_LIBRARY_PATH``, if it is set, has no empty entry.
+
+    >>> without_current_folder({"LD_LIBRARY_PATH": "/opt/lib::", "A": "1"})
+    {'LD_LIBRARY_PATH': '/opt/lib', 'A': '1'}
+    """
+    found = dict(environ)
+    if "LD_LIBRARY_PATH" in found:
+        found["LD_LIBRARY_PATH"] = ":".join(filter(None, found["LD_LIBRARY_PATH"].split(":")))
+    return found
 
 
 def leave_current_folder() -> None:

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import IO, Any, Optional, TypeVar
 
 from gluontune import __version__
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import set_aside, writable_folder, write_json
-from gluontune.core.reading import explain_os_error, parse_json, read_bytes, read_text, understood
+from gluontune.core.reading import explained, parse_json, read_bytes, read_text, understood
 
 SCHEMA = 1
 Facts = Callable[[], Mapping[str, Any]]
@@ -28,7 +29,7 @@ T = TypeVar("T")
 _PACKAGES = ("mxnet", "numpy")  # figures of other versions are other figures
 
 
-class Journal:
+class Journal(Closing):
     """The finished pieces of long work.
 
     Args:
@@ -85,7 +86,7 @@ class Journal:
         writable_folder(path.absolute().parent)
         resume = resume and path.exists()  # a kill may come before it is begun
         end = self._take_up(path) if resume else 0
-        try:
+        with explained(path):
             # Opened without truncating: another run may be writing there.
             stream: IO[bytes] = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
             try:
@@ -100,18 +101,14 @@ class Journal:
                 fcntl.flock(stream, fcntl.LOCK_EX)
             stream.truncate(end)
             stream.seek(end)
-        except OSError as error:
-            raise explain_os_error(path, error) from error
         self._stream = stream
         if not end:
             self._write(self.header)
 
     def _take_up(self, path: Path) -> int:
         """Read the pieces. Returns the offset after the last whole line."""
-        try:
+        with explained(path):
             content = read_bytes(path)
-        except OSError as error:
-            raise explain_os_error(path, error) from error
         end = content.rfind(b"\n") + 1
         try:
             header, *lines = [parse_json(line) for line in content[:end].splitlines()] or [{}]
@@ -147,12 +144,10 @@ class Journal:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self._stream is not None
-        try:
+        with explained(str(self.path)):
             self._stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
             self._stream.flush()
             os.fsync(self._stream.fileno())
-        except OSError as error:
-            raise explain_os_error(str(self.path), error) from error
 
     def close(self) -> None:
         """Release the journal to other processes; safe to call twice."""
@@ -160,12 +155,6 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._stream.close()
             self._stream = None
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Document:

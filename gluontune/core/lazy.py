@@ -1,14 +1,14 @@
 """Public names imported on first use, so that ``import gluontune`` stays light.
 
-A room lists its names once, as imports that only type checkers and editors read::
+A room lists its names once, as imports that only type checkers and editors read: in a stub beside it,
+``__init__.pyi``, or under ``if TYPE_CHECKING:`` with the rest under its ``else:``::
 
-    if TYPE_CHECKING:
-        from gluontune.training.api import run as run
-        from gluontune.training.loop import drive
+    from gluontune.training.api import run as run
+    from gluontune.training.loop import drive
 
-        go = drive  # under another name
-    else:
-        __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+    go = drive  # under another name
+
+Its ``__init__.py`` then has ``__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from typing import Any
 
 def homes(file: str) -> dict[str, tuple[str, str]]:
     """The public names of the room whose ``__init__`` is ``file``, each with its module and its name there."""
-    body: list[ast.stmt] = []
-    for part in ast.parse(Path(file).read_bytes()).body:
+    stub = Path(file).with_suffix(".pyi")
+    body = ast.parse((stub if stub.exists() else Path(file)).read_bytes()).body
+    for part in body if not stub.exists() else ():
         if isinstance(part, ast.If) and getattr(part.test, "id", None) == "TYPE_CHECKING":
             body = part.body
     imported: dict[str, tuple[str, str]] = {}
@@ -44,7 +45,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
 
     Args:
         package: ``__name__`` of its ``__init__``.
-        file: its ``__file__``. Imports ``as`` a name and assignments under ``if TYPE_CHECKING:`` are public.
+        file: its ``__file__``. Imports ``as`` a name and assignments are public.
 
     >>> import gluontune
     >>> find, names, public = attach("gluontune", gluontune.__file__)

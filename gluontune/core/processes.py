@@ -19,11 +19,7 @@ from typing import IO, Any
 
 
 class Heard:
-    """JSON events from a descriptor, and the log beside them.
-
-    Args:
-        reading: the descriptor of the events, for a selector. log: the file of the process's output.
-    """
+    """JSON events from a descriptor, and the log beside them."""
 
     def __init__(self, reading: int, log: IO[bytes]):
         os.set_blocking(reading, False)
@@ -72,10 +68,6 @@ class PipedProcess(Heard):
         setup: the first command.
         env: its whole environment.
         apart: in a new session, which can be signalled as a whole; otherwise it shares the caller's session and output.
-
-    Attributes:
-        process: the ``subprocess.Popen``. Its pid is also the process group.
-        reading: the descriptor of its events, for a selector.
     """
 
     def __init__(self, argv: Sequence[str], setup: Mapping[str, Any], env: Mapping[str, str], apart: bool = True):
@@ -213,11 +205,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Have Linux kill this process, even a stopped one, when its parent thread ends.
-
-    Args:
-        parent: process id of the parent, if known: it may end before this call.
-    """
+    """Have Linux kill this process, even a stopped one, when its parent thread ends."""
     _arm()
     os.register_at_fork(after_in_child=_arm)  # the loaders' workers are forked and do not inherit it
     if parent is not None and os.getppid() != parent:

@@ -40,6 +40,15 @@ def explain_os_error(path: str | os.PathLike[str], error: OSError) -> GluontuneE
     return GluontuneError(f"{os.fspath(path)}: {reason}")
 
 
+@contextlib.contextmanager
+def explained(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A context in which an ``OSError`` on ``path`` becomes a :class:`GluontuneError` for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise explain_os_error(path, error) from error
+
+
 def open_regular(path: str | os.PathLike[str]) -> int:
     """A descriptor of a regular file; FIFOs and devices, which may block or never end, are refused.
 
@@ -200,9 +209,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         GluontuneError: the file cannot be read, or is not JSON (names the path).
     """
     try:
-        return parse_json(read_text(path))
-    except OSError as error:
-        raise explain_os_error(path, error) from error
+        with explained(path):
+            return parse_json(read_text(path))
     except ValueError as error:
         raise GluontuneError(f"{path}: not valid JSON ({error}); was its writing cut off?") from error
 

@@ -41,7 +41,8 @@ def interval(values: Sequence[float]) -> Interval:
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     low, high = median, median
     if n >= 2:
-        bounds = _order_bounds(ordered) if n >= 6 else _student_bounds(ordered)
+        drop = _left_out(n)
+        bounds = (ordered[drop], ordered[-1 - drop]) if n >= 6 else _student_bounds(ordered)
         low, high = min(median, bounds[0]), max(median, bounds[1])
     return {"median": median, "ci95": [low, high], "n": n}
 
@@ -94,17 +95,13 @@ def difference(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]
     >>> round(found["mean"], 4), [round(bound, 4) for bound in found["ci95"]]
     (0.0167, [0.0023, 0.031])
     """
-    from scipy import stats
-
     if len(mine) != len(theirs) or not mine:
         raise ValueError(f"interleaved series have equal lengths and values, not {len(mine)} and {len(theirs)}")
     values = [a - b for a, b in zip(mine, theirs)]
-    n, mean = len(values), sum(values) / len(values)
-    if n == 1:
-        return {"mean": mean, "ci95": None, "n": 1}
-    error = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    reach = float(stats.t.ppf(0.975, n - 1)) * error
-    return {"mean": mean, "ci95": [mean - reach, mean + reach], "n": n}
+    if len(values) == 1:
+        return {"mean": values[0], "ci95": None, "n": 1}
+    mean, reach = _student(values)
+    return {"mean": mean, "ci95": [mean - reach, mean + reach], "n": len(values)}
 
 
 def bounds(measured: Mapping[str, Any] | None) -> list[float] | None:
@@ -155,19 +152,18 @@ def said(measured: Mapping[str, Any], form: str = ",.0f", scale: float = 1.0) ->
     return f"{shown} ({scale * around[0]:{form}}-{scale * around[1]:{form}})" if around else shown
 
 
-def _student_bounds(ordered: list[float]) -> tuple[float, float]:
+def _student(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and half the length of Student's 95 % interval."""
     from scipy import stats
 
-    n, logs = len(ordered), [math.log(v) for v in ordered]
-    mean = sum(logs) / n
-    error = math.sqrt(sum((v - mean) ** 2 for v in logs) / (n - 1) / n)
-    reach = float(stats.t.ppf(0.975, n - 1)) * error
+    n, mean = len(values), sum(values) / len(values)
+    error = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    return mean, float(stats.t.ppf(0.975, n - 1)) * error
+
+
+def _student_bounds(ordered: list[float]) -> tuple[float, float]:
+    mean, reach = _student([math.log(v) for v in ordered])
     return math.exp(mean - reach), math.exp(mean + reach)
-
-
-def _order_bounds(ordered: list[float]) -> tuple[float, float]:
-    drop = _left_out(len(ordered))
-    return ordered[drop], ordered[-1 - drop]
 
 
 def _left_out(n: int) -> int:

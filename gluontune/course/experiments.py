@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +116,8 @@ def feed(recipe: Recipe, dataset: Any, *, ms_per_batch: float, seconds: float = 
     batch = recipe.batch_size_per_device
     device = SimulatedDevice(ms_per_batch, queue_depth=2)
     result = RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts())
-    with _open(recipe, dataset) as loader:
-        batches = _endless(loader)
-        started = time.perf_counter()
-        for _ in range(3):  # workers start, buffers are made
-            next(batches)
+    started = time.perf_counter()
+    with _flowing(recipe, dataset) as batches:
         result.warmup_seconds = time.perf_counter() - started
         period = max(0.02, seconds / 60)
         waited = 0.0
@@ -136,7 +134,6 @@ def feed(recipe: Recipe, dataset: Any, *, ms_per_batch: float, seconds: float = 
                 device.submit()
                 trained += 1
             elapsed = time.perf_counter() - begin
-        batches.close()
     result.steps = device.batches
     result.samples_per_sec = stats.interval(rates or [device.batches * batch / elapsed])
     result.phases_pct = {"data": 100 * waited / elapsed, "device": 100 * (1 - waited / elapsed)}
@@ -150,36 +147,35 @@ def feed(recipe: Recipe, dataset: Any, *, ms_per_batch: float, seconds: float = 
 
 def loading_rate(recipe: Recipe, dataset: Any, *, seconds: float = 1.0) -> float:
     """Images a second of the recipe's loader in a loop that does nothing else."""
-    with _open(recipe, dataset) as loader:
-        batches = _endless(loader)
-        for _ in range(3):
-            next(batches)
+    with _flowing(recipe, dataset) as batches:
         begin, count = time.perf_counter(), 0
         while time.perf_counter() - begin < seconds:
             next(batches)
             count += 1
-        rate = count * recipe.batch_size_per_device / (time.perf_counter() - begin)
-        batches.close()
-    return rate
+        return count * recipe.batch_size_per_device / (time.perf_counter() - begin)
 
 
-def _open(recipe: Recipe, dataset: Any) -> Any:
+@contextlib.contextmanager
+def _flowing(recipe: Recipe, dataset: Any) -> Iterator[Iterator[Any]]:
+    """The batches of a recipe's loader without end, after the first three: workers run and buffers are made."""
     if dataset.image_shape is None:
         raise GluontuneError(f"{dataset.name}: its images differ in size; give a data set of one image size")
-    return loading.build(
+    with loading.build(
         recipe.loader, dataset.train, batch_size=recipe.batch_size_per_device, image_shape=dataset.image_shape,
         augment=recipe.augment or dataset.augment, shuffle=True, seed=recipe.seed, num_workers=recipe.num_workers,
         prefetch=recipe.prefetch, mean=dataset.mean, std=dataset.std,
-    )  # fmt: skip
+    ) as loader, contextlib.closing(_endless(loader)) as batches:  # fmt: skip
+        for _ in range(3):
+            next(batches)
+        yield batches
 
 
-def _endless(loader: Any) -> Any:
-    number = 0
-    while True:
+def _endless(loader: Any) -> Generator[Any, None, None]:
+    for number in itertools.count():
         for batch in loader.epoch(number):
-            batch[0].wait_to_read() if hasattr(batch[0], "wait_to_read") else None
+            if hasattr(batch[0], "wait_to_read"):
+                batch[0].wait_to_read()
             yield batch
-        number += 1
 
 
 def kept_run(recipe: Recipe, path: str | os.PathLike[str], **options: Any) -> RunResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -14,7 +14,6 @@ from gluontune.report import figures, formatting as fmt, study_figures
 from gluontune.report.read import row_of
 
 _VIEW = re.compile(r'<svg viewBox="[\d.]+ [\d.]+ ([\d.]+) [\d.]+"')
-KINDS = ("throughput", "phases", "utilization", "accuracy")
 
 
 class Markup:
@@ -40,22 +39,24 @@ def show(kind: str, results: Mapping[str, RunResult]) -> Markup:
         kind: ``throughput``, ``phases``, ``utilization`` or ``accuracy``.
         results: labels to results.
     """
-    if kind not in KINDS:
-        raise UsageError(f"show({kind!r}): choose one of {', '.join(KINDS)}")
+    if kind not in _DRAW:
+        raise UsageError(f"show({kind!r}): choose one of {', '.join(_DRAW)}")
     rows = [row_of(result, label) for label, result in results.items()]
-    name = f"lesson-{kind}"
-    if kind == "utilization":
-        drawn = [
-            f"<figure><figcaption>{html.escape(row['name'])}</figcaption>"
-            f"{figures.utilization(f'{name}-{place}', row, wide=True) or '(too short to sample)'}</figure>"
-            for place, row in enumerate(rows)
-        ]
-    elif kind == "throughput":
-        drawn = [figures.throughput(name, rows, "images/s") or ""]
-    else:
-        draw = {"phases": figures.phases, "accuracy": figures.accuracy}[kind]
-        drawn = [draw(name, rows) or ""]
-    return framed([_legend(kind, rows), *drawn])
+    return framed([_legend(kind, rows), _DRAW[kind](f"lesson-{kind}", rows) or ""])
+
+
+def _utilizations(name: str, rows: list[dict[str, Any]]) -> str:
+    return "".join(
+        f"<figure><figcaption>{html.escape(row['name'])}</figcaption>"
+        f"{figures.utilization(f'{name}-{place}', row, wide=True) or '(too short to sample)'}</figure>"
+        for place, row in enumerate(rows)
+    )
+
+
+_DRAW: dict[str, Callable[[str, list[dict[str, Any]]], str | None]] = {
+    "throughput": lambda name, rows: figures.throughput(name, rows, "images/s"), "phases": figures.phases,
+    "utilization": _utilizations, "accuracy": figures.accuracy,
+}  # fmt: skip
 
 
 def framed(parts: Iterable[str]) -> Markup:

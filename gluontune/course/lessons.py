@@ -19,7 +19,7 @@ from typing import Any
 
 import gluontune
 from gluontune import runtime
-from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.errors import GluontuneError, UsageError, did_you_mean
 from gluontune.core.files import atomic_write, writable_folder
 from gluontune.core.interpreter import python
 from gluontune.core.reading import parse_json, read_text
@@ -105,9 +105,9 @@ def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
         number = f"{int(name):02d}" if name.isdecimal() else None
         fits = [x.name for x in lessons if x.name == name or (number and x.name.startswith(f"{number}_"))]
         if not fits:
-            close = nearest(name, [x.name for x in lessons])
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise UsageError(f"lesson {name!r}: {hint}there are {', '.join(x.name for x in lessons)}")
+            known = [x.name for x in lessons]
+            hint = did_you_mean(name, known)
+            raise UsageError(f"lesson {name!r}: {hint and hint + ' '}there are {', '.join(known)}")
         wanted.update(fits)
     return [x for x in lessons if not names or x.name in wanted]
 

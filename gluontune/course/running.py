@@ -147,11 +147,8 @@ def parameters_of(lesson: Lesson) -> set[str]:
 
     cells = nbformat.read(lesson.path, as_version=4).cells  # type: ignore[no-untyped-call]
     tagged = [c.source for c in cells if "parameters" in c.metadata.get("tags", [])]
-    names: set[str] = set()
-    for statement in ast.parse("\n".join(tagged)).body:
-        if isinstance(statement, ast.Assign):
-            names.update(t.id for t in statement.targets if isinstance(t, ast.Name))
-    return names
+    set_here = [s for s in ast.parse("\n".join(tagged)).body if isinstance(s, ast.Assign)]
+    return {target.id for s in set_here for target in s.targets if isinstance(target, ast.Name)}
 
 
 def _run(
@@ -198,19 +195,12 @@ def _run(
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End papermill and its kernel, which are one session."""
-    if process.poll() is not None:
-        return
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            return
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            continue
-    with contextlib.suppress(ProcessLookupError):  # the group may outlive its leader
-        os.killpg(process.pid, signal.SIGKILL)
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # at the last signal the group may have outlived its leader
+            for sign in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
+                os.killpg(process.pid, sign)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=10)
 
 
 def _look(path: Path) -> tuple[int, int, str | None]:

@@ -201,19 +201,16 @@ def _link_lessons(pages: Sequence[Page]) -> None:
 
 
 def _sections(notebook: Any) -> list[tuple[str, str, str]]:
-    sections: list[tuple[str, str, str]] = []
+    sections: list[tuple[str, list[str]]] = []
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            for line in cell.source.splitlines():
-                heading = re.match(r"#{1,3} (.+)", line)
-                if heading:
-                    title = re.sub(r"[`*]", "", heading[1])
-                    sections.append((_anchor(title), title, ""))
-                elif sections:
-                    sections[-1] = (*sections[-1][:2], f"{sections[-1][2]} {re.sub(r'[`*]', '', line)}".strip())
-        elif sections:
-            sections[-1] = (*sections[-1][:2], f"{sections[-1][2]} {' '.join(cell.source.split())}".strip())
-    return sections
+        prose = cell.cell_type == "markdown"
+        for line in re.sub(r"[`*]", "", cell.source).splitlines() if prose else [" ".join(cell.source.split())]:
+            heading = re.match(r"#{1,3} (.+)", line) if prose else None
+            if heading:
+                sections.append((heading[1], []))
+            elif sections:
+                sections[-1][1].append(line)
+    return [(_anchor(title), title, " ".join(lines).strip()) for title, lines in sections]
 
 
 def _anchor(title: str) -> str:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import gzip
 import io
 import lzma
 import os
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Callable
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import explain_os_error, open_regular
+from gluontune.core.reading import explain_os_error, open_regular
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,6 @@ class Limits:
 def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Name and reader of each regular file, in the archive's order. A reader is valid until the next one.
 
-    Args:
-        path: tar (plain, gzip, bzip2, xz) or zip.
-        limits: of its content.
-
     Raises:
         GluontuneError: no archive, damaged, cut off, or with refused content.
     """
@@ -66,9 +62,9 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except GluontuneError:
         raise
-    except OSError as error:
-        raise explain_os_error(path, error) from error
     except Exception as error:  # the readers raise a dozen kinds, from IndexError to MemoryError, on damaged bytes
+        if isinstance(error, OSError) and error.errno is not None:  # gzip's and bzip2's own have none
+            raise explain_os_error(path, error) from error
         reason = str(error) or type(error).__name__
         raise GluontuneError(f"{path}: not a whole tar or zip archive ({reason}); was the download cut off?") from error
 
@@ -121,7 +117,7 @@ def _tar_members(
     path: Path, stream: BinaryIO, limits: Limits, head: bytes
 ) -> Iterator[tuple[str, Callable[[], bytes]]]:
     guard = _Guard(path, limits)
-    inflated = _Inflater(path, stream, head, limits)
+    inflated = _Counted(path, stream, head, limits)
     with tarfile.open(
         name=str(path), fileobj=io.BufferedReader(inflated, 1 << 20), mode="r|", tarinfo=_StrictTarInfo
     ) as tar:
@@ -214,80 +210,58 @@ def _check_inflation(path: Path, real: int, packed: int, limits: Limits) -> None
         raise GluontuneError(f"{path}: unpacks to more than {limits.ratio:g} times its size: an archive bomb; refused")
 
 
-class _Inflater(io.RawIOBase):
-    """The unpacked bytes of a compressed stream, counted against the limits."""
+class _Counted(io.RawIOBase):
+    """The unpacked bytes of a stream, counted against the limits."""
 
     def __init__(self, path: Path, stream: BinaryIO, head: bytes, limits: Limits):
-        self._path, self._stream, self._limits = path, stream, limits
-        self._packed = path.stat().st_size
-        self._real = 0
-        self._make = _decompressor(head)
-        self._inner = self._make() if self._make else None
-        self._rest = b""
-        self._eof = False
+        self._path, self._limits, self._inner = path, limits, _unpacked(stream, head)
+        self._packed, self._real = path.stat().st_size, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._next(len(buffer))
+        data = self._inner.read(len(buffer))
         self._real += len(data)
         _check_inflation(self._path, self._real, self._packed, self._limits)
         buffer[: len(data)] = data
         return len(data)
 
-    def _next(self, wanted: int) -> bytes:
-        if self._inner is None:
-            return self._stream.read(wanted)
-        while True:
-            if not self._rest and not self._eof:
-                self._rest = self._stream.read(1 << 18)
-                self._eof = not self._rest
-            data, self._rest, ended = _step(self._inner, self._rest, wanted)
-            if ended:
-                if self._eof and not self._rest:
-                    self._inner = _Ended()
-                elif self._make is not None and self._more():
-                    self._inner = self._make()
-                else:
-                    self._inner = _Ended()
-            elif not data and self._eof and not self._rest:
-                raise EOFError("it ends too early")
-            if data or isinstance(self._inner, _Ended):
-                return data
 
-    def _more(self) -> bool:
-        """Whether another compressed stream follows, after padding of zeros."""
-        while not self._rest.strip(b"\0"):
-            self._rest = self._stream.read(1 << 18)
-            if not self._rest:
-                self._eof = True
-                return False
-        return True
-
-
-class _Ended:
-    """Replaces a finished decompressor."""
-
-    eof = True
-
-
-def _step(inner: Any, data: bytes, wanted: int) -> tuple[bytes, bytes, bool]:
-    """Up to ``wanted`` unpacked bytes, the unused packed bytes, whether the stream ended."""
-    if isinstance(inner, _Ended):
-        return b"", b"", True
-    out = inner.decompress(data, wanted)
-    if hasattr(inner, "unconsumed_tail"):  # zlib
-        return out, inner.unconsumed_tail or inner.unused_data, inner.eof
-    # bz2 and lzma store unused bytes until their stream ends.
-    return out, inner.unused_data if inner.eof else b"", inner.eof
-
-
-def _decompressor(head: bytes) -> Callable[[], Any] | None:
+def _unpacked(stream: BinaryIO, head: bytes) -> Any:
+    """The stream's reader by its first bytes; one that is not compressed is its own."""
     if head[:2] == b"\x1f\x8b":
-        return lambda: zlib.decompressobj(wbits=31)
+        return gzip.GzipFile(fileobj=stream)
     if head[:3] == b"BZh":
-        return bz2.BZ2Decompressor
+        return bz2.BZ2File(stream)
     if head[:6] == b"\xfd7zXZ\0":
-        return lambda: lzma.LZMADecompressor(memlimit=256 << 20)
-    return None
+        return _Xz(stream)
+    return stream
+
+
+class _Xz:
+    """Reads xz within 256 MiB of memory, which ``lzma.LZMAFile`` does not limit."""
+
+    def __init__(self, stream: BinaryIO):
+        self._stream, self._rest = stream, b""
+        self._inner = self._new()
+
+    def _new(self) -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(memlimit=256 << 20)
+
+    def read(self, wanted: int) -> bytes:
+        while True:
+            if self._inner.eof:  # another stream may follow, after padding of zeros
+                self._rest = (self._inner.unused_data or self._rest).lstrip(b"\0")
+                while not self._rest:
+                    if not (more := self._stream.read(1 << 18)):
+                        return b""
+                    self._rest = more.lstrip(b"\0")
+                self._inner = self._new()
+            elif self._inner.needs_input and not self._rest:
+                self._rest = self._stream.read(1 << 18)
+                if not self._rest:
+                    raise EOFError("it ends too early")
+            data, self._rest = self._inner.decompress(self._rest, wanted), b""
+            if data:
+                return data

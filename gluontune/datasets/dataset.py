@@ -105,12 +105,7 @@ def of_splits(
     size: int,
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """A data set with its catalogue entry filled in.
-
-    Args:
-        info: the entry of its kind. parts: training and test. summary: shape, mean and deviation of its images.
-        source: its place. size: of its files, bytes. notes: remarks for the reader.
-    """
+    """A data set with its catalogue entry filled in."""
     check_names(classes, source)
     train, test = parts
     shape, mean, std = summary
@@ -123,11 +118,7 @@ def of_splits(
 
 
 def check_classes(name: str, classes: tuple[str, ...], train: np.ndarray, test: np.ndarray) -> None:
-    """Check that labels are classes, more than one, and that all test classes occur in training.
-
-    Raises:
-        GluontuneError: they are not; names the class or record.
-    """
+    """Check that labels are classes, more than one, and that all test classes occur in training."""
     for part, labels in (("training", train), ("test", test)):
         if not len(labels):
             raise GluontuneError(f"{name}: the {part} part has no images")

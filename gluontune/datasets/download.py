@@ -33,9 +33,6 @@ def files_of(info: Any, fetched: str, added: str) -> dict[str, Path]:
 
     Args:
         info: its catalogue entry. fetched, added: arguments of ``data fetch`` and ``data add``, for the message.
-
-    Raises:
-        GluontuneError: it is missing; names the commands to get it.
     """
     folder = records_folder(info.name)
     if folder is None:
@@ -51,9 +48,6 @@ def filling(slug: str) -> Iterator[Path]:
     """A new folder that becomes the data set's ``records`` folder if the block ends well, and else is removed.
 
     Folders derived from an older one (``files``, ``packed``) are removed, too.
-
-    Raises:
-        GluontuneError: the cache folder is read-only, the disk full, …
     """
     home = writable_folder(cache_dir() / slug)
     _sweep(home)
@@ -201,10 +195,6 @@ def download(
         name: the data set, for the messages and the folder.
         what: the argument of ``gluontune data add NAME …``, for the message.
         progress: called with bytes done and in all.
-
-    Raises:
-        GluontuneError: no network, another checksum, a full disk, … A partial download is kept for the next try, unless
-            it is wrong.
     """
     import pooch
     import requests

@@ -17,7 +17,8 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import explain_os_error, writable_folder
+from gluontune.core.files import writable_folder
+from gluontune.core.reading import explained
 from gluontune.datasets import png
 from gluontune.datasets.dataset import Dataset
 from gluontune.datasets.download import as_png, files_of, filling, records_folder
@@ -86,33 +87,21 @@ def present(info: Any) -> Path | None:
 
 
 def read_official(folder: Path, name: str) -> np.ndarray:
-    """One official file, checked: uint8 (N, 28, 28) or (N,).
-
-    Args:
-        folder: with the four files, ``.gz`` or unpacked.
-        name: without ``.gz``.
-
-    Raises:
-        GluontuneError: it is missing, damaged, or not the official one.
-    """
+    """One official file, checked: uint8 (N, 28, 28) or (N,)."""
     path = folder / f"{name}.gz"
-    try:
-        if path.is_file():
-            with gzip.open(path) as stream:
-                data = stream.read(LIMIT + 1)
-        else:
-            path = folder / name
-            with path.open("rb") as plain:
-                data = plain.read(LIMIT + 1)
-    except FileNotFoundError:
+    packed = path.is_file()
+    path = path if packed else folder / name
+    if not path.is_file():
         raise GluontuneError(
             f"{folder}: {name}.gz is missing; the folder must hold the four official files of Fashion-MNIST "
             f"(Debian: apt install dataset-fashion-mnist puts them in {DEBIAN})"
-        ) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise GluontuneError(f"{path}: damaged or cut off: {error}; download it again") from error
-    except OSError as error:
-        raise explain_os_error(path, error) from error
+        )
+    with explained(path):
+        try:
+            with gzip.open(path) if packed else path.open("rb") as stream:
+                data = stream.read(LIMIT + 1)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise GluontuneError(f"{path}: damaged or cut off: {error}; download it again") from error
     found = hashlib.sha256(data).hexdigest()
     if found != OFFICIAL[name][1]:
         raise GluontuneError(

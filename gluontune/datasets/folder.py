@@ -13,11 +13,10 @@ import numpy as np
 
 from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import explain_os_error
-from gluontune.core.reading import check_names, leads_up
 from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
 from gluontune.datasets.recordset import remembered, summary
 from gluontune.datasets.split import FileSplit
+from gluontune.records.sources import class_folders
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -69,18 +68,9 @@ Sample = tuple[str, int, int, int]  # path relative to the root, class number, s
 
 
 def _classes(folder: Path) -> list[str]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda e: e.name)
-    except OSError as error:
-        raise explain_os_error(folder, error) from error
-    found = [e.name for e in entries if e.is_dir() and not e.name.startswith((".", "__"))]
-    check_names(found, folder)
-    looping = [name for name in found if leads_up(folder / name, folder)]
-    if looping:
-        raise GluontuneError(f"{folder / looping[0]}: a link to a folder that holds it; remove it")
-    if found:
+    if found := class_folders(folder, hidden=(".", "__")):
         return found
-    loose = [e.name for e in entries if e.name.lower().endswith(SUFFIXES)]
+    loose = [name for name in os.listdir(folder) if name.lower().endswith(SUFFIXES)]
     if loose:
         raise GluontuneError(
             f"{folder}: {len(loose):,} images but no class folders; put them in one folder for each class, "
@@ -90,13 +80,7 @@ def _classes(folder: Path) -> list[str]:
 
 
 def _scan(root: Path, part: Path, names: list[str], classes: list[str] | None = None) -> tuple[list[Sample], list[str]]:
-    """The samples below ``part`` and the reasons of the damaged ones.
-
-    Args:
-        root: the base of relative paths.
-        part: the folder with the class folders ``names``.
-        classes: the numbering; None: ``names``.
-    """
+    """The samples below ``part`` and the reasons of the damaged ones."""
     numbers = {c: i for i, c in enumerate(classes or names)}
     samples: list[Sample] = []
     empty = []

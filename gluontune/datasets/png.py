@@ -21,11 +21,7 @@ ITERATIONS = 30  # of zopfli; more gain less than one byte an image
 
 
 def zopfli() -> Any:
-    """The module ``zopfli.zlib``.
-
-    Raises:
-        GluontuneError: it is not installed.
-    """
+    """The module ``zopfli.zlib``."""
     try:
         return importlib.import_module("zopfli.zlib")
     except ImportError as error:

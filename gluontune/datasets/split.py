@@ -15,7 +15,8 @@ import numpy as np
 
 from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import PathLike, cache_dir, explain_os_error
+from gluontune.core.files import PathLike, cache_dir
+from gluontune.core.reading import explain_os_error, explained
 from gluontune.records import RecordReader, RecordWriter
 
 
@@ -47,11 +48,7 @@ class Split(ABC):
         return f"{type(self).__name__}({self._slug} {self._part}: {len(self):,} images)"
 
     def read(self, index: int) -> Any:
-        """The encoded image at a position, bytes-like.
-
-        Raises:
-            GluontuneError: it is truncated, empty, damaged or missing; names the file or record.
-        """
+        """The encoded image at a position, bytes-like."""
         data = self._read(index)
         reason = header.fault(data)
         if reason is not None:
@@ -64,9 +61,6 @@ class Split(ABC):
         Args:
             index: the position.
             channels: 3, 1, or 0: as in the image.
-
-        Raises:
-            GluontuneError: as :meth:`read`, or it cannot be decoded.
         """
         pixels = image.decode(self.read(index), channels)
         if pixels is None:
@@ -88,11 +82,7 @@ class Split(ABC):
         """
 
     def subset(self, indices: Iterable[int]) -> Split:
-        """The samples at these positions, in this order.
-
-        Raises:
-            UsageError: a position that does not exist.
-        """
+        """The samples at these positions, in this order."""
         chosen = np.asarray(list(indices) if not isinstance(indices, np.ndarray) else indices)
         if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
             raise UsageError("subset(indices): give whole numbers, the positions of the samples")
@@ -151,16 +141,7 @@ class Split(ABC):
 
 
 class RecordSplit(Split):
-    """Samples in a ``.rec`` file.
-
-    Args:
-        slug: name of the data set's folder in the cache folder.
-        part: ``train`` or ``test``.
-        path: the ``.rec`` file.
-        labels: int64 (N,) of the chosen records.
-        classes: names of the classes.
-        places: positions in the file; None: all in order.
-    """
+    """Samples in a ``.rec`` file."""
 
     def __init__(self, slug: str, part: str, path: PathLike, labels: Any, classes: Sequence[str], places: Any = None):
         whole = places is None
@@ -202,11 +183,9 @@ class RecordSplit(Split):
     def files(self) -> list[Path]:
         folder = cache_dir() / self._slug / "files" / self._part
         folders = [folder / _safe(name) for name in self._classes]
-        try:
+        with explained(folder):
             for label in np.unique(self.labels).tolist():
                 folders[label].mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise explain_os_error(folder, error) from error
 
         paths, missing = [], []
         for i, label in enumerate(self.labels.tolist()):
@@ -229,14 +208,7 @@ class RecordSplit(Split):
 
 
 class FileSplit(Split):
-    """Samples in one file each.
-
-    Args:
-        slug, part, classes: as :class:`RecordSplit`.
-        root: the base folder of ``names``.
-        names: path of each file.
-        labels: int64 (N,).
-    """
+    """Samples in one file each."""
 
     def __init__(
         self, slug: str, part: str, root: PathLike, names: Sequence[str], labels: Any, classes: Sequence[str],
@@ -258,10 +230,8 @@ class FileSplit(Split):
 
     def _size(self, index: int) -> int:
         path = self.name_of(index)
-        try:
+        with explained(path):
             return os.stat(path).st_size
-        except OSError as error:
-            raise explain_os_error(path, error) from error
 
     def _take(self, indices: np.ndarray) -> FileSplit:
         names = [self._names[i] for i in indices.tolist()]
@@ -285,12 +255,10 @@ def _safe(name: str) -> str:
 def _write(path: Path, data: Any) -> None:
     """Write beside and rename, without fsync: thousands take minutes, and each reuse checks the size."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
-    try:
+    with explained(path):
         try:
             beside.write_bytes(data)
             os.replace(beside, path)
         finally:
             with contextlib.suppress(OSError):
                 beside.unlink()
-    except OSError as error:
-        raise explain_os_error(path, error) from error

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
@@ -132,11 +131,7 @@ def _generate(options: Options, progress: Callable[[int, int], None]) -> None:
                     writer.write(data, label)
                     done += 1
                     progress(done, total)
-        _name_classes(folder, options)
-
-
-def _name_classes(folder: Path, options: Options) -> None:
-    (folder / "classes.txt").write_text("".join(f"class-{k}\n" for k in range(options.classes)))
+        (folder / "classes.txt").write_text("".join(f"class-{k}\n" for k in range(options.classes)))
 
 
 class Painter:

@@ -272,9 +272,6 @@ class Engine(ABC):
             path: the file, for errors.
             epoch: the one to restart, after a change of the number of ranks, which divides the data differently;
                 steps are then counted as if these ranks had taken all epochs before.
-
-        Raises:
-            GluontuneError: the checkpoint is of another engine, net, optimizer, data set or number of ranks.
         """
         theirs = header.get("backend", "mxnet")
         if theirs != self.name:

@@ -168,11 +168,7 @@ class MethodSteps:
 
 
 def initialize(recipe: Recipe, feed: Feed, job: Job, net: Any) -> None:
-    """Set the first values of a Gluon net with known shapes by the recipe's methods.
-
-    Raises:
-        UsageError: the net or the data do not suit a method.
-    """
+    """Set the first values of a Gluon net with known shapes by the recipe's methods."""
     chosen = numbers_of(recipe.methods, "net")
 
     def images(count: int) -> np.ndarray:
@@ -197,14 +193,7 @@ def initialize(recipe: Recipe, feed: Feed, job: Job, net: Any) -> None:
 
 
 def refuse_methods(recipe: Recipe, where: str, why: str, *kinds: str) -> None:
-    """Refuse methods of these kinds for a job with its own training step.
-
-    Args:
-        where: place in the job's file, the start of a message. why: the reason.
-
-    Raises:
-        UsageError: names the method.
-    """
+    """Refuse methods of these kinds for a job with its own training step."""
     for name in recipe.methods:
         if METHODS[name].kind in kinds:
             raise UsageError(f"recipe field methods={{{name!r}: …}}: {where}{why}; leave it out")

@@ -14,9 +14,6 @@ from gluontune.job.data import Feed
 class Progress:
     """The position of a training.
 
-    Args:
-        feed: the loaders. begin_epoch: called when the loader begins another epoch.
-
     Attributes:
         epoch: of the next batch. steps: since the seeded start, with those before a checkpoint.
         repeated: a batch for every step in place of the loader's, or None.

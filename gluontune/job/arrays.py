@@ -110,11 +110,7 @@ def write_weights(path: str | Path, weights: dict[str, np.ndarray]) -> None:
 
 
 def read_weights(path: str | Path) -> dict[str, np.ndarray]:
-    """Read the file of :func:`write_weights`.
-
-    Raises:
-        GluontuneError: no such file, or a damaged one.
-    """
+    """Read the file of :func:`write_weights`."""
     try:
         return read_npz(path)
     except FileNotFoundError:

@@ -23,8 +23,8 @@ from typing import IO, Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import atomic_write, explain_os_error, read_arrays, writable_folder
-from gluontune.core.reading import MOST_JSON, open_regular, parse_json
+from gluontune.core.files import atomic_write, read_arrays, writable_folder
+from gluontune.core.reading import MOST_JSON, explained, open_regular, parse_json
 
 FORMAT = "gluontune-checkpoint-1"
 _NAME = re.compile(r"step-(\d+)\.ckpt")
@@ -67,12 +67,6 @@ class _Hashing:
 
 def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write a checkpoint beside ``path``, sync it, and rename it into place.
-
-    Args:
-        header: values for JSON. arrays: by name; any dtype that needs no pickle.
-
-    Raises:
-        GluontuneError: the disk is full, the folder read-only, …; an earlier file is untouched.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / name_of(3)
@@ -123,11 +117,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def check_same_net(mine: Mapping[str, Any], theirs: Mapping[str, Any], source: str) -> None:
-    """Check that the net's parameters (``mine``) and those of ``source`` have the same names and shapes.
-
-    Raises:
-        GluontuneError: they differ.
-    """
+    """Check that the net's parameters (``mine``) and those of ``source`` have the same names and shapes."""
     for name in {**mine, **theirs}:
         here, there = (tuple(w[name].shape) if name in w else "none" for w in (mine, theirs))
         if here != there:
@@ -135,14 +125,7 @@ def check_same_net(mine: Mapping[str, Any], theirs: Mapping[str, Any], source: s
 
 
 def restore_loader(restore: Callable[[Any], None], state: dict[str, Any], rank: int, source: str) -> None:
-    """Restore a loader to rank 0's position; the other ranks are at the same position of their shares.
-
-    Args:
-        restore: of the loader. state: of rank 0's. rank: of the loader. source: the file, for errors.
-
-    Raises:
-        GluontuneError: the state is of another data set, or of another division of it.
-    """
+    """Restore a loader to rank 0's position; the other ranks are at the same position of their shares."""
     if "order" in state:
         state = {**state, "order": {**state["order"], "rank": rank}}
     try:
@@ -172,27 +155,24 @@ def weights_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 @contextlib.contextmanager
 def _opened(path: str | Path, whole: bool) -> Iterator[tuple[IO[bytes], dict[str, Any]]]:
     """The stream, at the arrays, and the header."""
-    try:
-        with os.fdopen(open_regular(path), "rb") as stream:
-            start = stream.read(_LINE)
-            if not start.startswith(f"{FORMAT} ".encode()) or not start.endswith(b"\n"):
-                raise DamagedCheckpoint(f"{path}: damaged, or not a checkpoint ({FORMAT}) at all")
-            if whole:
-                digest = hashlib.sha256()
-                while chunk := stream.read(_CHUNK):
-                    digest.update(chunk)
-                if digest.hexdigest().encode() != start[len(FORMAT) + 1 : -1]:
-                    raise DamagedCheckpoint(f"{path}: damaged (its checksum does not hold)")
-                stream.seek(_LINE)
-            try:
-                header = parse_json(stream.readline(MOST_JSON))
-            except ValueError:
-                raise DamagedCheckpoint(f"{path}: damaged (its header is not JSON)") from None
-            if not isinstance(header, dict):
-                raise DamagedCheckpoint(f"{path}: damaged (its header is no mapping)")
-            yield stream, header
-    except OSError as error:
-        raise explain_os_error(path, error) from error
+    with explained(path), os.fdopen(open_regular(path), "rb") as stream:
+        start = stream.read(_LINE)
+        if not start.startswith(f"{FORMAT} ".encode()) or not start.endswith(b"\n"):
+            raise DamagedCheckpoint(f"{path}: damaged, or not a checkpoint ({FORMAT}) at all")
+        if whole:
+            digest = hashlib.sha256()
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+            if digest.hexdigest().encode() != start[len(FORMAT) + 1 : -1]:
+                raise DamagedCheckpoint(f"{path}: damaged (its checksum does not hold)")
+            stream.seek(_LINE)
+        try:
+            header = parse_json(stream.readline(MOST_JSON))
+        except ValueError:
+            raise DamagedCheckpoint(f"{path}: damaged (its header is not JSON)") from None
+        if not isinstance(header, dict):
+            raise DamagedCheckpoint(f"{path}: damaged (its header is no mapping)")
+        yield stream, header
 
 
 def files(folder: str | Path) -> list[Path]:
@@ -204,11 +184,7 @@ def files(folder: str | Path) -> list[Path]:
 
 
 def newest(folder: str | Path) -> tuple[Path | None, dict[str, Any], list[str]]:
-    """The newest whole checkpoint, its header, and a sentence on each damaged one before it.
-
-    Raises:
-        GluontuneError: all checkpoints are damaged.
-    """
+    """The newest whole checkpoint, its header, and a sentence on each damaged one before it."""
     passed: list[str] = []
     there = files(folder)
     for path in there:
@@ -242,12 +218,7 @@ def prune(folder: str | Path, keep: int) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str | Path) -> Iterator[Path]:
-    """Hold a folder of checkpoints for one run; partial files of killed runs are removed.
-
-    Raises:
-        UsageError: another run holds it.
-        GluontuneError: it cannot be written to.
-    """
+    """Hold a folder of checkpoints for one run; partial files of killed runs are removed."""
     place = writable_folder(folder)
     with open(place / ".lock", "w") as lock:
         try:
@@ -261,11 +232,7 @@ def locked(folder: str | Path) -> Iterator[Path]:
 
 
 class Writer:
-    """Writes checkpoints in a thread, so that training continues once they are copied.
-
-    Args:
-        folder: of the checkpoints. keep: the number of newest ones to keep, besides the best.
-    """
+    """Writes checkpoints in a thread, so that training continues once they are copied."""
 
     def __init__(self, folder: str, keep: int):
         self.folder, self.keep = Path(folder), keep

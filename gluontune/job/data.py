@@ -256,11 +256,7 @@ class GluonBatches:
         return {"items": len(self._dataset), "epoch": self._epoch, "batch": self._done}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from ``state`` in the next requested epoch.
-
-        Raises:
-            UsageError: the state is of another number of items.
-        """
+        """Continue from ``state`` in the next requested epoch."""
         if state.get("items") != len(self._dataset):
             raise UsageError(f"it has {state.get('items')} items, this job's data {len(self._dataset)}")
         self._epoch, self._done = state["epoch"], state["batch"]

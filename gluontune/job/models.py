@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -11,12 +12,6 @@ from gluontune.recipe.registry import Registry
 from gluontune.runtime import mxnet
 
 SMALL_NETS: Registry[Any] = Registry("net")
-
-
-@SMALL_NETS.register("mlp")
-def _mlp(classes: int) -> Any:
-    """Two hidden layers of 256; for tests and for the cost of a batch without convolutions."""
-    return _dense(classes, [(256, "relu"), (256, "relu")])
 
 
 @SMALL_NETS.register("small_cnn")
@@ -63,22 +58,15 @@ def _dense(classes: int, hidden: list[tuple[int, str]]) -> Any:
     return net
 
 
-@SMALL_NETS.register("softmax")
-def _softmax(classes: int) -> Any:
-    """One linear layer: softmax regression."""
-    return _dense(classes, [])
-
-
-@SMALL_NETS.register("sigmoid_100")
-def _sigmoid_100(classes: int) -> Any:
-    """One hidden layer of 100 sigmoids."""
-    return _dense(classes, [(100, "sigmoid")])
-
-
-@SMALL_NETS.register("sigmoid_300_100_50")
-def _sigmoid_300_100_50(classes: int) -> Any:
-    """Hidden layers of 300 sigmoids, 100 rectifiers and 50 sigmoids: a difficult start for plain gradient descent."""
-    return _dense(classes, [(300, "sigmoid"), (100, "relu"), (50, "sigmoid")])
+#: Hidden layers and their activations: softmax regression; a difficult start for plain gradient descent; and one for
+#: tests and the cost of a batch without convolutions.
+for _name, _hidden in {
+    "softmax": [],
+    "sigmoid_100": [(100, "sigmoid")],
+    "sigmoid_300_100_50": [(300, "sigmoid"), (100, "relu"), (50, "sigmoid")],
+    "mlp": [(256, "relu"), (256, "relu")],
+}.items():
+    SMALL_NETS.add(_name, functools.partial(_dense, hidden=_hidden))
 
 
 def _zoos() -> list[Any]:

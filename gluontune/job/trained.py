@@ -47,9 +47,6 @@ def recipe_of_source(source: str | Path | None, recipe: Recipe, keep: Sequence[s
 
     Args:
         keep: fields of ``recipe`` that override the checkpoint's.
-
-    Raises:
-        UsageError: the checkpoint names a job file, which ``recipe`` does not: a program that would run.
     """
     path = _checkpoint_of(source)
     if path is None:
@@ -78,10 +75,6 @@ def trained(
             weights by the recipe's seed, with BatchNorm's values moved off their initial ones.
         image_size: side of the images of a data set with mixed sizes.
         images: refuse a job with Gluon datasets.
-
-    Raises:
-        GluontuneError: the source cannot be read or is of another net; the job has Gluon datasets.
-        UsageError: images of mixed sizes, and no ``image_size``.
     """
     mx = mxnet()
     job = load_job(recipe)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,6 +17,18 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 
 NAMES = ("net", "data", "loss", "metric", "step", "begin")
+
+
+#: What follows an error of the user's code whose text has the pattern.
+_HINTS = {
+    r"^TypeError.*required positional argument": (
+        "; data() gives (input, …, label), and what goes from batch to batch comes from begin() and step()"
+    ),
+    r"_rnn\d+: Shape inconsistent, Provided = \[\d+,0,": (
+        "; MXNet compiles no recurrent layer of mx.np that is called without states: give it begin_state(batch), "
+        "or use hybridize='imperative'"
+    ),
+}
 
 
 class _TrainsAtImport(BaseException):
@@ -35,9 +48,6 @@ def load_module(path: str | Path) -> ModuleType:
     It can import from its folder, and from the current one, after Python's modules and installed packages, so that a
     file called ``queue.py`` there hides neither. Its ``sys.argv`` has no arguments: a script that parses them gets its
     defaults.
-
-    Raises:
-        GluontuneError: the file is missing, raises, ends the process, or trains while it is imported; names its line.
     """
     file = Path(path).resolve()
     if not file.is_file():
@@ -119,9 +129,8 @@ def blaming(path: str | Path | None, name: str, function: Any = None, seen: str 
         at = f"{place_of(path, error, function)}: " if path is not None else ""
         given = f" for {seen}" if seen else ""
         told = in_words(error)
-        if isinstance(error, TypeError) and "required positional argument" in told:
-            told += "; data() gives (input, …, label), and what goes from batch to batch comes from begin() and step()"
-        raise GluontuneError(f"{at}{name} failed{given}: {told}") from error
+        hint = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, told)), "")
+        raise GluontuneError(f"{at}{name} failed{given}: {told}{hint}") from error
 
 
 def place_of(path: str | Path, error: BaseException, function: Any = None) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.recipe.rules import CHOICES
@@ -33,7 +34,7 @@ def sample_error(split: Any, index: int, error: BaseException) -> GluontuneError
     return GluontuneError(reason if name in reason else f"{name}: {reason}")
 
 
-class Loader(ABC):
+class Loader(Closing, ABC):
     """Batches of images and labels, epoch by epoch.
 
     ``yields`` is the type of ``epoch(n)``'s items: ``uint8-nhwc``, a pair of numpy arrays, uint8 (N, H, W, C) and int64
@@ -119,14 +120,8 @@ class Loader(ABC):
         self._epoch, self._done = int(state["epoch"]), int(state["batch"])
         self._resume_at = (self._epoch, self._done)
 
-    def close(self) -> None:  # noqa: B027 (a loader without threads has nothing to close)
+    def close(self) -> None:
         """End threads and processes and release memory. It may be called twice."""
-
-    def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def draws(self, epoch: int, batch: int, indices: np.ndarray) -> Draws:
         """The augmentation's random numbers of one batch of the samples ``indices``."""

@@ -18,8 +18,10 @@ from typing import Any, Callable
 
 import numpy as np
 
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.base import Order
+from gluontune.loading.cached import sample_bytes
 from gluontune.runtime import mxnet
 
 POLL_S = 0.5
@@ -80,7 +82,7 @@ class _Sampled:
         return [list(batch) for batch in self.sampler]
 
 
-class SafeDataLoader:
+class SafeDataLoader(Closing):
     """A ``gluon.data.DataLoader`` with one persistent pool, seeds for each batch, and supervised workers.
 
     It is iterated like the original; each ``for`` is a new epoch, ``epoch(n)`` names one.
@@ -142,7 +144,7 @@ class SafeDataLoader:
             while pending is not None and not pending.ready():
                 pending.wait(POLL_S)
                 waited += POLL_S
-                dead = dead_worker(self._workers)
+                dead = next((worker for worker in self._workers if worker.exitcode is not None), None)
                 if dead is not None:
                     self._abandon()
                     raise GluontuneError(
@@ -168,12 +170,6 @@ class SafeDataLoader:
     def close(self) -> None:
         """End the workers. It may be called twice."""
         self._abandon()
-
-    def __enter__(self) -> SafeDataLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # Gluon's end of a pool can wait for ever for a lock. (A forked worker has a copy of its parent's loader.)
@@ -265,27 +261,13 @@ def check_shared_memory(dataset: Any, batch_size: int, batches: int, path: str =
         free = shutil.disk_usage(path).free
     except OSError:
         return
-    need = sample_bytes(dataset[0]) * batch_size * batches
+    need = sample_bytes(dataset) * batch_size * batches
     if need > free:
         raise GluontuneError(
             f"{path} has {free / 2**20:,.0f} MiB free, but {batches} batches of {batch_size} in flight take "
             f"{need / 2**20:,.0f} MiB: use fewer num_workers or prefetch, enlarge it (docker --shm-size), "
             "or use loader 'threaded'"
         )
-
-
-def sample_bytes(sample: Any) -> int:
-    """Memory of one sample: arrays by their size, numbers as 8 bytes."""
-    if isinstance(sample, (tuple, list)):
-        return sum(sample_bytes(part) for part in sample)
-    if hasattr(sample, "shape") and hasattr(sample, "dtype"):
-        return int(np.prod(sample.shape)) * np.dtype(sample.dtype).itemsize
-    return 8
-
-
-def dead_worker(workers: Sequence[BaseProcess]) -> BaseProcess | None:
-    """The first of ``workers`` that ended, or None."""
-    return next((w for w in workers if w.exitcode is not None), None)
 
 
 def end_pool(pool: Any, workers: Sequence[BaseProcess]) -> None:

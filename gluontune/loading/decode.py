@@ -55,11 +55,7 @@ class Decoder:
             self._handle = None
 
     def into(self, out: np.ndarray, payload: Any, draws: Draws, i: int) -> None:
-        """Decode ``payload`` into ``out`` (H, W, C) uint8, as image ``i`` of the batch of ``draws``.
-
-        Raises:
-            GluontuneError: it is truncated or no image; the caller adds its name.
-        """
+        """Decode ``payload`` into ``out`` (H, W, C) uint8, as image ``i`` of the batch of ``draws``."""
         data = memoryview(payload)
         if data.ndim != 1 or data.itemsize != 1:
             data = data.cast("B")

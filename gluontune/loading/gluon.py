@@ -13,6 +13,7 @@ from typing import Any, Callable
 
 import numpy as np
 
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.augment import Augment, Draws
 from gluontune.loading.base import Loader
@@ -76,7 +77,7 @@ def _copied_to(array: Any, ctx: Any) -> Any:
     return mx.nd.array(array, ctx=mx.cpu_pinned(ctx.device_id), dtype=array.dtype).as_in_context(ctx)
 
 
-class DeviceLoader:
+class DeviceLoader(Closing):
     """Any loader, with its batches on the device(s) ahead of time.
 
     A thread takes batches from the loader and starts their copies while you compute. A drop-in for
@@ -120,12 +121,6 @@ class DeviceLoader:
         self._end()
         if isinstance(self.loader, Loader) or hasattr(self.loader, "close"):
             self.loader.close()
-
-    def __enter__(self) -> DeviceLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _end(self) -> None:
         if self._stop is not None and self._thread is not None:

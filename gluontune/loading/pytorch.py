@@ -6,13 +6,13 @@ strides of ``torch.channels_last``.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from gluontune.core.closing import Closing
 from gluontune.core.errors import UsageError
 from gluontune.loading.base import Loader
 from gluontune.runtime.pytorch import torch
@@ -41,11 +41,7 @@ def _each(labels: Any, change: Callable[[Any], Any]) -> Any:
     return change(labels)
 
 
-def _record(tensor: Any, stream: Any) -> None:
-    tensor.record_stream(stream)
-
-
-class TorchLoader:
+class TorchLoader(Closing):
     """One of our numpy loaders in place of ``torch.utils.data.DataLoader``.
 
     ``for images, labels in loader`` is one epoch; each loop is the next one, shuffled anew, unless ``set_epoch`` names
@@ -119,12 +115,6 @@ class TorchLoader:
         """End the loader's threads. It may be called twice."""
         self.loader.close()
 
-    def __enter__(self) -> TorchLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _run(self, n: int, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         device = None if self.device is None else torch().device(self.device)
         cuda = device is not None and device.type == "cuda"
@@ -171,7 +161,7 @@ class TorchLoader:
                 here = cuda.current_stream(device)
                 here.wait_stream(side)
                 for part in (images, labels):  # memory is not reused before the work on it is done
-                    _each(part, functools.partial(_record, stream=here))
+                    _each(part, lambda tensor, here=here: tensor.record_stream(here))  # type: ignore[misc]
                 yield self._finish(images, labels)
 
     def _finish(self, images: Any, labels: Any) -> tuple[Any, Any]:

@@ -134,12 +134,8 @@ def _coloured(change: Callable[[np.ndarray, float], None]) -> Change:
     return lambda image, share, fill: change(image, 1 + 0.9 * share)
 
 
-def _nothing(image: np.ndarray, share: float, fill: int) -> None:
-    pass
-
-
 _TABLE: dict[str, Change] = {
-    "identity": _nothing, "shear-x": _shear_x, "shear-y": _shear_y, "translate-x": _translate_x,
+    "identity": lambda image, share, fill: None, "shear-x": _shear_x, "shear-y": _shear_y, "translate-x": _translate_x,
     "translate-y": _translate_y, "rotate": _rotate, "brightness": _coloured(colour.brightness),
     "color": _coloured(colour.saturation), "contrast": _coloured(colour.contrast),
     "sharpness": _coloured(colour.sharpness), "posterize": _posterize, "solarize": _solarize,

@@ -169,9 +169,6 @@ def decode_all(split: Any, store: np.ndarray, geometry: Augment, pad: int, threa
     Args:
         geometry: the fit of images of another size; not a random augmentation.
         pad: columns that are reflected on each side.
-
-    Raises:
-        GluontuneError: names the first sample (by number) that cannot be read or decoded.
     """
     shape = (store.shape[1], store.shape[2] - 2 * pad, store.shape[3])
     errors: dict[int, BaseException] = {}

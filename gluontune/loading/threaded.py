@@ -49,11 +49,7 @@ class BatchPool:
 
 
 def fill(split: Any, decoder: Decoder, out: np.ndarray, indices: np.ndarray, draws: Draws, first: int = 0) -> None:
-    """Decode samples ``indices`` into ``out`` (n, H, W, C), as images ``first`` … of the batch of ``draws``.
-
-    Raises:
-        GluontuneError: one of them cannot be read or decoded; names it.
-    """
+    """Decode samples ``indices`` into ``out`` (n, H, W, C), as images ``first`` … of the batch of ``draws``."""
     index, payloads = -1, []
     try:
         located = split.locate(indices) if hasattr(split, "locate") else None

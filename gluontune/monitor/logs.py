@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import atomic_write, explain_os_error
+from gluontune.core.files import explain_os_error
 from gluontune.core.reading import parse_json, read_bytes
 from gluontune.monitor.series import columns, steadiness_of
 from gluontune.recipe.result import RunResult
@@ -208,12 +208,6 @@ def _figures(sample: Mapping[str, Any]) -> Iterator[tuple[str, Any, float]]:
         for key, figure in (value if isinstance(value, Mapping) else {None: value}).items():
             if isinstance(figure, (int, float)) and not isinstance(figure, bool):
                 yield name, key, float(figure)
-
-
-def write_prometheus(path: Pathlike, sample: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> None:
-    """Write :func:`prometheus_text` in one piece, for node_exporter's textfile collector."""
-    with atomic_write(path, "w") as stream:
-        stream.write(prometheus_text(sample, labels))
 
 
 def _labels(labels: Mapping[str, str]) -> str:

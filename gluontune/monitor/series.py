@@ -31,15 +31,10 @@ _Piece = tuple[float, float, float, int]
 
 def columns(samples: Sequence[Sample]) -> dict[str, Any]:
     """Samples as columns of equal length, with None for a missing field."""
-    names = dict.fromkeys(name for sample in samples for name in sample)
-    table = _blank_table()
-    for name in names:
-        if name in BY_DEVICE:
-            keys = dict.fromkeys(key for sample in samples for key in sample.get(name) or {})
-            table[name] = {key: [_short((s.get(name) or {}).get(key)) for s in samples] for key in keys}
-        else:
-            table[name] = [_short(sample.get(name)) for sample in samples]
-    return table
+    ring = Ring(max(1, len(samples)))
+    for sample in samples:
+        ring.add(sample)
+    return ring.table()
 
 
 def thin(table: dict[str, Any], max_points: int) -> dict[str, Any]:

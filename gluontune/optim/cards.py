@@ -108,138 +108,110 @@ def list_optimizers() -> list[str]:
     return OPTIMIZERS.names()
 
 
-_add(
-    "sgd", "mxnet.optimizer:SGD", "m = momentum m - lr (g + wd w); w += m",
+# fmt: off
+
+_add("sgd", "mxnet.optimizer:SGD", "m = momentum m - lr (g + wd w); w += m",
     "Robbins & Monro 1951; Polyak 1964", 0.1, defaults={"clip_gradient": None}, momentum=True,
     when="The baseline: whatever else you try has to beat it.",
-    when_not="Sparse or badly scaled gradients (embeddings, transformers): adamw.",
-)  # fmt: skip
-_add(
-    "nag", "gluontune.optim.momentum:GTNAG", "m = momentum m - lr (g + wd w); w += momentum m - lr (g + wd w)",
+    when_not="Sparse or badly scaled gradients (embeddings, transformers): adamw.")
+_add("nag", "gluontune.optim.momentum:GTNAG", "m = momentum m - lr (g + wd w); w += momentum m - lr (g + wd w)",
     "Nesterov 1983; Sutskever et al., ICML 2013", 0.2, defaults={"clip_gradient": None}, momentum=True,
     when="The default for convolutional nets; a little better than sgd at the same cost.",
     when_not="Momentum near 1 with noisy small batches.",
-    instead_of="MXNet's decays the momentum by the new weight instead of the old one (its kernel runs in place).",
-)  # fmt: skip
-_add(
-    "signum", "mxnet.optimizer:Signum", "m = momentum m - (1 - momentum)(g + wd w); w = (1 - lr wd_lh) w + lr sign(m)",
+    instead_of="MXNet's decays the momentum by the new weight instead of the old one (its kernel runs in place).")
+_add("signum", "mxnet.optimizer:Signum",
+    "m = momentum m - (1 - momentum)(g + wd w); w = (1 - lr wd_lh) w + lr sign(m)",
     "Bernstein et al., arXiv:1802.04434", 1e-3, defaults={"wd_lh": 0.0, "clip_gradient": None}, momentum=True,
     lr_scaling="sqrt",
     when="With compressed gradients, where only signs travel.",
-    when_not="For accuracy alone: each weight moves by lr at each update, so it needs a decaying rate.",
-)  # fmt: skip
-_add(
-    "ftml", "gluontune.optim.elementwise:GTFTML",
+    when_not="For accuracy alone: each weight moves by lr at each update, so it needs a decaying rate.")
+_add("ftml", "gluontune.optim.elementwise:GTFTML",
     "v = b2 v + (1-b2) g²; w -= lr (1-b1)/(1-b1^t) g / (√(v/(1-b2^t)) + eps), g with wd w added",
     "Zheng & Kwok, ICML 2017", 0.0025,
     defaults={"beta1": 0.6, "beta2": 0.999, "epsilon": 1e-8, "clip_gradient": None}, states=1, lr_scaling="sqrt",
     when="As adam with half its states, where the best solution moves during training.",
     when_not="Where momentum matters: its averaging of gradients cancels out of the unconstrained rule.",
-    instead_of="MXNet's keeps three states, loses digits, and gives NaN when a schedule ends at 0.",
-)  # fmt: skip
-_add(
-    "adagrad", "mxnet.optimizer:AdaGrad", "v += g²; w -= lr (g / √(v + eps) + wd w)",
+    instead_of="MXNet's keeps three states, loses digits, and gives NaN when a schedule ends at 0.")
+_add("adagrad", "mxnet.optimizer:AdaGrad", "v += g²; w -= lr (g / √(v + eps) + wd w)",
     "Duchi, Hazan & Singer, JMLR 2011", 0.01, defaults={"eps": 1e-7, "clip_gradient": None}, needs_masters=True,
     lr_scaling="sqrt",
     when="Sparse features: rare ones keep a high rate.",
-    when_not="Long runs: the sum only grows, so the rate dies out.",
-)  # fmt: skip
-_add(
-    "rmsprop", "mxnet.optimizer:RMSProp", "v = gamma1 v + (1-gamma1) g²; w -= lr g / √(v + eps), g with wd w added",
+    when_not="Long runs: the sum only grows, so the rate dies out.")
+_add("rmsprop", "mxnet.optimizer:RMSProp", "v = gamma1 v + (1-gamma1) g²; w -= lr g / √(v + eps), g with wd w added",
     "Tieleman & Hinton 2012; centered: Graves, arXiv:1308.0850", 0.001,
     defaults={"gamma1": 0.9, "gamma2": 0.9, "epsilon": 1e-8, "centered": False, "clip_weights": None,
               "clip_gradient": None},
     needs_masters=True,
     lr_scaling="sqrt",
     when="Recurrent nets and reinforcement learning, by tradition.",
-    when_not="Where adam works: it has the same memory of scales and a bias correction too.",
-)  # fmt: skip
-_add(
-    "adam", "gluontune.optim.layerwise:GTAdam",
+    when_not="Where adam works: it has the same memory of scales and a bias correction too.")
+_add("adam", "gluontune.optim.layerwise:GTAdam",
     "m = b1 m + (1-b1) g; v = b2 v + (1-b2) g²; w -= lr √(1-b2^t)/(1-b1^t) m / (√v + eps), g with wd w added",
     "Kingma & Ba, arXiv:1412.6980", 0.001,
     defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "clip_gradient": None}, states=2, lr_scaling="sqrt",
     when="A first try on a new problem: it forgives a wrong rate.",
     when_not="With weight decay (the adaptive denominators undo it: adamw); for the last point of accuracy.",
-    instead_of="MXNet's, with the bias correction of the float32 betas that its kernel uses (1e-6 off otherwise).",
-)  # fmt: skip
-_add(
-    "dcasgd", "gluontune.optim.elementwise:GTDCASGD",
+    instead_of="MXNet's, with the bias correction of the float32 betas that its kernel uses (1e-6 off otherwise).")
+_add("dcasgd", "gluontune.optim.elementwise:GTDCASGD",
     "m = momentum m - lr (g + wd w + lamda g² (w - w')); w += m, w' being the weight before the last update",
     "Zheng et al., arXiv:1609.08326", 0.1, defaults={"lamda": 0.04, "clip_gradient": None}, states=2, momentum=True,
     when="Asynchronous workers (dist_async), whose gradients are one update old.",
     when_not="Synchronous training: nothing is delayed, so the correction only adds cost.",
-    instead_of="MXNet's raises with momentum: it asks an array for its truth.",
-)  # fmt: skip
-_add(
-    "lbsgd", "gluontune.optim.momentum:GTLBSGD",
+    instead_of="MXNet's raises with momentum: it asks an array for its truth.")
+_add("lbsgd", "gluontune.optim.momentum:GTLBSGD",
     "g = mean of batch_scale micro-gradients; then sgd, with warm-up; warmup_strategy='lars': with trust ratios",
     "Goyal et al., arXiv:1706.02677; You et al., arXiv:1708.03888", 0.1,
     defaults={"batch_scale": 1, "warmup_strategy": "linear", "trust_coefficient": 0.001, "clip_gradient": None},
     momentum=True,
     when="A batch that does not fit in memory at once, with the warm-up that large batches need.",
     when_not="Batches that fit: sgd or nag with warmup_updates is the same and faster.",
-    instead_of="MXNet's aliases the gradient buffer, multiplies the rate by batch_scale, drifts on two contexts.",
-)  # fmt: skip
-_add(
-    "lars", "gluontune.optim.momentum:GTLARS",
+    instead_of="MXNet's aliases the gradient buffer, multiplies the rate by batch_scale, drifts on two contexts.")
+_add("lars", "gluontune.optim.momentum:GTLARS",
     "r = trust_coefficient |w| / (|g| + wd |w| + eps); m = momentum m - lr r (g + wd w); w += m",
     "You, Gitman & Ginsburg, arXiv:1708.03888", 10.0, base_batch_size=1024,
     defaults={"trust_coefficient": 0.001, "eps": 0.0, "clip_gradient": None}, momentum=True,
     when="Batches of thousands, with warm-up and poly decay; the rate is of the order of 1 to 30.",
     when_not="Batches below about 1,000: nag is as good and has one number less to tune.",
-    instead_of="MXNet's exempts nothing under gluon.Trainer and corrects momentum in its first four layers only.",
-)  # fmt: skip
-_add(
-    "larc", "gluontune.optim.momentum:GTLARC",
+    instead_of="MXNet's exempts nothing under gluon.Trainer and corrects momentum in its first four layers only.")
+_add("larc", "gluontune.optim.momentum:GTLARC",
     "r = min(trust_coefficient |w| / (|g| + wd |w| + eps), lr); m = momentum m - r (g + wd w); w += m",
     "NVIDIA Apex; You, Gitman & Ginsburg, arXiv:1708.03888", 0.1,
     defaults={"trust_coefficient": 0.02, "eps": 1e-8, "clip_gradient": None}, momentum=True,
     when="A large batch with the rate of sgd: the ratio only brakes, so there is little to tune.",
-    when_not="When the ratio never brakes (plot it): then it is sgd at a higher price.",
-)  # fmt: skip
-_add(
-    "lamb", "gluontune.optim.layerwise:GTLAMB",
+    when_not="When the ratio never brakes (plot it): then it is sgd at a higher price.")
+_add("lamb", "gluontune.optim.layerwise:GTLAMB",
     "r = m̂ / (√v̂ + eps) + wd w; w -= lr |w|/|r| r", "You et al., arXiv:1904.00962", 0.002, wd=0.01,
     defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "lower_bound": None, "upper_bound": None,
               "clip_gradient": None},
     states=2, lr_scaling="sqrt",
     when="Large batches of nets that want adam (transformers).",
     when_not="Small batches: adamw.",
-    instead_of="MXNet's scales biases, gammas and betas by their trust ratio too.",
-)  # fmt: skip
+    instead_of="MXNet's scales biases, gammas and betas by their trust ratio too.")
 # MXNet's names of LAMB's kernel for many layers
 OPTIMIZERS.alias("multilamb", "lamb")
 OPTIMIZERS.alias("multi_lamb", "lamb")
-_add(
-    "novograd", "gluontune.optim.layerwise:GTNovoGrad",
+_add("novograd", "gluontune.optim.layerwise:GTNovoGrad",
     "v = b2 v + (1-b2) |g|² (one number a layer); m = b1 m + g/(√v + eps) + wd w; w -= lr m",
     "Ginsburg et al., arXiv:1905.11286", 0.01, wd=0.001,
     defaults={"beta1": 0.95, "beta2": 0.98, "epsilon": 1e-8, "clip_gradient": None}, defaults_from="the paper",
     lr_scaling="sqrt",
     when="adam's robustness with sgd's memory; large batches.",
-    when_not="Layers whose weights want different scales within one layer (embeddings).",
-)  # fmt: skip
-_add(
-    "adadelta", "gluontune.optim.elementwise:GTAdaDelta",
+    when_not="Layers whose weights want different scales within one layer (embeddings).")
+_add("adadelta", "gluontune.optim.elementwise:GTAdaDelta",
     "a = rho a + (1-rho) g²; s = √(b+eps)/√(a+eps) g; b = rho b + (1-rho) s²; w -= lr s, g with wd w added",
     "Zeiler, arXiv:1212.5701", 1.0, defaults={"rho": 0.9, "epsilon": 1e-5, "clip_gradient": None}, states=2,
     lr_scaling="none",
     when="When nothing is known about the scale of the problem and nothing shall be tuned.",
     when_not="When accuracy counts: it starts slowly and seldom ends best.",
-    instead_of="MXNet's ignores the rate and every schedule, and overwrites Gluon's gradient.",
-)  # fmt: skip
-_add(
-    "adamw", "gluontune.optim.layerwise:GTAdamW", "w -= lr (m̂ / (√v̂ + eps) + wd w)",
+    instead_of="MXNet's ignores the rate and every schedule, and overwrites Gluon's gradient.")
+_add("adamw", "gluontune.optim.layerwise:GTAdamW", "w -= lr (m̂ / (√v̂ + eps) + wd w)",
     "Loshchilov & Hutter, arXiv:1711.05101", 0.001, wd=0.01,
     defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "clip_gradient": None}, defaults_from="the paper",
     states=2, lr_scaling="sqrt",
     when="The default wherever adam is used and weights decay; wd of 0.01 to 0.1.",
     when_not="Convolutional nets on images, where nag with decay generalizes better.",
-    instead_of="MXNet's is in contrib only, with a correction of its own and a wait at each step.",
-)  # fmt: skip
-_add(
-    "muon", "gluontune.optim.orthogonal:GTMuon",
+    instead_of="MXNet's is in contrib only, with a correction of its own and a wait at each step.")
+_add("muon", "gluontune.optim.orthogonal:GTMuon",
     "m = momentum m + g; w -= lr (0.2 √max(rows, cols) O(g + momentum m) + wd w), O making matrices orthogonal; "
     "biases, gammas and betas: adamw; with fixed_norm w = √rows w/|w|, then w -= lr O(g + momentum m)",
     "Jordan et al. 2024; Liu et al., arXiv:2502.16982", 0.02, wd=0.1,
@@ -249,33 +221,26 @@ _add(
     }, defaults_from="the papers",
     momentum=True, needs_masters=True, needs_shapes=True, lr_scaling="sqrt",
     when="Large batches, whose few updates must each count; wd of 0.01 to 0.1.",
-    when_not="Small batches of small nets, where its matrix products cost more than the step; depthwise layers.",
-)  # fmt: skip
-_add(
-    "adamax", "gluontune.optim.elementwise:GTAdaMax",
+    when_not="Small batches of small nets, where its matrix products cost more than the step; depthwise layers.")
+_add("adamax", "gluontune.optim.elementwise:GTAdaMax",
     "m = b1 m + (1-b1) g; u = max(b2 u, |g|); w -= lr/(1-b1^t) m / (u + eps), g with wd w added",
     "Kingma & Ba, arXiv:1412.6980, section 7", 0.002,
     defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "clip_gradient": None}, states=2, lr_scaling="sqrt",
     when="As adam where single gradients are huge: the step never exceeds the rate.",
     when_not="By default: it is slower to forget a large gradient than adam.",
-    instead_of="MXNet's has no epsilon: a weight whose first gradient is 0 becomes NaN.",
-)  # fmt: skip
-_add(
-    "nadam", "gluontune.optim.elementwise:GTNadam", "adam whose step looks ahead with next step's momentum",
+    instead_of="MXNet's has no epsilon: a weight whose first gradient is 0 becomes NaN.")
+_add("nadam", "gluontune.optim.elementwise:GTNadam", "adam whose step looks ahead with next step's momentum",
     "Dozat, ICLR workshop 2016", 0.001,
     defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "schedule_decay": 0.004, "clip_gradient": None},
     states=2, lr_scaling="sqrt",
     when="Recurrent nets, where it is sometimes a little faster than adam.",
     when_not="With weight decay: as adam.",
-    instead_of="MXNet's advances its momentum product once a parameter, so replicas drift and depth changes it.",
-)  # fmt: skip
-_add(
-    "yellowfin", "gluontune.optim.yellowfin:GTYellowFin",
+    instead_of="MXNet's advances its momentum product once a parameter, so replicas drift and depth changes it.")
+_add("yellowfin", "gluontune.optim.yellowfin:GTYellowFin",
     "m = mu m - alpha (g + wd w); w += lr m, with mu and alpha measured from the gradients",
     "Zhang & Mitliagkas, arXiv:1706.03471", 1.0,
     defaults={"beta": 0.999, "initial_rate": 0.1, "clip_gradient": None}, defaults_from="the paper", states=2,
     lr_scaling="none",
     when="When nothing may be tuned: learning_rate is only a factor on its own rate.",
     when_not="Runs of fewer than some thousand updates at the default beta, and sparse gradients (a layer "
-    "without gradient has curvature 0).",
-)  # fmt: skip
+    "without gradient has curvature 0).")

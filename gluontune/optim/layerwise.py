@@ -1,4 +1,7 @@
-"""Adaptive optimizers with kernels for many layers at once: AdamW, LAMB, NovoGrad."""
+"""Adaptive optimizers with kernels for many layers at once: AdamW, LAMB, NovoGrad.
+
+The rules, their sources and parameters are on the optimizers' cards.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,7 @@ class _TwoMoments(TunedOptimizer):
 
 @mx.optimizer.register
 class GTAdam(mx.optimizer.Adam):
-    """MXNet's Adam with a bias correction for the float32 betas of its kernel.
-
-    Args:
-        learning_rate, epsilon, lazy_update: of ``mx.optimizer.Adam``.
-        beta1, beta2: of Adam; rounded to float32.
-        kwargs: of ``mx.optimizer.Optimizer``.
-    """
+    """MXNet's Adam with a bias correction for the float32 betas of its kernel."""
 
     def __init__(
         self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
@@ -54,16 +51,11 @@ class GTAdam(mx.optimizer.Adam):
 
 @mx.optimizer.register
 class GTAdamW(_TwoMoments):
-    """Adam with decoupled weight decay: w -= lr (m̂ / (√v̂ + epsilon) + wd w).
+    """Adam with decoupled weight decay; bias corrections and epsilon as in the paper (and PyTorch).
 
-    Loshchilov & Hutter, arXiv:1711.05101; bias corrections and epsilon as in the paper (and PyTorch). MXNet's contrib
-    kernel for many arrays loses five digits of the first second moments and waits for the device; LAMB's kernel for
-    many arrays does neither, and without its ratio it is AdamW's. Large layers take Adam's kernel, which is several
-    times as fast for them, with the bias corrections in its rate and epsilon.
-
-    Args:
-        beta1, beta2, epsilon: of Adam.
-        kwargs: of ``mx.optimizer.Optimizer``; ``wd`` is multiplied by the rate.
+    MXNet's contrib kernel for many arrays loses five digits of the first second moments and waits for the device;
+    LAMB's kernel for many arrays does neither, and without its ratio it is AdamW's. Large layers take Adam's kernel,
+    which is several times as fast for them, with the bias corrections in its rate and epsilon.
     """
 
     bias_correction = True
@@ -128,16 +120,9 @@ class GTAdamW(_TwoMoments):
 
 @mx.optimizer.register
 class GTLAMB(GTAdamW):
-    r"""LAMB: Adam's direction, scaled for each layer to the norm of its weight.
+    """LAMB: Adam's direction, scaled for each layer to the norm of its weight; an exempt layer's ratio is 1.
 
-    With r = m̂ / (√v̂ + epsilon) + wd w the update is :math:`w -= lr \|w\| / \|r\| \, r`. You et al.,
-    arXiv:1904.00962. MXNet's ``LAMB`` scales biases, gammas and betas as well; their ratio is 1 here.
-
-    Args:
-        beta1, beta2, epsilon: of Adam; epsilon is 1e-6 as in the paper's code.
-        lower_bound, upper_bound: limits of :math:`\|w\|` in the ratio.
-        bias_correction: of the two moments.
-        kwargs: of ``mx.optimizer.Optimizer``.
+    ``lower_bound`` and ``upper_bound`` limit the weight's norm in the ratio.
     """
 
     def __init__(
@@ -161,16 +146,7 @@ class GTLAMB(GTAdamW):
 
 @mx.optimizer.register
 class GTNovoGrad(_TwoMoments):
-    r"""NovoGrad: the second moment is one number for each layer.
-
-    :math:`v = \beta_2 v + (1-\beta_2)\|g\|^2` (v starts as :math:`\|g\|^2`),
-    :math:`m = \beta_1 m + g/(\sqrt v + \epsilon) + wd\,w`, :math:`w -= lr\,m`. Ginsburg et al.,
-    arXiv:1905.11286.
-
-    Args:
-        beta1, beta2, epsilon: 0.95, 0.98 and 1e-8, the paper's.
-        kwargs: of ``mx.optimizer.Optimizer``.
-    """
+    """NovoGrad: the second moment is one number for each layer, and starts as the first gradient's square."""
 
     def __init__(self, beta1: float = 0.95, beta2: float = 0.98, epsilon: float = 1e-8, **kwargs: Any):
         super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, **kwargs)

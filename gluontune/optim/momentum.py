@@ -1,4 +1,7 @@
-"""SGD with momentum in kernels for many layers at once: NAG, LARS, LARC and LBSGD."""
+"""SGD with momentum in kernels for many layers at once: NAG, LARS, LARC and LBSGD.
+
+The rules, their sources and parameters are on the optimizers' cards.
+"""
 
 from __future__ import annotations
 
@@ -92,15 +95,7 @@ def nesterov(
 
 @mx.optimizer.register
 class GTNAG(TunedOptimizer):
-    """Nesterov's accelerated gradient: m = momentum m - lr (g + wd w); w += momentum m - lr (g + wd w).
-
-    Sutskever et al., ICML 2013. MXNet's kernel, run in place by its ``NAG``, decays the momentum by the new weight
-    instead of the old one, and takes one layer at a time.
-
-    Args:
-        momentum: in [0, 1).
-        kwargs: of ``mx.optimizer.Optimizer``.
-    """
+    """Nesterov's accelerated gradient, for many layers in a few kernels."""
 
     def __init__(self, momentum: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -115,19 +110,10 @@ class GTNAG(TunedOptimizer):
 
 @mx.optimizer.register
 class GTLARS(_TrustSGD):
-    r"""LARS: layer-wise adaptive rate scaling.
+    """LARS: layer-wise adaptive rate scaling; biases, gammas and betas have the rate ``lr`` and no decay.
 
-    For a layer with weight w and averaged gradient g the rate is
-    :math:`lr \cdot \eta \|w\| / (\|g\| + wd \|w\| + eps)`; then momentum SGD with decay. Biases, gammas and betas have
-    the rate ``lr`` and no decay. You, Gitman & Ginsburg, arXiv:1708.03888.
-
-    Args:
-        momentum: in [0, 1).
-        trust_coefficient: :math:`\eta`; MXNet's name ``eta`` works too.
-        eps: added to the denominator.
-        lazy_update, momentum_correction: MXNet's, without effect: these gradients are never sparse, and MXNet corrects
-            the momentum of its first four layers only.
-        kwargs: of ``mx.optimizer.Optimizer``.
+    ``eta`` is MXNet's name of ``trust_coefficient``; its ``lazy_update`` and ``momentum_correction`` have no effect:
+    these gradients are never sparse, and MXNet corrects the momentum of its first four layers only.
 
     >>> mx.optimizer.create("gtlars", momentum=0.9).trust_coefficient
     0.001
@@ -136,13 +122,9 @@ class GTLARS(_TrustSGD):
 
 @mx.optimizer.register
 class GTLARC(_TrustSGD):
-    r"""LARC: LARS whose layer rate never exceeds ``lr``, so that it needs no warm-up.
+    """LARC: LARS whose layer rate never exceeds ``lr``, so that it needs no warm-up.
 
-    The rate of a layer is :math:`\min(\eta \|w\| / (\|g\| + wd \|w\| + eps), lr)`. From NVIDIA's Apex
-    (``apex.parallel.LARC`` with ``clip=True``), named in deck 003.
-
-    Args:
-        momentum, trust_coefficient, eps, kwargs: as for :class:`GTLARS`; ``trust_coefficient`` is 0.02 in Apex.
+    As ``apex.parallel.LARC`` with ``clip=True``, named in deck 003.
     """
 
     def __init__(self, momentum: float = 0.9, trust_coefficient: float = 0.02, eps: float = 1e-8, **kwargs: Any):

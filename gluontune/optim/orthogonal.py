@@ -119,17 +119,10 @@ def _graph(count: int, shape: tuple[int, ...], steps: int) -> Any:
 
 @mx.optimizer.register
 class GTMuon(GTAdamW):
-    r"""Muon for matrices and convolutions, AdamW or Nesterov's rule for the rest, both at one rate.
+    """Muon for matrices and convolutions, AdamW or Nesterov's rule for the rest, both at one rate.
 
-    A weight of shape (out, in, …) counts as a matrix of out rows. With :math:`m = momentum\,m + g` and
-    :math:`u = g + momentum\,m` the update is :math:`w -= lr\,(0.2\sqrt{\max(rows, cols)}\,O(u) + wd\,w)`, O being
-    :func:`orthogonalized`: its entries have the size of AdamW's, so that both take the same rate. Jordan et al.,
-    "Muon: an optimizer for hidden layers in neural networks" (2024); the factor: Liu et al., arXiv:2502.16982.
-
-    Args:
-        momentum: of the matrices, in [0, 1).
-        beta1, beta2, epsilon: of AdamW.
-        kwargs: of ``mx.optimizer.Optimizer``; ``wd`` is multiplied by the rate.
+    A weight of shape (out, in, …) counts as a matrix of out rows. The entries of its update have the size of AdamW's,
+    so that both take the same rate.
     """
 
     def __init__(

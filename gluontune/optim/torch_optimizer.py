@@ -1,118 +1,17 @@
-"""An optimizer by its card for PyTorch's parameters, and a recipe's rates without mxnet.
-
-Rules of :mod:`gluontune.optim.torch_rules` for all parameters in few calls: a net of 60 small parameters spends more
-time on calls than on arithmetic. Muon's matrix products of equal shapes are one batched product.
-"""
+"""An optimizer by its card for PyTorch's parameters, and a recipe's rates without mxnet."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from gluontune.core.errors import UsageError
 from gluontune.optim import schedules
 from gluontune.optim.cards import OPTIMIZERS
 from gluontune.optim.scaling import exempt_name, warmup_mode
-from gluontune.optim.torch_rules import TINY, TORCH_RULES, State, kept, orthogonalized
+from gluontune.optim.torch_rules import TORCH_RULES, Part, State
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
-
-
-class Part(NamedTuple):
-    """A parameter in an update, with the arguments of its rule."""
-
-    state: State
-    w: Any
-    g: Any
-    lr: float
-    wd: float
-    trusted: bool
-
-
-#: By the rule of one parameter, ``rule(parts, t, options)``.
-FOREACH: dict[Callable[..., None], Callable[[list[Part], int, Mapping[str, Any]], None]] = {}
-
-
-def _foreach_of(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    def registered(rule: Callable[..., None]) -> Callable[..., None]:
-        FOREACH.update({TORCH_RULES[name]: rule for name in names})
-        return rule
-
-    return registered
-
-
-def _by_rate(parts: Iterable[Part]) -> list[list[Part]]:
-    """Groups of parts with the same rate and decay, which are scalars of the calls."""
-
-    def rate(part: Part) -> tuple[float, float]:
-        return part.lr, part.wd
-
-    return [list(group) for _, group in groupby(sorted(parts, key=rate), key=rate)]
-
-
-@_foreach_of("nag")
-def _nag(parts: list[Part], t: int, o: Mapping[str, Any]) -> None:
-    _descend(parts, o["momentum"], True)
-
-
-@_foreach_of("sgd")
-def _sgd(parts: list[Part], t: int, o: Mapping[str, Any]) -> None:
-    _descend(parts, o["momentum"], False)
-
-
-def _descend(parts: list[Part], momentum: float, nesterov: bool) -> None:
-    library = torch()
-    for group in _by_rate(parts):
-        ws, gs, lr, wd = [p.w for p in group], [p.g for p in group], group[0].lr, group[0].wd
-        if wd:
-            gs = library._foreach_add(gs, ws, alpha=wd)
-        if momentum:
-            ms = [kept(p.state, "m", p.w) for p in group]
-            library._foreach_mul_(ms, momentum)
-            library._foreach_add_(ms, gs, alpha=-lr)
-            library._foreach_add_(ws, ms, alpha=momentum if nesterov else 1)
-        if nesterov or not momentum:
-            library._foreach_add_(ws, gs, alpha=-lr)
-
-
-@_foreach_of("muon")
-def _muon(parts: list[Part], t: int, o: Mapping[str, Any]) -> None:
-    least = 3 if o["filters_only"] else 2
-    rest = [p for p in parts if not p.trusted or p.w.dim() < least]
-    if o["rest"] == "nag":
-        _descend(rest, o["rest_momentum"], True)
-    else:
-        for part in rest:
-            TORCH_RULES["adamw"](part.state, part.w, part.g, part.lr, part.wd, t, o, part.trusted)
-    matrices = [p for p in parts if p.trusted and p.w.dim() >= least]
-
-    def shape(part: Part) -> tuple[int, ...]:
-        return tuple(part.w.shape)
-
-    for rated in _by_rate(matrices):
-        for _, alike in groupby(sorted(rated, key=shape), key=shape):
-            _turn(list(alike), o)
-
-
-def _turn(parts: list[Part], o: Mapping[str, Any]) -> None:
-    """Muon's update of matrices of one shape, one rate and one decay."""
-    library = torch()
-    ws, gs, lr, wd = [p.w for p in parts], [p.g for p in parts], parts[0].lr, parts[0].wd
-    ms = [kept(p.state, "m", p.w) for p in parts]
-    library._foreach_mul_(ms, o["momentum"])
-    library._foreach_add_(ms, gs)
-    ahead = library.stack(library._foreach_add(gs, ms, alpha=o["momentum"]))
-    x = orthogonalized(ahead.reshape(*ahead.shape[:2], -1), o["ns_steps"])
-    scale = 0.2 * math.sqrt(max(x.shape[1:]))
-    if o["fixed_norm"]:
-        scale = 1.0
-        for w in ws:
-            w.mul_(math.sqrt(len(w)) / (w.norm() + TINY))
-    elif wd:
-        library._foreach_mul_(ws, 1 - lr * wd)
-    library._foreach_add_(ws, list(x.reshape(ahead.shape).unbind()), alpha=-lr * scale)
 
 
 class TorchOptimizer:
@@ -179,11 +78,7 @@ class TorchOptimizer:
                 rate = lr * self.lr_mult.get(name, 1.0)
                 decay = self.wd * self.wd_mult.get(name, 1.0 if trusted else 0.0)
                 parts.append(Part(self.states[name], w, g, rate, decay, trusted))
-            if self.rule in FOREACH:
-                FOREACH[self.rule](parts, self.num_update, self.options)
-                return
-            for part in parts:
-                self.rule(*part[:5], self.num_update, self.options, part.trusted)
+            self.rule(parts, self.num_update, self.options)
 
 
 def rates_of(recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = ()) -> Any:

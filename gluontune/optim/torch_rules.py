@@ -2,210 +2,223 @@
 
 PyTorch's optimizers of the same names apply the rate, the decay and the bias corrections elsewhere, so that a schedule
 or a decay would have another effect. One test compares both sides with the same numpy references.
+
+A rule takes all parameters: a net of 60 small ones spends more time on calls than on arithmetic, so that SGD's and
+Muon's rules make few calls for all of them; Muon's matrix products of equal shapes are one batched product.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
+from gluontune.optim._formulas import FORMULAS, Options
 from gluontune.recipe.registry import Registry
 from gluontune.runtime.pytorch import torch
 
 State = dict[str, Any]
 TINY = 1e-14  # a matrix of zeros stays zero
-#: By an optimizer's name, ``rule(state, w, g, lr, wd, t, options, trusted)``: changes ``w`` and ``state`` in place.
-TORCH_RULES: Registry[Callable[..., None]] = Registry("optimizer of the torch backend")
 
 
-def kept(state: State, name: str, like: Any) -> Any:
-    """The array ``name`` of a parameter's state; zeros before the first update."""
-    if name not in state:
-        state[name] = torch().zeros_like(like)
-    return state[name]
+class Part(NamedTuple):
+    """A parameter in an update: its state, weight, gradient, rate, decay, and whether trust ratios apply to it."""
+
+    state: State
+    w: Any
+    g: Any
+    lr: float
+    wd: float
+    trusted: bool
+
+    def kept(self, name: str) -> Any:
+        """The array ``name`` of the state; zeros before the first update."""
+        if name not in self.state:
+            self.state[name] = torch().zeros_like(self.w)
+        return self.state[name]
+
+    def decayed(self, g: Any) -> Any:
+        """``g`` with the weight decay added."""
+        return g.add(self.w, alpha=self.wd) if self.wd else g
 
 
-def _decayed(g: Any, w: Any, wd: float) -> Any:
-    return g.add(w, alpha=wd) if wd else g
+Rule = Callable[[list[Part], int, Options], None]
+#: By an optimizer's name, ``rule(parts, t, options)``: changes weights and states in place.
+TORCH_RULES: Registry[Rule] = Registry("optimizer of the torch backend")
+
+
+def one_by_one(rule: Callable[[Part, int, Options], None]) -> Rule:
+    """The rule of all parameters from the ``rule`` of one."""
+
+    def of_all(parts: list[Part], t: int, o: Options) -> None:
+        for part in parts:
+            rule(part, t, o)
+
+    return of_all
+
+
+def by_formula(rule: Callable[..., None], states: Sequence[str], copies: Sequence[str]) -> Rule:
+    """The rule of all parameters from a :class:`~gluontune.optim._formulas.Formula`."""
+
+    def of_all(parts: list[Part], t: int, o: Options) -> None:
+        for part in parts:
+            for copied in copies:
+                part.state.setdefault(copied, part.w.clone())
+            rule(torch(), part.w, part.g, [part.kept(name) for name in states], part.lr, part.wd, t, o)
+
+    return of_all
+
+
+def _by_rate(parts: Iterable[Part]) -> list[list[Part]]:
+    """Groups of parts with the same rate and decay, which are scalars of the calls."""
+
+    def rate(part: Part) -> tuple[float, float]:
+        return part.lr, part.wd
+
+    return [list(group) for _, group in groupby(sorted(parts, key=rate), key=rate)]
+
+
+def _descend(parts: list[Part], momentum: float, nesterov: bool) -> None:
+    library = torch()
+    for group in _by_rate(parts):
+        ws, gs, lr, wd = [p.w for p in group], [p.g for p in group], group[0].lr, group[0].wd
+        if wd:
+            gs = library._foreach_add(gs, ws, alpha=wd)
+        if momentum:
+            ms = [p.kept("m") for p in group]
+            library._foreach_mul_(ms, momentum)
+            library._foreach_add_(ms, gs, alpha=-lr)
+            library._foreach_add_(ws, ms, alpha=momentum if nesterov else 1)
+        if nesterov or not momentum:
+            library._foreach_add_(ws, gs, alpha=-lr)
 
 
 @TORCH_RULES.register("sgd")
 @TORCH_RULES.register("lbsgd")
-def _sgd(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    g = _decayed(g, w, wd)
-    if not o["momentum"]:
-        w.sub_(g, alpha=lr)
-        return
-    w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(g, alpha=lr))
+def _sgd(parts: list[Part], t: int, o: Options) -> None:
+    _descend(parts, o["momentum"], nesterov=False)
 
 
 @TORCH_RULES.register("nag")
-def _nag(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    g = _decayed(g, w, wd)
-    if o["momentum"]:
-        w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(g, alpha=lr), alpha=o["momentum"])
-    w.sub_(g, alpha=lr)
+def _nag(parts: list[Part], t: int, o: Options) -> None:
+    _descend(parts, o["momentum"], nesterov=True)
 
 
-@TORCH_RULES.register("dcasgd")
-def _dcasgd(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    before = s.setdefault("before", w.clone())
-    step = _decayed(g + o["lamda"] * g * g * (w - before), w, wd)
-    before.copy_(w)
-    w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(step, alpha=lr))
+def _signum(p: Part, t: int, o: Options) -> None:
+    m = p.kept("m").mul_(o["momentum"]).add_(p.decayed(p.g), alpha=1 - o["momentum"])
+    p.w.mul_(1 - p.lr * o["wd_lh"]).sub_(m.sign(), alpha=p.lr)
 
 
-@TORCH_RULES.register("signum")
-def _signum(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    m = kept(s, "m", w).mul_(o["momentum"]).add_(_decayed(g, w, wd), alpha=1 - o["momentum"])
-    w.mul_(1 - lr * o["wd_lh"]).sub_(m.sign(), alpha=lr)
+def _adagrad(p: Part, t: int, o: Options) -> None:
+    v = p.kept("v").addcmul_(p.g, p.g)
+    p.w.sub_(p.decayed(p.g / (v + o["eps"]).sqrt_()), alpha=p.lr)
 
 
-@TORCH_RULES.register("ftml")
-def _ftml(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    g = _decayed(g, w, wd)
-    v = kept(s, "v", w).mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"])
-    scale = (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
-    w.addcdiv_(g, scale, value=-lr * (1 - o["beta1"]) / (1 - o["beta1"] ** t))
-
-
-@TORCH_RULES.register("adagrad")
-def _adagrad(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    v = kept(s, "v", w).addcmul_(g, g)
-    step = _decayed(g / (v + o["eps"]).sqrt_(), w, wd)
-    w.sub_(step, alpha=lr)
-
-
-@TORCH_RULES.register("rmsprop")
-def _rmsprop(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    g = _decayed(g, w, wd)
-    v = kept(s, "v", w).mul_(o["gamma1"]).addcmul_(g, g, value=1 - o["gamma1"])
+def _rmsprop(p: Part, t: int, o: Options) -> None:
+    g = p.decayed(p.g)
+    v = p.kept("v").mul_(o["gamma1"]).addcmul_(g, g, value=1 - o["gamma1"])
     if o["centered"]:
-        mean = kept(s, "mean", w).mul_(o["gamma1"]).add_(g, alpha=1 - o["gamma1"])
+        mean = p.kept("mean").mul_(o["gamma1"]).add_(g, alpha=1 - o["gamma1"])
         scale = (v - mean * mean).add_(o["epsilon"]).sqrt_()
-        w.add_(kept(s, "delta", w).mul_(o["gamma2"]).addcdiv_(g, scale, value=-lr))
+        p.w.add_(p.kept("delta").mul_(o["gamma2"]).addcdiv_(g, scale, value=-p.lr))
     else:
-        w.addcdiv_(g, (v + o["epsilon"]).sqrt_(), value=-lr)
+        p.w.addcdiv_(g, (v + o["epsilon"]).sqrt_(), value=-p.lr)
     if o["clip_weights"]:
-        w.clamp_(-o["clip_weights"], o["clip_weights"])
+        p.w.clamp_(-o["clip_weights"], o["clip_weights"])
 
 
-@TORCH_RULES.register("adadelta")
-def _adadelta(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    g = _decayed(g, w, wd)
-    squares = kept(s, "squares", w).mul_(o["rho"]).addcmul_(g, g, value=1 - o["rho"])
-    steps = kept(s, "steps", w)
-    step = (steps + o["epsilon"]).sqrt_() / (squares + o["epsilon"]).sqrt_() * g
-    steps.mul_(o["rho"]).addcmul_(step, step, value=1 - o["rho"])
-    w.sub_(step, alpha=lr)
+def _moments(p: Part, g: Any, o: Options) -> tuple[Any, Any]:
+    return (p.kept("m").lerp_(g, 1 - o["beta1"]), p.kept("v").mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"]))
 
 
-def _moments(s: State, g: Any, o: Mapping[str, Any]) -> tuple[Any, Any]:
-    m = kept(s, "m", g).lerp_(g, 1 - o["beta1"])
-    v = kept(s, "v", g).mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"])
-    return m, v
+def _adam(p: Part, t: int, o: Options) -> None:
+    m, v = _moments(p, p.decayed(p.g), o)
+    rate = p.lr * math.sqrt(1 - o["beta2"] ** t) / (1 - o["beta1"] ** t)
+    p.w.addcdiv_(m, v.sqrt().add_(o["epsilon"]), value=-rate)
 
 
-@TORCH_RULES.register("adam")
-def _adam(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    m, v = _moments(s, _decayed(g, w, wd), o)
-    rate = lr * math.sqrt(1 - o["beta2"] ** t) / (1 - o["beta1"] ** t)
-    w.addcdiv_(m, v.sqrt().add_(o["epsilon"]), value=-rate)
-
-
-@TORCH_RULES.register("adamw")
-def _adamw(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    m, v = _moments(s, g, o)
-    if wd:
-        w.mul_(1 - lr * wd)
+def _adamw(p: Part, t: int, o: Options) -> None:
+    m, v = _moments(p, p.g, o)
+    if p.wd:
+        p.w.mul_(1 - p.lr * p.wd)
     scale = (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
-    w.addcdiv_(m, scale, value=-lr / (1 - o["beta1"] ** t))
+    p.w.addcdiv_(m, scale, value=-p.lr / (1 - o["beta1"] ** t))
 
 
-@TORCH_RULES.register("adamax")
-def _adamax(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    g = _decayed(g, w, wd)
-    m = kept(s, "m", w).lerp_(g, 1 - o["beta1"])
-    largest = kept(s, "largest", w)
-    largest.copy_(torch().maximum(largest * o["beta2"], g.abs()))
-    w.addcdiv_(m, largest + o["epsilon"], value=-lr / (1 - o["beta1"] ** t))
-
-
-@TORCH_RULES.register("nadam")
-def _nadam(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    def mu(k: int) -> float:
-        return float(o["beta1"] * (1 - 0.5 * 0.96 ** (k * o["schedule_decay"])))
-
-    g = _decayed(g, w, wd)
-    m, v = _moments(s, g, o)
-    now = s["product"] = s.get("product", 1.0) * mu(t)
-    ahead = (1 - mu(t)) / (1 - now) * g + mu(t + 1) / (1 - now * mu(t + 1)) * m
-    w.addcdiv_(ahead, (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"]), value=-lr)
-
-
-@TORCH_RULES.register("lamb")
-def _lamb(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    m, v = _moments(s, g, o)
-    turn = m / (1 - o["beta1"] ** t) / (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
-    turn = _decayed(turn, w, wd)
-    if trusted:
-        weight, step = w.norm(), turn.norm()
+def _lamb(p: Part, t: int, o: Options) -> None:
+    m, v = _moments(p, p.g, o)
+    turn = p.decayed(m / (1 - o["beta1"] ** t) / (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"]))
+    lr: Any = p.lr
+    if p.trusted:
+        weight, step = p.w.norm(), turn.norm()
         if o["lower_bound"] is not None or o["upper_bound"] is not None:
             weight = weight.clamp(o["lower_bound"], o["upper_bound"])
         lr = lr * torch().where((weight > 0) & (step > 0), weight / step, torch().ones_like(weight))
-    w.sub_(lr * turn)
+    p.w.sub_(lr * turn)
 
 
-@TORCH_RULES.register("novograd")
-def _novograd(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    square = (g * g).sum()
-    s["v"] = square if t == 1 else s["v"].lerp(square, 1 - o["beta2"])
-    m = kept(s, "m", w).mul_(o["beta1"]).add_(_decayed(g / (s["v"].sqrt() + o["epsilon"]), w, wd))
-    w.sub_(m, alpha=lr)
+def _novograd(p: Part, t: int, o: Options) -> None:
+    square = (p.g * p.g).sum()
+    v = p.state["v"] = square if t == 1 else p.state["v"].lerp(square, 1 - o["beta2"])
+    m = p.kept("m").mul_(o["beta1"]).add_(p.decayed(p.g / (v.sqrt() + o["epsilon"])))
+    p.w.sub_(m, alpha=p.lr)
 
 
-def _trust_ratio(w: Any, g: Any, wd: float, o: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A layer's trust ratio, and whether it is defined: neither weights nor gradients are all 0."""
-    weight, gradient = w.norm(), g.norm()
-    ratio = o["trust_coefficient"] * weight / (gradient + wd * weight + o["eps"])
-    return ratio, (weight > 0) & (gradient > 0)
+def _trusting(p: Part, o: Options, limit: Callable[[Any, Any], Any]) -> None:
+    """SGD with momentum at a layer's rate: ``limit`` of its trust ratio and ``lr``; ``lr`` where it has no ratio."""
+    rate: Any = p.lr
+    if p.trusted:
+        weight, gradient = p.w.norm(), p.g.norm()
+        ratio = o["trust_coefficient"] * weight / (gradient + p.wd * weight + o["eps"])
+        whole = torch().full_like(ratio, p.lr)
+        rate = torch().where((weight > 0) & (gradient > 0), limit(ratio, whole), whole)
+    p.w.add_(p.kept("m").mul_(o["momentum"]).sub_(rate * p.decayed(p.g)))
 
 
-@TORCH_RULES.register("lars")
-def _lars(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    rate: Any = lr
-    if trusted:
-        ratio, defined = _trust_ratio(w, g, wd, o)
-        rate = lr * torch().where(defined, ratio, torch().ones_like(ratio))
-    w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
+def _lars(p: Part, t: int, o: Options) -> None:
+    _trusting(p, o, lambda ratio, lr: lr * ratio)
 
 
-@TORCH_RULES.register("larc")
-def _larc(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    rate: Any = lr
-    if trusted:
-        ratio, defined = _trust_ratio(w, g, wd, o)
-        whole = torch().full_like(ratio, lr)
-        rate = torch().where(defined, ratio.minimum(whole), whole)
-    w.add_(kept(s, "m", w).mul_(o["momentum"]).sub_(rate * _decayed(g, w, wd)))
+def _larc(p: Part, t: int, o: Options) -> None:
+    _trusting(p, o, lambda ratio, lr: ratio.minimum(lr))
 
 
 @TORCH_RULES.register("muon")
-def _muon(s: State, w: Any, g: Any, lr: float, wd: float, t: int, o: Mapping[str, Any], trusted: bool) -> None:
-    if not trusted or w.dim() < (3 if o["filters_only"] else 2):
-        rest = _nag if o["rest"] == "nag" else _adamw
-        rest(s, w, g, lr, wd, t, {**o, "momentum": o["rest_momentum"]}, trusted)
-        return
-    m = kept(s, "m", w).mul_(o["momentum"]).add_(g)
-    x = (g + o["momentum"] * m).reshape(1, len(g), -1)
+def _muon(parts: list[Part], t: int, o: Options) -> None:
+    least = 3 if o["filters_only"] else 2
+    matrices = [p for p in parts if p.trusted and p.w.dim() >= least]
+    rest = [p for p in parts if not (p.trusted and p.w.dim() >= least)]
+    if o["rest"] == "nag":
+        _descend(rest, o["rest_momentum"], nesterov=True)
+    for part in rest if o["rest"] == "adamw" else ():
+        _adamw(part, t, o)
+
+    def shape(part: Part) -> tuple[int, ...]:
+        return tuple(part.w.shape)
+
+    for rated in _by_rate(matrices):
+        for _, alike in groupby(sorted(rated, key=shape), key=shape):
+            _turn(list(alike), o)
+
+
+def _turn(parts: list[Part], o: Mapping[str, Any]) -> None:
+    """Muon's update of matrices of one shape, one rate and one decay."""
+    library = torch()
+    ws, gs, lr, wd = [p.w for p in parts], [p.g for p in parts], parts[0].lr, parts[0].wd
+    ms = [p.kept("m") for p in parts]
+    library._foreach_mul_(ms, o["momentum"])
+    library._foreach_add_(ms, gs)
+    ahead = library.stack(library._foreach_add(gs, ms, alpha=o["momentum"]))
+    x = orthogonalized(ahead.reshape(*ahead.shape[:2], -1), o["ns_steps"])
     scale = 0.2 * math.sqrt(max(x.shape[1:]))
     if o["fixed_norm"]:
         scale = 1.0
-        w.mul_(math.sqrt(len(w)) / (w.norm() + TINY))
+        for w in ws:
+            w.mul_(math.sqrt(len(w)) / (w.norm() + TINY))
     elif wd:
-        w.mul_(1 - lr * wd)
-    w.sub_(orthogonalized(x, o["ns_steps"]).reshape(w.shape), alpha=lr * scale)
+        library._foreach_mul_(ws, 1 - lr * wd)
+    library._foreach_add_(ws, list(x.reshape(ahead.shape).unbind()), alpha=-lr * scale)
 
 
 def orthogonalized(x: Any, steps: int) -> Any:
@@ -217,3 +230,13 @@ def orthogonalized(x: Any, steps: int) -> Any:
         gram = x @ x.mT
         x = torch().baddbmm(x, torch().baddbmm(gram, gram, gram, alpha=2.0315, beta=-4.7750), x, beta=3.4445)
     return x.mT if tall else x
+
+
+_OF_ONE = {
+    "signum": _signum, "adagrad": _adagrad, "rmsprop": _rmsprop, "adam": _adam, "adamw": _adamw, "lamb": _lamb,
+    "novograd": _novograd, "lars": _lars, "larc": _larc,
+}  # fmt: skip
+for _name, _rule in _OF_ONE.items():
+    TORCH_RULES.add(_name, one_by_one(_rule))
+for _name, _formula in FORMULAS.items():
+    TORCH_RULES.add(_name, by_formula(*_formula))

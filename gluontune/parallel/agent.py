@@ -44,11 +44,7 @@ def source_mark() -> str:
 
 
 class Agent:
-    """All processes of a run on this host.
-
-    Args:
-        speaking: the descriptor to the launcher.
-    """
+    """All processes of a run on this host."""
 
     def __init__(self, speaking: int):
         self._speaking, self._lock = speaking, threading.Lock()

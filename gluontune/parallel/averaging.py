@@ -77,11 +77,7 @@ class Averaging(ABC):
 
 
 class HorovodAveraging(Averaging):
-    """By Horovod's ring all-reduce.
-
-    Args:
-        hvd: the module ``horovod.mxnet``, initialized.
-    """
+    """By Horovod's ring all-reduce."""
 
     def __init__(self, arrays: Callable[[], list[Any]], every: int, world: int, hvd: Any):
         super().__init__(arrays, every, world)

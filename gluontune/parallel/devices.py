@@ -64,9 +64,6 @@ def clear_idle(parameters: Iterable[Any], used: int) -> None:
     """Zero the gradients of contexts without a part of a batch, before the gradients are summed.
 
     Otherwise Gluon's trainer refuses the step ("gradient has not been updated"), or sums those of the step before.
-
-    Args:
-        parameters: of the net. used: number of contexts with a part, the first ones.
     """
     for parameter in parameters:
         if parameter.grad_req != "null":

@@ -83,9 +83,6 @@ def found(environ: Mapping[str, str], alone: bool = False) -> Place | None:
     Returns:
         The place, or None for a process that nothing started as one of several.
 
-    Raises:
-        UsageError: variables that are incomplete, no numbers, or contradict each other; it names them.
-
     >>> print(found({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4",
     ...     "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
     ...     "SLURM_STEP_NODELIST": "node[08-09]"}))
@@ -206,9 +203,6 @@ def hosts_of(text: str) -> list[str]:
 
     >>> hosts_of("gpu[01-03,7],login")
     ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
-
-    Raises:
-        UsageError: brackets that do not match, or a range that runs backwards.
     """
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
@@ -249,9 +243,6 @@ def address_of(host: str) -> str:
     """The IPv4 address of a host.
 
     A node of SLURM's may have a name that only SLURM knows: ``scontrol`` then returns its address.
-
-    Raises:
-        UsageError: an unknown name.
 
     >>> address_of("127.0.0.1")
     '127.0.0.1'

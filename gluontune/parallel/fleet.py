@@ -26,17 +26,10 @@ class HostsDiffer(GluontuneError):
 class Fleet:
     """The hosts of a run, with the engine's helpers and meeting place on them.
 
-    Args:
-        hosts: of the run. world: ranks. engine: ``kvstore`` or ``horovod``. runtime: the recipe's.
-
     Attributes:
         ranks: in order, after :meth:`start`.
         places: of each rank.
         applied: variables set by gluontune for rank 0.
-
-    Raises:
-        LinkLost: a host does not answer; names it. HostsDiffer: unequal versions. GluontuneError: hosts that cannot
-            reach each other, a port in use, no Horovod there.
     """
 
     notices_after_s = LINK_SILENT_S  # the time until a cut off host is noticed
@@ -165,11 +158,7 @@ class Fleet:
         return next(interface for interface, address in self._facts[name]["addresses"] if address == wanted)
 
     def start(self, module: str, setup: Callable[[int, int], dict[str, Any]], env: Mapping[str, str]) -> None:
-        """Start all ranks.
-
-        Args:
-            module: the entry. setup: of rank and local rank: the first command. env: the recipe's variables.
-        """
+        """Start all ranks."""
         asked = []
         for rank, place in enumerate(self.places):
             link = self.links[place.host]
@@ -225,11 +214,7 @@ class Fleet:
         ]
 
     def check_folder(self, folder: str) -> None:
-        """Check that rank 0 and the launcher share the folder of checkpoints.
-
-        Raises:
-            GluontuneError: they do not.
-        """
+        """Check that rank 0 and the launcher share the folder of checkpoints."""
         place = self.places[0]
         mark = Path(folder) / f".seen-{secrets.token_hex(8)}"
         mark.touch()

@@ -44,11 +44,7 @@ def installed() -> str | None:
 
 @dataclass
 class Meeting:
-    """The meeting place of the ranks of one run.
-
-    Args:
-        envs: environment variables for each rank. server: Horovod's HTTP server. port: its TCP port.
-    """
+    """The meeting place of the ranks of one run."""
 
     envs: list[dict[str, str]]
     server: Any
@@ -65,9 +61,6 @@ def start_meeting(slots: Sequence[int], *, port: int = 0, address: str = "127.0.
     Args:
         slots: ranks on each host. port: TCP port; 0: a free one. address: the only one that it listens at, without
             a password.
-
-    Raises:
-        GluontuneError: Horovod is not installed, or the port is in use.
     """
     if installed() is None:
         raise GluontuneError(_MISSING)
@@ -88,11 +81,7 @@ def start_meeting(slots: Sequence[int], *, port: int = 0, address: str = "127.0.
 
 
 def network_env(address: str, interface: str) -> dict[str, str]:
-    """A rank's variables of the network, for ranks on several hosts.
-
-    Args:
-        address: of the meeting place. interface: of the rank's host.
-    """
+    """A rank's variables of the network, for ranks on several hosts."""
     return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
 
 
@@ -123,11 +112,7 @@ def join(rank: int, world: int, batch_size: int = 1) -> Exchange:
 
 
 class Exchange:
-    """Collective operations of the ranks.
-
-    Args:
-        hvd: the module ``horovod.mxnet``, initialized. rank: of this process.
-    """
+    """Collective operations of the ranks."""
 
     def __init__(self, hvd: Any, rank: int):
         self.hvd, self.rank = hvd, rank

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 
@@ -25,7 +26,7 @@ _SERVE = (
 
 
 @dataclass
-class Cluster:
+class Cluster(Closing):
     """The helper processes of a ``dist_sync`` kvstore, and the variables of its workers.
 
     Args:
@@ -63,12 +64,6 @@ class Cluster:
             process.wait()
         self.log.close()
 
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _own_address() -> str:
     """A loopback address that no other cluster of this machine has.
@@ -80,11 +75,7 @@ def _own_address() -> str:
 
 
 def free_port(address: str, wanted: int = 0) -> int:
-    """``wanted``, or any free TCP port of ``address``.
-
-    Raises:
-        GluontuneError: ``wanted`` is in use, or the address is not this machine's.
-    """
+    """``wanted``, or any free TCP port of ``address``."""
     with contextlib.closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ports of ended connections are free
         try:
@@ -133,9 +124,6 @@ def start_helpers(
     Args:
         names: ``scheduler``, ``server 0``, … env: of the helpers. shared: :func:`cluster_env`, with this machine's
             ``DMLC_NODE_HOST``. under: see :func:`start_cluster`.
-
-    Raises:
-        GluontuneError: a helper cannot be started.
     """
     cluster = Cluster(worker_env={**shared, "DMLC_ROLE": "worker"})
     try:

@@ -102,9 +102,6 @@ class RemoteRank(Heard):
 class Link:
     """One host, through its agent.
 
-    Args:
-        hosts: of the run. name: of the host.
-
     Attributes:
         ranks: of this host, by their number.
         lost: the reason why it is lost, or None.
@@ -156,12 +153,7 @@ class Link:
         return number
 
     def answer(self, number: int) -> dict[str, Any]:
-        """The answer to a request.
-
-        Raises:
-            LinkLost: the host does not answer, or no longer.
-            GluontuneError: the request failed there.
-        """
+        """The answer to a request."""
         until = time.monotonic() + self._limit
         while True:
             with contextlib.suppress(queue.Empty):

@@ -28,9 +28,6 @@ class Layout:
         train: ``train`` and its options. engine: of the ranks. nodes: machines. ranks: on each of them.
         hosts: their names as ``node1:4,node2:4``, for mpirun; None: this machine.
         insecure_network: the machines' network is the user's alone.
-
-    Raises:
-        UsageError: several machines on a network that is not allowed.
     """
 
     train: tuple[str, ...]
@@ -82,9 +79,6 @@ def slurm_array(layout: Layout) -> str:
     >>> text = slurm_array(Layout(("train", "--seed", "0-11", "--out", "runs/tta.json"), "local", ranks=1))
     >>> [line for line in text.splitlines() if "array=" in line or line.startswith("srun")][-1]
     'srun --kill-on-bad-exit=1 gluontune train --seed $SLURM_ARRAY_TASK_ID --out runs/tta-$SLURM_ARRAY_TASK_ID.json'
-
-    Raises:
-        UsageError: no range of seeds, or one file for all results.
     """
     words = layout.words
     seeds = words[words.index("--seed") + 1] if "--seed" in words[:-1] else ""
@@ -149,7 +143,7 @@ def kubernetes(layout: Layout) -> str:
     ('PyTorchJob', 1)
     """
     document = _pytorch_job(layout) if layout.engine == "ddp" else _mpi_job(layout)
-    return str(yaml.safe_dump(document, sort_keys=False, width=120))
+    return str(yaml.dump(document, Dumper=_Plain, sort_keys=False, width=120))
 
 
 def _pytorch_job(layout: Layout) -> dict[str, Any]:
@@ -161,7 +155,7 @@ def _pytorch_job(layout: Layout) -> dict[str, Any]:
     replicas = {"Master": {"replicas": 1, **pod}}
     if layout.nodes > 1:
         replicas["Worker"] = {"replicas": layout.nodes - 1, **pod}
-    spec: dict[str, Any] = {"runPolicy": {"cleanPodPolicy": "Running"}, "pytorchReplicaSpecs": _apart(replicas)}
+    spec: dict[str, Any] = {"runPolicy": {"cleanPodPolicy": "Running"}, "pytorchReplicaSpecs": replicas}
     if layout.ranks > 1:
         spec["nprocPerNode"] = str(layout.ranks)
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": _NAME}, "spec": spec}
@@ -186,7 +180,7 @@ def _mpi_job(layout: Layout) -> dict[str, Any]:
             "Worker": {"replicas": layout.nodes, "template": {"spec": worker}},
         },
     }
-    return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": _NAME}, "spec": _apart(spec)}
+    return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": _NAME}, "spec": spec}
 
 
 def _pod(name: str, command: Sequence[str], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -213,11 +207,11 @@ def _pod(name: str, command: Sequence[str], more: Mapping[str, Any] | None = Non
     }
 
 
-def _apart(document: Any) -> Any:
-    """A copy in which nothing is the same object twice, which YAML would write as an alias."""
-    if isinstance(document, dict):
-        return {key: _apart(value) for key, value in document.items()}
-    return [_apart(value) for value in document] if isinstance(document, list) else document
+class _Plain(yaml.SafeDumper):
+    """YAML without aliases of objects that occur twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 #: By the word after ``launch --print``.

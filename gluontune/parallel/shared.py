@@ -45,6 +45,14 @@ def create() -> tuple[int, str]:
     return handle, f"/proc/{os.getpid()}/fd/{handle}"
 
 
+def opened(path: str, what: str) -> int:
+    """A descriptor of shared memory, to be closed once it is mapped; ``what`` names it in errors."""
+    try:
+        return os.open(path, os.O_RDWR)
+    except OSError as error:
+        raise GluontuneError(f"{path}: the {what} cannot be opened: {error}") from error
+
+
 def steps_of(path: str, rank: int) -> int:
     """Steps taken by learner ``rank``; 0 before anyone has attached."""
     handle = os.open(path, os.O_RDONLY)
@@ -67,9 +75,6 @@ class SharedWeights:
         weights: float32 (N,), shared: writes are visible to all.
         fresh: whether this learner was the first.
 
-    Raises:
-        GluontuneError: the memory holds the weights of another net.
-
     Source: Recht et al., *Hogwild!*, 2011; Zhang et al., *GaDei*, 2017 (deck 001).
 
     >>> handle, path = create()
@@ -86,10 +91,7 @@ class SharedWeights:
         self.rank = rank
         begin = -(-8 * (_WORDS + world) // _ALIGN) * _ALIGN
         size = begin + 4 * len(first)
-        try:
-            handle = os.open(path, os.O_RDWR)
-        except OSError as error:
-            raise GluontuneError(f"{path}: the shared weights cannot be opened: {error}") from error
+        handle = opened(path, "shared weights")
         try:
             with _alone(handle):
                 found = os.fstat(handle).st_size

@@ -23,7 +23,7 @@ from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.processes import die_with_parent
 from gluontune.parallel.averaging import Averaging, flat_views, put_back
-from gluontune.parallel.shared import PATH_VARIABLE, create
+from gluontune.parallel.shared import PATH_VARIABLE, create, opened
 
 _CAPACITY = 1 << 20  # float32 values in one round; more go in several
 _LINE = 8  # int64 in a cache line: no two ranks write to the same one
@@ -64,10 +64,7 @@ class SharedSum:
         head = 3 * _LINE * world
         begin = -(-8 * head // mmap.PAGESIZE) * mmap.PAGESIZE
         size = begin + 4 * 2 * (world + 1) * capacity
-        try:
-            handle = os.open(path, os.O_RDWR)
-        except OSError as error:
-            raise GluontuneError(f"{path}: the memory of engine 'shared-memory' cannot be opened: {error}") from error
+        handle = opened(path, "memory of engine 'shared-memory'")
         try:
             os.ftruncate(handle, size)  # the same size for all; untouched pages take no memory
             self._memory = mmap.mmap(handle, size)
@@ -135,11 +132,7 @@ class SharedSum:
 
 
 class SharedExchange:
-    """Collective operations of the ranks of engine ``shared-memory``.
-
-    Args:
-        path: of the memory. rank, world: this process among the ranks.
-    """
+    """Collective operations of the ranks of engine ``shared-memory``."""
 
     def __init__(self, path: str, rank: int, world: int):
         self.rank = rank

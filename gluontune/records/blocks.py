@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import struct
 import subprocess
 import sys
 import threading
@@ -24,15 +23,14 @@ from typing import Any, BinaryIO, Callable, Union
 
 from gluontune.codec.header import ImageError
 from gluontune.codec.native import incomplete
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import open_regular
 from gluontune.core.interpreter import python
+from gluontune.core.reading import open_regular
 from gluontune.records.layout import MAX_RECORD, frame, image_record
 from gluontune.records.sources import Item
 from gluontune.records.tarshards import place_of, read_member
 from gluontune.records.transform import BulkCopier, Transform
-
-_LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
@@ -162,15 +160,8 @@ def start_worker() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-class BlockMaker:
+class BlockMaker(Closing):
     """Makes blocks on ``workers`` threads, in order, a few ahead.
-
-    Args:
-        transform: of each image.
-        workers: threads.
-        processes: use a worker process for each thread.
-        check: also check the data of copied files.
-        start: starts a worker process.
 
     Raises:
         GluontuneError: a worker process died.
@@ -208,8 +199,8 @@ class BlockMaker:
             self._children.append(child)
         try:
             _send(child.stdin, (items, first, self.transform))
-            answer = _receive(child.stdout)
-        except (OSError, EOFError):
+            answer = pickle.load(child.stdout)  # type: ignore[arg-type]  # of our own worker
+        except (OSError, EOFError, pickle.UnpicklingError):
             code = child.wait()
             raise GluontuneError(f"a packing worker died (exit status {code}); go on with --resume") from None
         if isinstance(answer, BaseException):
@@ -234,28 +225,10 @@ class BlockMaker:
             child.stdout.close()  # type: ignore[union-attr]
             child.wait()
 
-    def __enter__(self) -> BlockMaker:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def _send(stream: Any, value: Any) -> None:
-    data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.write(_LENGTH.pack(len(data)))
-    stream.write(data)
+    pickle.dump(value, stream, protocol=pickle.HIGHEST_PROTOCOL)
     stream.flush()
-
-
-def _receive(stream: Any) -> Any:
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError
-    data = stream.read(_LENGTH.unpack(head)[0])
-    if len(data) < _LENGTH.unpack(head)[0]:
-        raise EOFError
-    return pickle.loads(data)  # from our own worker, over our own pipe
 
 
 def serve() -> None:
@@ -265,7 +238,7 @@ def serve() -> None:
     os.dup2(2, 1)  # prints of libraries must not mix with the answers
     while True:
         try:
-            items, first, transform = _receive(incoming)
+            items, first, transform = pickle.load(incoming)
         except (EOFError, KeyboardInterrupt):
             return
         answer: Any

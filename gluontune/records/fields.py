@@ -112,9 +112,6 @@ def join_fields(fields: Mapping[str, Any]) -> tuple[Label, bytes]:
             see :func:`boxes_to_label`, n may be 0; they take the label's place. ``mask`` or ``…_mask``: uint8 or uint16
             (H, W). Others: str, bytes, a number, or an array of numbers.
 
-    Raises:
-        UsageError: an unsupported value; names its field.
-
     >>> join_fields({"image": b"...", "label": 3})
     (3, b'...')
     >>> label, payload = join_fields({"image": b"...", "caption": "a robin"})
@@ -153,12 +150,6 @@ def join_fields(fields: Mapping[str, Any]) -> tuple[Label, bytes]:
 def split_fields(payload: Any) -> tuple[Any, list[Field]]:
     """The image of a payload and the fields behind it, as views; a payload without fields is all image.
 
-    Args:
-        payload: bytes-like, the part of a record behind header and labels.
-
-    Raises:
-        GluontuneError: the directory is damaged, or contradicts the bytes.
-
     >>> image, fields = split_fields(join_fields({"image": b"...", "caption": "a robin"})[1])
     >>> bytes(image), fields[0].name, bytes(fields[0].data)
     (b'...', 'caption', b'a robin')
@@ -188,15 +179,9 @@ def split_fields(payload: Any) -> tuple[Any, list[Field]]:
 def take_fields(header: IRHeader, payload: Any, names: Iterable[str] | None = None) -> dict[str, Any]:
     """The fields of an image record by name.
 
-    Args:
-        header, payload: of the record, with the whole payload. names: the wanted ones; None: all.
-
     Returns:
         ``image`` as bytes-like; ``label`` a number or float32 (k,); ``boxes`` float32 (n, B); masks uint8 or uint16
         (H, W); the others as written. A record without a directory has ``image``, ``label`` and, on request, ``boxes``.
-
-    Raises:
-        GluontuneError: a missing or unreadable field; names it.
 
     >>> label, payload = join_fields({"image": b"...", "boxes": [[3, 0.25, 0.5, 0.75, 1]], "caption": "a robin"})
     >>> found = take_fields(IRHeader(7, label, 0, 0), payload)

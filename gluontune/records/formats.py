@@ -1,4 +1,4 @@
-"""The same images in four formats: size, packing speed, reading speed. ``python -m gluontune.records.formats SRC``.
+"""The same images in four formats: size, packing speed, reading speed.
 
 Files, JPEG records, raw-pixel records and LMDB hold the same resized images; reading is by random access in one
 thread, and is measured twice: the bytes alone, and up to pixels.
@@ -6,16 +6,13 @@ thread, and is measured twice: the bytes alone, and up to pixels.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -23,7 +20,6 @@ import numpy as np
 
 from gluontune.codec.header import inspect
 from gluontune.codec.image import decode_image, raw_to_pixels
-from gluontune.core.errors import GluontuneError
 from gluontune.core.files import PathLike
 from gluontune.records.layout import image_record, split_image_record
 from gluontune.records.packer import pack
@@ -148,32 +144,3 @@ def _lmdb(folder: Path, payloads: list[bytes], labels: Sequence[Any], measure: _
             return split_image_record(transaction.get(b"%08d" % i))[1]
 
         return measure.row("LMDB", size, len(payloads) / seconds, read, _decode)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Print the table, or with ``--json`` one document."""
-    parser = argparse.ArgumentParser(prog="python -m gluontune.records.formats", description=__doc__)
-    parser.add_argument("src", help="class folders, .lst or .csv")
-    parser.add_argument("--resize", type=int, default=256)
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args(argv)
-    try:
-        rows = compare_formats(chosen.src, chosen.resize)
-    except GluontuneError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    if chosen.json:
-        print(json.dumps({"rows": [asdict(row) for row in rows]}, indent=2))
-        return 0
-    print(f"{'':20}{'MB':>10}{'packing':>12}{'reading':>12}{'to pixels':>12}   (images/s)")
-    for row in rows:
-        if row.status != "ok":
-            print(f"{row.name:20}{row.status:>10}")
-            continue
-        speeds = (row.packing_images_per_sec, row.reading_images_per_sec, row.pixels_images_per_sec)
-        print(f"{row.name:20}{(row.bytes or 0) / 1e6:10.1f}" + "".join(f"{speed:12,.0f}" for speed in speeds))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

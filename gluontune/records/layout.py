@@ -75,10 +75,6 @@ def label_bytes(label: Label) -> tuple[int, float, bytes]:
     Args:
         label: a number, or a sequence of k numbers; stored as float32.
 
-    Raises:
-        UsageError: not exact in float32: a whole number that would change (16,777,217), a number out of range, NaN or
-            infinity.
-
     >>> label_bytes(3), label_bytes([1.0, 2.0])[0]
     ((0, 3.0, b''), 2)
     >>> label_bytes(25130987)

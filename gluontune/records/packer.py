@@ -192,7 +192,8 @@ class _Job:
             first = positions.start + part.done
             self.done += part.done
             self.progress(self.done, len(self.source.items))
-            for block in maker.blocks(self._jobs(range(first, positions.stop))):
+            starts, size = range(first - positions.start, len(items), self.size), self.size
+            for block in maker.blocks((items[at : at + size], positions.start + at) for at in starts):
                 bad = sorted(block.skips + block.incomplete, key=lambda one: one.position)
                 if self.strict and bad:
                     part.add(block.until(bad[0].position - self.done))
@@ -216,10 +217,6 @@ class _Job:
         self.report.resumed += part.resumed
         self.report.skipped += part.skips
         self.report.outputs.append(str(path))
-
-    def _jobs(self, positions: range) -> Iterator[tuple[list[Item], int]]:
-        for first in range(positions.start, positions.stop, self.size):
-            yield self.source.items[first : min(first + self.size, positions.stop)], first
 
     def _refuse(self, skips: list[Skip], way_out: str) -> None:
         if self.strict and skips:

@@ -25,8 +25,8 @@ from typing import IO, Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import atomic_write, begin_writing_back, explain_os_error, sync_together
-from gluontune.core.reading import parse_json
+from gluontune.core.files import atomic_write, begin_writing_back, sync_together
+from gluontune.core.reading import explained, parse_json
 from gluontune.records.blocks import Block, Skip
 from gluontune.records.layout import DamagedRecordError, join_parts
 from gluontune.records.side_files import (
@@ -34,10 +34,10 @@ from gluontune.records.side_files import (
     ROW,
     head,
     make_rows,
-    map_file,
     read_checksums,
     row_is_sound,
     side_path,
+    viewed,
 )
 from gluontune.records.sources import Item
 from gluontune.records.writer import index_text, remove_side_files
@@ -54,10 +54,6 @@ class PartialFile:
         fingerprint: 8 bytes that identify the job (sources, order, options).
         resume: continue an interrupted job with the same fingerprint.
         classes: names of the labels for ``OUT.classes``, one a line; None: no such file.
-
-    Raises:
-        GluontuneError: cannot write there; another process packs into the same file; the parts to resume belong to
-            another job.
     """
 
     def __init__(
@@ -76,10 +72,8 @@ class PartialFile:
         self._streams: list[IO[bytes]] = []
         self._rows: list[np.ndarray] = []
         try:
-            self._open(resume)
-        except OSError as error:
-            self.close()
-            raise explain_os_error(path, error) from error
+            with explained(path):
+                self._open(resume)
         except BaseException:
             self.close()
             raise
@@ -143,7 +137,7 @@ class PartialFile:
 
     def _take_up(self, lines: list[bytes]) -> None:
         """Keep the records as far as rows and plan agree; cut off the rest."""
-        noted = _read_skips(lines)
+        noted = {skip[0]: Skip(*skip) for skip in map(parse_json, lines)}
         # A kill while the files were put in place: the records are complete under their final name.
         placed = not self.rec.exists() and self.path.exists()
         crc = self.crc if self.crc.exists() else side_path(self.path, ".crc")
@@ -171,10 +165,9 @@ class PartialFile:
 
     def _whole(self, rows: np.ndarray, source: Path, anywhere: bool = False) -> int:
         """The number of rows, from the first, that match the file without a gap; ``anywhere``: from any offset on."""
-        mapped, view = map_file(str(source))
         expected = int(rows["offset"][0]) if anywhere and len(rows) else 0
         whole = 0
-        try:
+        with viewed(str(source)) as view, contextlib.suppress(DamagedRecordError):
             for row, sound in zip(rows.tolist(), row_is_sound(rows).tolist()):
                 _, offset, length, crc, _ = row
                 if not sound or offset != expected:
@@ -184,13 +177,6 @@ class PartialFile:
                     break
                 whole += 1
                 del record
-        except DamagedRecordError:
-            pass
-        finally:
-            del view
-            if mapped is not None:
-                with contextlib.suppress(BufferError):
-                    mapped.close()
         return whole
 
     def _keep(self, rows: np.ndarray, finished: bool) -> None:
@@ -203,9 +189,8 @@ class PartialFile:
         if finished:
             os.replace(self.path, self.rec)  # back to the parts, for the usual end
         if len(rows):
-            mapped, view = map_file(str(self.rec))
-            _, self.size = join_parts(view, int(rows["offset"][-1]), len(view))
-            del view, mapped
+            with viewed(str(self.rec)) as view:
+                self.size = join_parts(view, int(rows["offset"][-1]), len(view))[1]
         with open(self.rec, "ab") as stream:
             stream.truncate(self.size)
         self._rows = [rows]
@@ -216,7 +201,7 @@ class PartialFile:
         plan, rec, crc = self._streams
         ends = np.cumsum([self.size, *block.sizes])
         rows = make_rows(block.keys, ends[:-1].tolist(), block.lengths, block.crcs)
-        try:
+        with explained(self.path):
             rec.write(block.data)
             rec.flush()
             for skip in block.skips:
@@ -224,8 +209,6 @@ class PartialFile:
             plan.flush()
             crc.write(rows.tobytes())
             crc.flush()
-        except OSError as error:
-            raise explain_os_error(self.path, error) from error
         self._rows.append(rows)
         if int(ends[-1]) // WRITE_BACK > self.size // WRITE_BACK:
             begin_writing_back(rec.fileno())
@@ -242,8 +225,10 @@ class PartialFile:
         texts = {".idx": index_text(rows["key"].tolist(), rows["offset"].tolist())}
         if self.classes is not None:
             texts[".classes"] = "".join(f"{name}\n" for name in self.classes)
-        try:
-            self._remove_leftovers()
+        with explained(self.path):
+            for suffix in (".idx", ".classes"):  # temporary files of killed runs
+                for left in self.path.parent.glob(f".{glob.escape(side_path(self.path, suffix).name)}.*.part"):
+                    left.unlink()
             with contextlib.ExitStack() as placed:  # moved into place at its end, after the records
                 for suffix, text in texts.items():
                     streams.append(placed.enter_context(atomic_write(side_path(self.path, suffix), "w")))
@@ -254,16 +239,8 @@ class PartialFile:
                 os.replace(self.rec, self.path)
             os.replace(self.crc, side_path(self.path, ".crc"))
             self.plan_path.unlink()
-        except OSError as error:
-            raise explain_os_error(self.path, error) from error
         self.close()
         self.complete = True
-
-    def _remove_leftovers(self) -> None:
-        """Remove temporary files of ``atomic_write`` from killed runs."""
-        for suffix in (".idx", ".classes"):
-            for left in self.path.parent.glob(f".{glob.escape(side_path(self.path, suffix).name)}.*.part"):
-                left.unlink()
 
     def close(self) -> None:
         """Close the files and leave the parts for ``--resume``."""
@@ -277,11 +254,3 @@ class PartialFile:
         for part in (self.rec, self.crc, self.plan_path):
             with contextlib.suppress(OSError):
                 part.unlink()
-
-
-def _read_skips(lines: list[bytes]) -> dict[int, Skip]:
-    found: dict[int, Skip] = {}
-    for line in lines:
-        position, path, reason = parse_json(line)
-        found[position] = Skip(int(position), path, reason)
-    return found

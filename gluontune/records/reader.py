@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from gluontune.codec import native
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike
 from gluontune.records.fields import END, split_fields, take_fields
 from gluontune.records.layout import (
     IMAGE_HEAD,
     LENGTH_MASK,
+    MAX_KEY,
     DamagedRecordError,
     IRHeader,
     join_parts,
@@ -36,7 +38,7 @@ from gluontune.records.side_files import (
 )
 
 
-class RecordReader:
+class RecordReader(Closing):
     """Random access to the records of a ``.rec`` file, without copies.
 
     The file is mapped: the threads of a process and all forked or spawned processes may use one reader at once, since
@@ -82,7 +84,12 @@ class RecordReader:
         self._ends = record_ends(self._offsets, len(self._view))
         self._positions: dict[Any, int] | None = None
         self._labels: np.ndarray | None = None
-        self._crcs = self._read_crcs() if self.check else None
+        self._crcs: dict[int, tuple[int, int]] | None = None
+        if self.check:
+            _, rows = read_checksums(side_path(self.path, ".crc"))
+            rows = rows[row_is_sound(rows)]
+            pairs = zip(rows["length"].tolist(), rows["crc"].tolist())
+            self._crcs = dict(zip(rows["offset"].tolist(), pairs))
 
     def _check_offsets(self) -> None:
         if not len(self._offsets):
@@ -94,13 +101,6 @@ class RecordReader:
                 f"{len(self._view):,} bytes: the file was cut or the index belongs to another one; "
                 "run `gluontune verify` on it"
             )
-
-    def _read_crcs(self) -> dict[int, tuple[int, int]]:
-        side = side_path(self.path, ".crc")
-        _, rows = read_checksums(side)
-        rows = rows[row_is_sound(rows)]
-        pairs = zip(rows["length"].tolist(), rows["crc"].tolist())
-        return dict(zip(rows["offset"].tolist(), pairs))
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -177,18 +177,11 @@ class RecordReader:
         are not unique.
         """
         if self._keys is None:
-            self._keys = self._ids()
+            found = (IMAGE_HEAD.unpack_from(r)[2] if len(r) >= IMAGE_HEAD.size else MAX_KEY + 1 for r in self)
+            ids = np.fromiter(found, np.uint64, len(self))
+            unique = len(np.unique(ids)) == len(ids) and bool((ids <= MAX_KEY).all())
+            self._keys = ids.astype(np.int64) if unique else np.arange(len(self))
         return self._keys
-
-    def _ids(self) -> np.ndarray:
-        ids = np.zeros(len(self), np.int64)
-        for i in range(len(self)):
-            record = self.read(i)
-            key = IMAGE_HEAD.unpack_from(record)[2] if len(record) >= 24 else -1
-            if not 0 <= key < 1 << 63:
-                return np.arange(len(self))
-            ids[i] = key
-        return ids if len(np.unique(ids)) == len(ids) else np.arange(len(self))
 
     def header(self, index: int) -> IRHeader:
         """The image header at a position: ``label`` is a float, or float32 of shape (flag,)."""
@@ -303,12 +296,6 @@ class RecordReader:
             with contextlib.suppress(BufferError):
                 self._map.close()
             self._map = None
-
-    def __enter__(self) -> RecordReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"RecordReader({self.path!r}: {len(self):,} records)"

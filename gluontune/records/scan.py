@@ -21,7 +21,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike
 from gluontune.records.fields import Field, split_fields
 from gluontune.records.layout import IMAGE_HEAD, MAX_KEY, DamagedRecordError, split_image_record
-from gluontune.records.side_files import HEAD_SIZE, ROW, map_file, mended_rows, read_checksums, row_is_sound, side_path
+from gluontune.records.side_files import HEAD_SIZE, ROW, mended_rows, read_checksums, row_is_sound, side_path, viewed
 from gluontune.records.structure import Broken, Found, joined, walk
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -150,19 +150,13 @@ def scan(
 ) -> Iterator[Evidence]:
     """The evidence of a whole file, valid inside the block. Arguments: see ``verify``."""
     name = os.fspath(path)
-    mapped, view = map_file(name)
-    try:
+    with viewed(name) as view:
         if not len(view):
             raise GluontuneError(f"{name}: the file is empty: there is no record in it")
         checksums = Checksums.read(name)
         lines = Index.read(name, index)
         checked, broken = _check_all(view, _Known(view, checksums, lines), decode, workers, progress)
         yield Evidence(name, view, lines, checksums, checked, broken, checksums.problems)
-    finally:
-        with contextlib.suppress(BufferError):  # a view in use closes it later
-            view.release()
-            if mapped is not None:
-                mapped.close()
 
 
 class _Known:
@@ -202,7 +196,7 @@ def _check_all(
                     progress(checked[-1].found.behind, len(view))
 
         for batch in _batches(view, known, broken):
-            waiting.append(pool.submit(_check_batch, view, batch, decode))
+            waiting.append(pool.submit(lambda found: [_check(view, one, decode) for one in found], batch))
             collect(4 * threads)
         collect(0)
     if progress is not None:
@@ -221,10 +215,6 @@ def _batches(view: memoryview, known: _Known, broken: list[Broken]) -> Iterator[
             yield batch
             batch = []
     yield batch
-
-
-def _check_batch(view: memoryview, batch: list[Found], decode: bool) -> list[Checked]:
-    return [_check(view, found, decode) for found in batch]
 
 
 def _check(view: memoryview, found: Found, decode: bool) -> Checked:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import PathLike, explain_os_error, open_regular
-from gluontune.core.reading import read_bytes
+from gluontune.core.files import PathLike
+from gluontune.core.reading import explained, open_regular, read_bytes
 from gluontune.records.layout import HEAD, LENGTH_MASK, DamagedRecordError, padded
 
 NAME = b"GLUONTUNE-CRC-2\n"
@@ -107,14 +108,8 @@ def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.nda
     """The fingerprint and the rows of a ``.crc`` file; without an incomplete last row.
 
     ``lenient``: accept a damaged head if a row is sound.
-
-    Raises:
-        GluontuneError: unreadable, or not such a file.
     """
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise explain_os_error(path, error) from error
+    data = _bytes_of(path)
     count = max(0, len(data) - HEAD_SIZE) // ROW.itemsize
     rows = np.frombuffer(data, ROW, count, HEAD_SIZE) if count else np.zeros(0, ROW)
     if data[:16] != NAME and not (lenient and row_is_sound(rows).any()):
@@ -124,14 +119,24 @@ def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.nda
 
 def map_file(path: str) -> tuple[mmap.mmap | None, memoryview]:
     """Map a file for reading; an empty file is an empty view."""
+    with explained(path), os.fdopen(open_regular(path), "rb") as stream:
+        if os.fstat(stream.fileno()).st_size == 0:
+            return None, memoryview(b"")
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return mapped, memoryview(mapped)
+
+
+@contextlib.contextmanager
+def viewed(path: str) -> Iterator[memoryview]:
+    """A context with the mapped content of a file; a view in use afterwards keeps it alive."""
+    mapped, view = map_file(path)
     try:
-        with os.fdopen(open_regular(path), "rb") as stream:
-            if os.fstat(stream.fileno()).st_size == 0:
-                return None, memoryview(b"")
-            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            return mapped, memoryview(mapped)
-    except OSError as error:
-        raise explain_os_error(path, error) from error
+        yield view
+    finally:
+        with contextlib.suppress(BufferError):
+            view.release()
+            if mapped is not None:
+                mapped.close()
 
 
 def find_index(path: str, index: PathLike | bool | None) -> str | None:
@@ -168,23 +173,21 @@ def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
         with contextlib.suppress(ValueError, OverflowError):
             table = np.array(fields, dtype=bytes).astype(np.int64) if fields else np.zeros(0, np.int64)
             return table[0::2].copy(), table[1::2].copy()
-    return _read_index_slowly(path, data)
+    keys, offsets = _rows(path, data)
+    try:
+        return np.array([int(k) for k in keys], np.int64), np.array(offsets, np.int64)
+    except (ValueError, OverflowError):
+        return keys, np.array(offsets, np.int64)
 
 
 def index_rows(path: PathLike) -> tuple[list[str], list[int]]:
-    """Keys as texts, and offsets, of an ``.idx`` file.
-
-    Raises:
-        GluontuneError: as :func:`read_index`.
-    """
+    """Keys as texts, and offsets, of an ``.idx`` file."""
     return _rows(path, _bytes_of(path))
 
 
 def _bytes_of(path: PathLike) -> bytes:
-    try:
+    with explained(path):
         return read_bytes(path)
-    except OSError as error:
-        raise explain_os_error(path, error) from error
 
 
 def _rows(path: PathLike, data: bytes) -> tuple[list[str], list[int]]:
@@ -200,14 +203,6 @@ def _rows(path: PathLike, data: bytes) -> tuple[list[str], list[int]]:
         keys.append(key.decode("utf-8", "replace"))
         offsets.append(int(offset))
     return keys, offsets
-
-
-def _read_index_slowly(path: PathLike, data: bytes) -> tuple[Any, np.ndarray]:
-    keys, offsets = _rows(path, data)
-    try:
-        return np.array([int(k) for k in keys], np.int64), np.array(offsets, np.int64)
-    except (ValueError, OverflowError):
-        return keys, np.array(offsets, np.int64)
 
 
 def scan(view: memoryview, path: str) -> np.ndarray:

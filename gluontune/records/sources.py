@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.core.files import PathLike, explain_os_error, open_regular
-from gluontune.core.reading import check_names, leads_up
+from gluontune.core.files import PathLike
+from gluontune.core.reading import check_names, explained, leads_up, open_regular
 from gluontune.records.layout import MAX_KEY, label_bytes
 from gluontune.records.tarshards import is_tar, tar_samples
 
@@ -72,9 +72,6 @@ def read_source(
         label_columns: CSV columns with labels; None: all others. A single column of words becomes classes.
         shuffle: pack in a random order fixed by ``seed``; keys stay with their images. None: True except for a
             ``.lst``, whose order is the user's.
-
-    Raises:
-        GluontuneError: nothing to pack, or a row that cannot be packed (names its line).
     """
     several = [Path(one) for one in src] if isinstance(src, (list, tuple)) else [Path(src)]  # type: ignore[arg-type]
     if not several or (len(several) > 1 and not all(is_tar(one) for one in several)):
@@ -129,17 +126,20 @@ def split_shards(total: int, shards: int) -> list[range]:
     return [range(total * s // shards, total * (s + 1) // shards) for s in range(shards)]
 
 
-def _read_folder(folder: Path) -> Source:
-    try:
+def class_folders(folder: Path, hidden: tuple[str, ...] = (".",)) -> list[str]:
+    """The names of the folders in ``folder``, sorted, without those that begin with ``hidden``."""
+    with explained(folder):
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    except OSError as error:
-        raise explain_os_error(folder, error) from error
-    names = [name for name in names if not name.startswith(".")]
+    names = [name for name in names if not name.startswith(hidden)]
     check_names(names, folder)
     looping = [name for name in names if leads_up(folder / name, folder)]
     if looping:
         raise GluontuneError(f"{folder / looping[0]}: a link to a folder that holds it; remove it")
-    found = [(name, sorted(_images_below(folder / name))) for name in names]
+    return names
+
+
+def _read_folder(folder: Path) -> Source:
+    found = [(name, sorted(_images_below(folder / name))) for name in class_folders(folder)]
     classes = [name for name, files in found if files]
     if not classes:
         flat = any(Path(name).suffix.lower() in EXTENSIONS for name in os.listdir(folder))
@@ -257,10 +257,8 @@ def _columns(path: Path, header: list[str], wanted: str | None, labels: Sequence
 
 def _lines(path: Path) -> list[str]:
     try:
-        with os.fdopen(open_regular(path), encoding="utf-8-sig", newline="") as stream:
+        with explained(path), os.fdopen(open_regular(path), encoding="utf-8-sig", newline="") as stream:
             lines = stream.readlines()
-    except OSError as error:
-        raise explain_os_error(path, error) from error
     except UnicodeDecodeError:
         raise GluontuneError(f"{path}: not a text file in UTF-8") from None
     if any("\0" in line for line in lines):

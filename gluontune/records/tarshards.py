@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import explain_os_error, open_regular
-from gluontune.core.reading import parse_json
+from gluontune.core.reading import explained, open_regular, parse_json
 
 LABEL_KEYS = ("label", "cls", "class")
 _PLACE = re.compile(r"(.+\.tar)!(\d+)\+(\d+)!", re.S)
@@ -67,9 +66,6 @@ def tar_samples(archives: Sequence[Path], extensions: frozenset[str]) -> tuple[l
 
     A label is the number in ``.cls`` (or ``.cls2`` …: several labels), else ``label`` in ``.json``, else the image's
     folder.
-
-    Raises:
-        GluontuneError: no archive, a compressed or damaged one, or a sample without a label; names it.
     """
     found: list[tuple[Any, str]] = []
     for archive in archives:
@@ -95,8 +91,9 @@ def tar_samples(archives: Sequence[Path], extensions: frozenset[str]) -> tuple[l
 def _samples(archive: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
     """Samples in the archive's order: name up to the first dot, and (offset, size) of its members."""
     try:
-        os.close(open_regular(archive))
-        with tarfile.open(archive, "r:") as tar:
+        with explained(archive):
+            os.close(open_regular(archive))
+        with explained(archive), tarfile.open(archive, "r:") as tar:
             last = ""
             parts: dict[str, tuple[int, int]] = {}
             for member in tar:
@@ -112,8 +109,6 @@ def _samples(archive: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
                 parts[extension] = (member.offset_data, member.size)
             if parts:
                 yield last, parts
-    except OSError as error:
-        raise explain_os_error(archive, error) from error
     except tarfile.TarError as error:
         raise GluontuneError(
             f"{archive}: no whole, uncompressed tar archive ({error}); unpack a compressed one first (gunzip)"

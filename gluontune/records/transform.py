@@ -52,9 +52,6 @@ class Transform:
         quality: JPEG quality 1 to 100; None: 95 for encoded images.
         color: ``keep``, ``rgb`` or ``grey``.
         exact: copy every file unchanged.
-
-    Raises:
-        UsageError: a value out of range or a contradiction.
     """
 
     resize: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -22,9 +22,6 @@ class Damage:
     index: Optional[int]
     offset: int
     reason: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"index": self.index, "offset": self.offset, "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,7 @@ class VerifyReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
-            "path": self.path, "ok": self.ok, "records": self.records, "whole": self.whole,
-            "damaged": [d.to_dict() for d in self.damaged], "unchecked": self.unchecked,
-            "incomplete": [d.to_dict() for d in self.incomplete], "problems": self.problems,
-        }  # fmt: skip
+        return {"path": self.path, "ok": self.ok, **asdict(self)}
 
 
 def verify(
@@ -128,7 +121,7 @@ def survey(path: PathLike, index: PathLike | bool | None = None, **how: Any) -> 
 def diagnose(evidence: Evidence, keys: KeyScheme) -> VerifyReport:
     """The faults of a file, from its judged evidence and its records' keys."""
     damages: Damages = {}
-    positions = _Positions(evidence)
+    positions = _positions(evidence)
     _list_records(evidence, positions, damages)
     _list_index(evidence, keys.true, positions, damages)
     found = [Damage(i, max(offset, 0), reason) for (i, offset), reason in damages.items()]
@@ -150,25 +143,17 @@ def diagnose(evidence: Evidence, keys: KeyScheme) -> VerifyReport:
     )  # fmt: skip
 
 
-class _Positions:
+def _positions(evidence: Evidence) -> dict[int, int]:
     """Positions of records for the report, by offset."""
-
-    def __init__(self, evidence: Evidence):
-        self.of_offset: dict[int, int] = {}
-        if evidence.index.path is not None:
-            for number, _, offset in evidence.index.rows:
-                self.of_offset.setdefault(offset, number)
-        elif len(evidence.rows):
-            self.of_offset = {offset: i for i, offset in enumerate(evidence.rows["offset"].tolist())}
-        else:
-            pieces = [c.found.offset for c in evidence.checked] + [b.offset for b in evidence.broken]
-            self.of_offset = {offset: i for i, offset in enumerate(sorted(pieces))}
-
-    def get(self, offset: int) -> int | None:
-        return self.of_offset.get(offset)
+    if evidence.index.path is not None:
+        return {offset: number for number, _, offset in reversed(evidence.index.rows)}
+    if len(evidence.rows):
+        return {offset: i for i, offset in enumerate(evidence.rows["offset"].tolist())}
+    pieces = [c.found.offset for c in evidence.checked] + [b.offset for b in evidence.broken]
+    return {offset: i for i, offset in enumerate(sorted(pieces))}
 
 
-def _list_records(evidence: Evidence, positions: _Positions, damages: Damages) -> None:
+def _list_records(evidence: Evidence, positions: dict[int, int], damages: Damages) -> None:
     """Lists damaged records, rows of the checksums without a record, and breaks."""
     present = {checked.row for checked in evidence.checked if checked.row >= 0}
     expected = sorted((offset, row) for row, offset in enumerate(evidence.rows["offset"].tolist()))
@@ -183,16 +168,13 @@ def _list_records(evidence: Evidence, positions: _Positions, damages: Damages) -
         explained.append((offset, behind))
         gone = "missing: the file is cut" if offset >= len(evidence.view) else "no whole record lies there"
         damages[positions.get(offset), offset] = reasons.get(offset) or breaks.get(offset) or gone
-    for offset, reason in [*reasons.items(), *_breaks(evidence)]:
+    # Breaks, except the rests of records with a wrong length.
+    damaged_ends = {c.found.behind for c in evidence.checked if not c.whole}
+    further = [(offset, reason) for offset, reason in breaks.items() if offset not in damaged_ends]
+    for offset, reason in [*reasons.items(), *further]:
         known = (positions.get(offset), offset) in damages
         if not known and not _lies_in(explained, offset):
             damages[positions.get(offset), offset] = reason
-
-
-def _breaks(evidence: Evidence) -> list[tuple[int, str]]:
-    """Breaks, except the rests of records with a wrong length."""
-    damaged_ends = {c.found.behind for c in evidence.checked if not c.whole}
-    return [(b.offset, b.reason) for b in evidence.broken if b.offset not in damaged_ends]
 
 
 def _lies_in(spans: list[tuple[int, int]], offset: int) -> bool:
@@ -200,7 +182,7 @@ def _lies_in(spans: list[tuple[int, int]], offset: int) -> bool:
     return at >= 0 and spans[at][0] <= offset < spans[at][1]
 
 
-def _list_index(evidence: Evidence, true_keys: dict[int, int], positions: _Positions, damages: Damages) -> None:
+def _list_index(evidence: Evidence, true_keys: dict[int, int], positions: dict[int, int], damages: Damages) -> None:
     """Lists index rows that lead to no record or to another one, and records without a row."""
     index = evidence.index
     if index.path is None:

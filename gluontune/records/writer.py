@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import PathLike, atomic_write, explain_os_error
+from gluontune.core.files import PathLike, atomic_write
+from gluontune.core.reading import explain_os_error, explained
 from gluontune.records.layout import MAX_KEY, Label, frame, image_record
 from gluontune.records.side_files import head, make_rows, side_path
 
@@ -196,7 +197,5 @@ def remove_side_files(path: PathLike) -> None:
 
 
 def _remove(path: PathLike) -> None:
-    try:
+    with explained(path):
         Path(path).unlink(missing_ok=True)
-    except OSError as error:
-        raise explain_os_error(path, error) from error

@@ -140,21 +140,20 @@ def write_document_html(document: Mapping[str, Any], path: str | os.PathLike[str
 def render(sources: Sequence[Source]) -> str:
     """The HTML of :func:`write_html`."""
     ladders = [s for s in sources if s.ladder is not None]
-    runs = [s for s in sources if s.run is not None]
+    runs = {s.label: s.run for s in sources if s.run is not None}
     studies = [s for s in sources if s.study is not None]
-    shown = [views.ladder_view(s.ladder or {}, s.label, f"l{n}", s.path.parent) for n, s in enumerate(ladders)]
+    shown = [views.ladder_view(s.ladder or {}, f"l{n}", s.path.parent) for n, s in enumerate(ladders)]
+    title = _title(shown, len(runs), len(studies))
+    if len(ladders) > 1 or runs:
+        shown = [{**view, "over": f"{view['over']} · {clean(s.label, 120)}"} for view, s in zip(shown, ladders)]
+    shown += [views.runs_view(runs)] if runs else []
+    shown += [keyed(s.study or {}, f"s{n}") for n, s in enumerate(studies)]
     data = {
         "ladders": {s.label: light(s.ladder) for s in ladders},
-        "runs": {s.label: light(s.run.to_dict()) for s in runs if s.run is not None},
-        "studies": {s.label: light(s.document) for s in studies},
+        "runs": {label: light(run.to_dict()) for label, run in runs.items()},
+        **({"studies": {s.label: light(s.document) for s in studies}} if studies else {}),
     }
-    return page(
-        title=_title(shown, len(runs), len(studies)),
-        data={name: value for name, value in data.items() if value or name != "studies"},
-        ladders=shown,
-        runs=views.runs_view({s.label: s.run for s in runs if s.run is not None}) if runs else None,
-        studies=[keyed(s.study or {}, f"s{n}") for n, s in enumerate(studies)],
-    )
+    return page(title, data, shown)
 
 
 def _title(ladders: Sequence[Mapping[str, Any]], runs: int, studies: int) -> str:

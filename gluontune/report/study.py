@@ -22,23 +22,59 @@ _HERE = Path(__file__).parent / "templates"
 _SERIES_POINTS = 120  # of each series in the page's data; the JSON file has them all
 
 
-def row(*cells: Any, why: str | None = None) -> dict[str, Any]:
-    """One row of a study's table; ``why`` is a remark below it.
+def cell(
+    text: str, *small: str, tip: str = "", mark: str = "", sign: str = "", badge: str = "", code: bool = False
+) -> dict[str, Any]:
+    """A cell with small lines below its text, those that are not empty.
+
+    Args:
+        tip: of the last small line. mark, sign: class and sign of a verdict. badge: after the text. code: its font.
+    """
+    small = tuple(line for line in small if line)
+    return {"text": text, "small": small, "tip": tip, "mark": mark, "sign": sign, "badge": badge, "code": code}
+
+
+def row(*cells: Any, why: Any = None, dim: bool = False, chosen: bool = False) -> dict[str, Any]:
+    """One row of a study's table: texts, or cells of :func:`cell`; ``why`` is a remark below it, or several.
 
     >>> row("a", 1, why="because")
-    {'cells': ['a', '1'], 'why': 'because'}
+    {'cells': ['a', '1'], 'why': ['because'], 'dim': False, 'chosen': False}
     """
-    return {"cells": [fmt.clean(cell, 120) for cell in cells], "why": fmt.clean(why or "", 400)}
+    remarks = [why] if isinstance(why, str) else why or ()
+    return {
+        "cells": [each if isinstance(each, Mapping) else fmt.clean(each, 120) for each in cells],
+        "why": [fmt.clean(remark, 600) for remark in remarks if remark], "dim": dim, "chosen": chosen,
+    }  # fmt: skip
 
 
-def table(title: str, head: Iterable[Any], rows: Sequence[Mapping[str, Any]], caption: str) -> dict[str, Any]:
-    """A table of a study: rows of :func:`row` below the names of their columns."""
-    return {"title": title, "head": list(head), "rows": rows, "caption": caption}
+def table(
+    title: str, head: Iterable[Any], rows: Sequence[Mapping[str, Any]], caption: str = "", *, cards: bool = False,
+    left: Iterable[int] = (0,),
+) -> dict[str, Any]:  # fmt: skip
+    """A table of a study: rows of :func:`row` below the names of their columns.
+
+    Args:
+        cards: rows become cards on a narrow screen. left: columns that are aligned to the left.
+    """
+    return {"title": title, "head": list(head), "rows": rows, "caption": caption, "cards": cards, "left": set(left)}
 
 
-def figure(title: str, svg: str | None, caption: str) -> dict[str, Any]:
-    """A figure of a study."""
-    return {"title": title, "svg": svg, "caption": caption}
+def section(
+    title: str, *, tables: Sequence[Mapping[str, Any]] = (), hint: str = "", lists: Sequence[Any] = (),
+    recipe: str = "", facts: Sequence[tuple[str, str]] = (), folded: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """A part of a page under one title: tables, lists of sentences (title, hint, items), a recipe to copy, facts.
+
+    Args:
+        folded: closed until the reader opens it.
+    """
+    return {"title": title, "tables": tables, "hint": hint, "lists": lists, "recipe": recipe, "facts": facts,
+            "folded": folded}  # fmt: skip
+
+
+def figure(title: str, svg: str | None, caption: str, legend: Sequence[tuple[str, int]] = ()) -> dict[str, Any]:
+    """A figure of a study; ``legend``: texts with the numbers of their colours."""
+    return {"title": title, "svg": svg, "caption": caption, "legend": legend}
 
 
 def over(document: Mapping[str, Any], *facts: str) -> str:
@@ -59,6 +95,7 @@ def study(
     tables: Sequence[Mapping[str, Any]] = (),
     recipes: Mapping[str, Mapping[str, Any]] | None = None,
     machine: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """A study for a page and a terminal.
 
@@ -68,14 +105,18 @@ def study(
         tiles: ``(name, value, remark)``. figures: of :func:`figure`; those without a drawing are dropped.
         tables: of :func:`table`; those without rows are dropped.
         recipes: title to recipe, for copying.
+        more: ``advice``, ``first`` (sections before the figures), ``small`` (figures of one size below the others) and
+            ``last`` (sections before the recipes).
     """
+    shown = [section(each["title"], tables=[{"cards": False, "left": {0}, **each}]) for each in tables if each["rows"]]
+    copied = [section(title, recipe=fmt.as_yaml(recipe)) for title, recipe in (recipes or {}).items()]
+    facts = [section("The machine", facts=fmt.fact_pairs(machine))] if machine else []
     return {
         "key": key, "headline": fmt.clean(headline, 300), "over": fmt.clean(over, 300), "warn": warn,
         "remarks": [fmt.clean(remark, 600) for remark in remarks if remark], "tiles": tiles,
-        "figures": [figure for figure in figures if figure["svg"]],
-        "tables": [table for table in tables if table["rows"]],
-        "recipes": [(title, fmt.as_yaml(recipe)) for title, recipe in (recipes or {}).items()],
-        "machine": fmt.fact_pairs(machine or {}),
+        "figures": [{"legend": (), **figure} for figure in figures if figure["svg"]],
+        "small": [], "advice": None, "first": [], **more,
+        "sections": [*shown, *more.get("last", ()), *copied, *facts],
     }  # fmt: skip
 
 
@@ -119,8 +160,8 @@ def text_tables(tables: Iterable[Mapping[str, Any]]) -> list[Any]:
             column.no_wrap, column.overflow = False, "fold"
         for entry in found["rows"]:
             lines.add_row(*entry["cells"])
-            if entry["why"]:
-                lines.add_row(Text(f"  ↳ {entry['why']}", style="dim"))
+            for why in entry["why"]:
+                lines.add_row(Text(f"  ↳ {why}", style="dim"))
         shown.append(lines)
     return shown
 
@@ -142,20 +183,16 @@ def finish(
         write_study(Path(folder) / f"{name}.html", view(document, name), document)
 
 
-def page(title: str, data: Any, **shown: Any) -> str:
-    """The HTML of one page.
-
-    Args:
-        data: embedded as JSON. shown: ``ladders``, ``runs``, ``studies``: views for the template.
-    """
+def page(title: str, data: Any, views: Sequence[Mapping[str, Any]]) -> str:
+    """The HTML of one page of studies; ``data`` is embedded as JSON."""
     import gluontune
 
     script = (_HERE / "page.js").read_text(encoding="utf-8")
-    given: dict[str, Any] = {"ladders": [], "runs": None, "studies": [], "title": title, **shown}
     return _template("page.html.j2").render(
         style=(_HERE / "style.css").read_text(encoding="utf-8"), script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(), data=_json_for_html(data),
-        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), version=gluontune.__version__, **given,
+        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), version=gluontune.__version__, title=title,
+        views=views,
     )  # fmt: skip
 
 
@@ -182,7 +219,7 @@ def write_study(path: str | os.PathLike[str], view: Mapping[str, Any], document:
         view: of :func:`study`. document: embedded as JSON.
     """
     title = fmt.clean(f"gluontune: {view['headline']}", 160)
-    write_page(path, page(title, light(document), studies=[view]))
+    write_page(path, page(title, light(document), [view]))
 
 
 def light(document: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The values of the page's template: numbers are formatted here, not in the template."""
+"""The studies of ladders and runs, for the page."""
 
 from __future__ import annotations
 
@@ -12,49 +12,78 @@ from gluontune.report import figures, formatting as fmt
 from gluontune.report.advice import advice, revisited_best, revisited_lines
 from gluontune.report.read import reason_of, row_of
 from gluontune.report.sentence import sentence_parts
+from gluontune.report.study import cell, figure, row, section, study, table
 
 Row = dict[str, Any]
 
 
-def ladder_view(ladder: Mapping[str, Any], label: str, key: str, folder: Path | None = None) -> dict[str, Any]:
-    """One ladder (of ``check_ladder``) for the template; ``key`` is the prefix of ids.
+def ladder_view(ladder: Mapping[str, Any], key: str, folder: Path | None = None) -> dict[str, Any]:
+    """The study of one ladder (of ``check_ladder``); ``key`` is the prefix of ids.
 
     Args:
         folder: of ``best.py`` and ``best.yaml``.
     """
     rows = ladder["rungs"]
     unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
-    headline, *rest = (part.replace(" %", "\u00a0%") for part in sentence_parts(ladder))
-    best = next((row for row in rows if row["name"] == ladder["best"].get("name")), None)
+    headline, *rest = (part[0].upper() + part[1:] for part in sentence_parts(ladder))
+    named = ladder["best"].get("name")
+    best = next((row for row in rows if row["name"] == named), None)
     best = revisited_best(ladder, best or (rows[-1] if rows else {})) or best
     recipe = ladder["best"].get("recipe") or (best or {}).get("recipe") or {}
-    return {
-        "key": key, "label": fmt.clean(label, 120), "headline": headline[0].upper() + headline[1:],
-        "rest": [part[0].upper() + part[1:] for part in rest if not part.startswith("interrupted:")],
-        "facts": _facts_line(ladder), "complete": ladder["complete"], "advice": advice(ladder, folder),
-        "revisited": revisited_lines(ladder), "unit": unit, "tiles": _tiles(ladder, rows, best, unit),
-        "rows": [_with_limits(_row_view(row, ladder["best"].get("name")), row, ladder["machine"]) for row in rows],
-        "predicts": any(row["predicted"] for row in rows), "figures": _figures(key, rows, unit),
-        "utilization": _utilization(key, rows),
-        "variants": [_variants(row) for row in rows if len(row["variants"]) > 1],
-        "machine": fmt.fact_pairs(ladder["machine"]), "recipe_yaml": fmt.as_yaml(recipe),
-        "recipe_changes": fmt.changed_fields(_base_recipe(ladder), recipe),
-    }  # fmt: skip
+    again = revisited_lines(ladder)
+    rungs = _rows_table(rows, unit, named, _limits(rows, ladder["machine"]))
+    tried = [_variants(row, unit) for row in rows if len(row["variants"]) > 1]
+    changed = [row(cell(name, code=True), old, new) for name, old, new in _changes(ladder, recipe)]
+    last = [
+        section("The whole recipe", tables=[table("", ["Field", "naive", "best"], changed)], recipe=fmt.as_yaml(recipe),
+                hint=_RECIPE_HINT, folded=True) if recipe else None,
+        section("What was tried on each rung", tables=tried, folded=True) if tried else None,
+        section("The machine", facts=fmt.fact_pairs(ladder["machine"]), folded=True) if ladder["machine"] else None,
+    ]  # fmt: skip
+    view = study(
+        key=key,
+        headline=headline,
+        over=_facts_line(ladder),
+        warn="" if ladder["complete"] else "This ladder was interrupted: it shows what was measured until then.",
+        remarks=[part for part in rest if not part.startswith("Interrupted:")],
+        tiles=_tiles(ladder, rows, best, unit),
+        figures=_figures(key, rows, unit),
+        advice=advice(ladder, folder),
+        first=[section("The rungs", tables=[rungs], lists=[(_AGAIN, _AGAIN_HINT, again)] if again else [])],
+        small=_utilization(key, rows),
+        last=[part for part in last if part],
+    )
+    whole = {"headline": _unbroken(view["headline"]), "remarks": [_unbroken(part) for part in view["remarks"]]}
+    return {**view, **whole}
 
 
-def _with_limits(shown: dict[str, Any], row: Row, machine: Mapping[str, Any]) -> dict[str, Any]:
-    """A rung's view with notes on failed variants and on limits of MXNet on this CPU."""
-    for variant in row["variants"]:
-        if variant["status"] == "failed":
-            why = fmt.clean(variant["reason"] or "no reason was given", 200)
-            shown["why"].append(f"The variant {fmt.clean(variant['label'], 80)} could not be trained here: {why}")
+_AGAIN, _AGAIN_HINT = (
+    "Asked again at the end",
+    ("On top of the best recipe: what was dropped is asked again, what was kept early is left out once."),
+)
+_RECIPE_HINT = "Save it as recipe.yaml: gluontune train --recipe recipe.yaml trains with it."
+
+
+def _unbroken(text: str) -> str:
+    """The text with percent signs that stay on the line of their figures."""
+    return text.replace(" %", "\u00a0%")
+
+
+def _limits(rows: Sequence[Row], machine: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Notes by rung: on failed variants, and on limits of MXNet on this CPU."""
+    found: dict[str, list[str]] = {}
     cpu = machine.get("cpu")
     flags = cpu.get("flags") if isinstance(cpu, Mapping) else None
-    if not isinstance(flags, (list, str)):
-        flags = []
-    if row["name"] == "mixed-precision" and row["status"] == "ran" and "amx_bf16" in flags:
-        shown["why"].append(_AMX_NOTE)
-    return shown
+    amx = isinstance(flags, (list, str)) and "amx_bf16" in flags
+    for each in rows:
+        notes = found.setdefault(each["name"], [])
+        for variant in each["variants"]:
+            if variant["status"] == "failed":
+                why = fmt.clean(variant["reason"] or "no reason was given", 200)
+                notes.append(f"The variant {fmt.clean(variant['label'], 80)} could not be trained here: {why}")
+        if each["name"] == "mixed-precision" and each["status"] == "ran" and amx:
+            notes.append(_AMX_NOTE)
+    return found
 
 
 _AMX_NOTE = (
@@ -65,23 +94,32 @@ _AMX_NOTE = (
 
 
 def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
-    """Runs side by side; ``runs`` maps labels to results."""
+    """The study of runs side by side; ``runs`` maps labels to results."""
     rows = [row_of(run, label) for label, run in runs.items()]
-    names = {field: None for row in rows for field in row["recipe"]}
-    differing = [field for field in names if len({fmt.canonical(row["recipe"].get(field)) for row in rows}) > 1]
-    machines = {fmt.canonical(run.machine): run.machine for run in runs.values()}
-    return {
-        "rows": [_row_view(row, None) for row in rows],
-        "unit": "samples/s",
-        "figures": _figures("runs", rows, "samples/s"),
-        "utilization": _utilization("runs", rows),
-        "labels": [fmt.clean(row["name"], 80) for row in rows],
-        "differences": [
-            (fmt.clean(field, 60), [fmt.value_text(row["recipe"].get(field)) for row in rows]) for field in differing
-        ],
-        "machines": [fmt.fact_pairs(machine) for machine in machines.values()],
-        "recipes": [(fmt.clean(row["name"], 80), fmt.as_yaml(row["recipe"])) for row in rows],
-    }
+    labels = [fmt.clean(each["name"], 80) for each in rows]
+    names = {field: None for each in rows for field in each["recipe"]}
+    differing = [field for field in names if len({fmt.canonical(each["recipe"].get(field)) for each in rows}) > 1]
+    differences = [
+        row(cell(fmt.clean(field, 60), code=True), *(fmt.value_text(each["recipe"].get(field)) for each in rows))
+        for field in differing
+    ]
+    lists: list[Any] = [] if differing or len(rows) == 1 else [("", "The recipes do not differ.", [])]
+    machines = list({fmt.canonical(run.machine): run.machine for run in runs.values()}.values())
+    several = len(machines) > 1
+    return study(
+        key="runs",
+        headline="One run" if len(rows) == 1 else f"{len(rows)} runs side by side",
+        over="",
+        figures=_figures("runs", rows, "samples/s"),
+        first=[section("The runs", tables=[_rows_table(rows, "samples/s")], lists=lists),
+               *([section("What differs in the recipes", tables=[table("", ["Field", *labels], differences)])]
+                 if differing else [])],
+        small=_utilization("runs", rows),
+        last=[*(section(f"Recipe: {label}" if len(rows) > 1 else "The recipe", recipe=fmt.as_yaml(each["recipe"]),
+                        folded=len(rows) > 1) for label, each in zip(labels, rows)),
+              *(section(f"Machine {n}" if several else "The machine", facts=fmt.fact_pairs(machine))
+                for n, machine in enumerate(machines, 1) if machine)],
+    )  # fmt: skip
 
 
 def _facts_line(ladder: Mapping[str, Any]) -> str:
@@ -117,10 +155,10 @@ def _tiles(ladder: Mapping[str, Any], rows: Sequence[Row], best: Row | None, uni
     """The four figures to see first: (name, value, remark)."""
     naive = next((row for row in rows if row["name"] == "naive"), None)
     tiles = []
-    for title, row in (("naive", naive), ("best", best)):
-        if row is not None and row["samples_per_sec"]:
-            name = "" if title == "naive" else fmt.clean(row["name"], 40)
-            tiles.append((title, f"{fmt.rate(row['samples_per_sec']['median'])} {unit}", name))
+    for title, each in (("naive", naive), ("best", best)):
+        if each is not None and each["samples_per_sec"]:
+            name = "" if title == "naive" else fmt.clean(each["name"], 40)
+            tiles.append((title, f"{fmt.rate(each['samples_per_sec']['median'])} {unit}", name))
     reached = [(row["val_accuracy"] or [None])[-1] if row else None for row in (best, naive)]
     if reached[0] is not None:
         epochs = len(best["val_accuracy"]) if best else 0
@@ -132,65 +170,83 @@ def _tiles(ladder: Mapping[str, Any], rows: Sequence[Row], best: Row | None, uni
     return tiles
 
 
-def _row_view(row: Row, best: str | None) -> dict[str, Any]:
-    verdict = fmt.outcome(row)
-    trained = [value for value in row["elapsed_seconds"] if value is not None]
-    busy = fmt.number(row["steadiness"].get("mean_pct"))
-    return {
-        **_measured(row),
-        "name": fmt.clean(row["name"], 80), "sentence": fmt.clean(row.get("sentence") or "", 300),
-        "best": row["name"] == best, "kept": row["kept"], "ran": row["status"] == "ran",
-        "verdict": fmt.clean(verdict, 24), "mark": verdict.replace(" ", "-") if verdict in fmt.MARKS else "other",
-        "sign": fmt.MARKS.get(verdict, [""])[0],
-        "speedup": fmt.ratio(row["speedup_vs_naive"]), "speedup_ci": _ci(row["speedup_vs_naive"], row["speedup_ci95"]),
-        "accuracy": fmt.reached(row) or fmt.accuracy(None), "trained": fmt.duration(trained[-1] if trained else None),
-        "busy": "—" if busy is None else f"{busy:.0f} %", "steady": _score(row["steadiness"]),
-        "memory": "—" if row["peak_rss_mib"] is None else f"{row['peak_rss_mib']:,.0f} MiB",
-        "why": [sentence for sentence in [reason_of(row), *map(fmt.clean, row["notes"])] if sentence],
-    }  # fmt: skip
+def _rows_table(
+    rows: Sequence[Row], unit: str, best: str | None = None, notes: Mapping[str, list[str]] | None = None
+) -> dict[str, Any]:
+    """The rungs of a ladder, with ``notes`` by rung, or runs side by side (None)."""
+    ladder, shown = notes is not None, []
+    for each in rows:
+        word = fmt.outcome(each)
+        trained = [value for value in each["elapsed_seconds"] if value is not None]
+        busy, steady = fmt.number(each["steadiness"].get("mean_pct")), _score(each["steadiness"])
+        rate, *against = _measured(each)
+        mark = word.replace(" ", "-") if word in fmt.MARKS else "other"
+        kept = (
+            ("kept" if each["kept"] else "not kept") if ladder and each["status"] == "ran" and mark != "start" else ""
+        )
+        shown.append(row(
+            cell(fmt.clean(each["name"], 80), fmt.clean(each.get("sentence") or "", 300),
+                 badge="best" if each["name"] == best else ""),
+            cell(fmt.clean(word, 24), kept, mark=mark, sign=fmt.MARKS.get(word, [""])[0]),
+            rate,
+            *((_ratio_cell(each["speedup_vs_naive"], each["speedup_ci95"]), *against) if ladder else ()),
+            cell(fmt.reached(each) or fmt.accuracy(None), f"in {fmt.duration(trained[-1])}" if trained else ""),
+            cell("—" if busy is None else f"{busy:.0f} %", f"steadiness {steady}" if steady else ""),
+            "—" if each["peak_rss_mib"] is None else f"{each['peak_rss_mib']:,.0f} MiB",
+            why=[reason_of(each), *map(fmt.clean, each["notes"]), *(notes or {}).get(each["name"], ())],
+            dim=not each["kept"],
+        ))  # fmt: skip
+    predicts = _PREDICTED_HINT if ladder and any(each["predicted"] for each in rows) else ""
+    compared = ("against naive", "against the rung before") if ladder else ()
+    head = ["Rung" if ladder else "Run", "Verdict" if ladder else "Status", unit, *compared]
+    caption = f"Small figures are 95 % intervals. {predicts}{_BUSY_HINT}"
+    return table("", [*head, "Accuracy", "Busy", "Memory"], shown, caption, cards=True, left=(0, 1))
 
 
-def _measured(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The speed of a rung, or of a variant of it: measured, predicted, and against the rung before."""
+_PREDICTED_HINT = (
+    "Predicted: before the rung was measured, from its parts, each measured alone; the error is in brackets. "
+)
+_BUSY_HINT = (
+    "Busy: mean utilization of the device that computes. Steadiness: 1 is perfectly even, 1 ∕ (1 + cv²) with cv its "
+    "coefficient of variation."
+)
+
+
+def _measured(entry: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The speed of a rung, or of a variant of it: measured and predicted, and against the rung before."""
     speed, previous = entry["samples_per_sec"] or {}, entry["ratio_to_previous"] or {}
-    bounds = speed.get("ci95")
-    return {
-        "rate": fmt.rate(speed.get("median")),
-        "rate_ci": f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else "",
-        "predicted": fmt.prediction(entry),
-        "basis": fmt.clean((entry["predicted"] or {}).get("basis", ""), 200),
-        "previous": fmt.ratio(previous.get("median")),
-        "previous_ci": _ci(previous.get("median"), previous.get("ci95")),
-    }
+    bounds, guess = speed.get("ci95"), fmt.prediction(entry)
+    around = f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else ""
+    tip = fmt.clean((entry["predicted"] or {}).get("basis", ""), 200)
+    rate = cell(fmt.rate(speed.get("median")), around, f"predicted {guess}" if guess else "", tip=tip if guess else "")
+    return rate, _ratio_cell(previous.get("median"), previous.get("ci95"))
 
 
-def _ci(value: float | None, bounds: Any) -> str:
-    return fmt.interval(bounds, fmt.decimals(value)) if value is not None and bounds else ""
+def _ratio_cell(value: float | None, bounds: Any) -> dict[str, Any]:
+    around = fmt.interval(bounds, fmt.decimals(value)) if value is not None and bounds else ""
+    return cell(fmt.ratio(value), around)
 
 
-def _variants(row: Row) -> dict[str, Any]:
-    shown = []
-    for variant in row["variants"]:
+def _variants(rung: Row, unit: str) -> dict[str, Any]:
+    """The variants of a rung, with the accuracies of those that were trained."""
+    trained, shown = any(fmt.number(v.get("accuracy")) is not None for v in rung["variants"]), []
+    for variant in rung["variants"]:
         became = "" if variant["status"] == "ran" else variant["status"]
         outcome = fmt.clean("chosen for the rung" if variant["chosen"] else became, 24)
-        changes = ", ".join(f"{k}: {fmt.value_text(v)}" for k, v in variant["changes"].items())
-        shown.append({
-            **_measured(variant), "chosen": variant["chosen"], "label": fmt.clean(variant["label"], 100),
-            "changes": fmt.clean(changes) or "nothing",
-            "accuracy": fmt.accuracy(fmt.number(variant.get("accuracy"))),
-            "outcome": ": ".join(part for part in (outcome, fmt.clean(variant["reason"] or "", 300)) if part),
-        })  # fmt: skip
-    return {
-        "name": fmt.clean(row["name"], 60),
-        "rows": shown,
-        "predicts": any(variant["predicted"] for variant in shown),
-        "trained": any(fmt.number(variant.get("accuracy")) is not None for variant in row["variants"]),
-    }
+        changes = fmt.clean(", ".join(f"{k}: {fmt.value_text(v)}" for k, v in variant["changes"].items())) or "nothing"
+        reached = [fmt.accuracy(fmt.number(variant.get("accuracy")))] if trained else []
+        why = ": ".join(part for part in (outcome, fmt.clean(variant["reason"] or "", 300)) if part)
+        label = cell(fmt.clean(variant["label"], 100))
+        cells = (label, cell(changes, code=True), *_measured(variant), *reached, cell(why))
+        shown.append(row(*cells, chosen=variant["chosen"]))
+    head = ["Variant", "Changes", unit, "against the rung before", *(["Accuracy"] if trained else []), "Outcome"]
+    return table(fmt.clean(rung["name"], 60), head, shown, left=(0, 1, len(head) - 1))
 
 
-def _base_recipe(ladder: Mapping[str, Any]) -> Mapping[str, Any]:
-    naive: Mapping[str, Any] = next((row["recipe"] for row in ladder["rungs"] if row["name"] == "naive"), {})
-    return naive or ladder["base_recipe"]
+def _changes(ladder: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The fields in which the best recipe differs from the naive one."""
+    naive: Mapping[str, Any] = next((each["recipe"] for each in ladder["rungs"] if each["name"] == "naive"), {})
+    return fmt.changed_fields(naive or ladder["base_recipe"], recipe)
 
 
 def _score(steadiness: Mapping[str, Any]) -> str:
@@ -204,25 +260,15 @@ def _figures(key: str, rows: Sequence[Row], unit: str) -> list[dict[str, Any]]:
     others = sorted({p for row in rows for p in row["phases_pct"] if p not in fmt.PHASES})
     legend = [(f"{p}: {fmt.PHASES[p]}", figures.PHASE_SERIES[p]) for p in phases]
     legend += [(fmt.clean(p, 40), 7) for p in others]
-    drawn = [
-        (
-            "Throughput",
-            figures.throughput(f"{key}-throughput", rows, unit),
-            _BARS_CAPTION
-            + (_KEPT_CAPTION if ladder else "")
-            + (_PREDICTED_CAPTION if any(row["predicted"] for row in rows) else ""),
-            [],
-        ),
-        ("What each rung brought", figures.gains(f"{key}-gains", rows), _GAINS_CAPTION, []),
-        ("Where a step's time goes", figures.phases(f"{key}-phases", rows), _PHASES_CAPTION, legend),
-        (
-            "Accuracy against time",
-            figures.accuracy(f"{key}-accuracy", rows),
-            _CURVES_CAPTION + (" Dashed: not kept." if ladder else ""),
-            [],
-        ),
+    bars = _BARS_CAPTION + (_KEPT_CAPTION if ladder else "")
+    bars += _PREDICTED_CAPTION if any(row["predicted"] for row in rows) else ""
+    curves = _CURVES_CAPTION + (" Dashed: not kept." if ladder else "")
+    return [
+        figure("Throughput", figures.throughput(f"{key}-throughput", rows, unit), bars),
+        figure("What each rung brought", figures.gains(f"{key}-gains", rows), _GAINS_CAPTION),
+        figure("Where a step's time goes", figures.phases(f"{key}-phases", rows), _PHASES_CAPTION, legend),
+        figure("Accuracy against time", figures.accuracy(f"{key}-accuracy", rows), curves),
     ]
-    return [{"title": t, "svg": svg, "caption": c, "legend": g} for t, svg, c, g in drawn if svg]
 
 
 _BARS_CAPTION = "Training throughput, loading included. Whiskers: 95 % interval."
@@ -241,17 +287,16 @@ _CURVES_CAPTION = "The clock counts training alone."
 
 def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
     found = []
-    for place, row in enumerate(rows):
-        svg = figures.utilization(f"{key}-util{place}", row)
+    for place, each in enumerate(rows):
+        svg = figures.utilization(f"{key}-util{place}", each)
         if svg is None:
             continue
-        steady = row["steadiness"]
+        steady = each["steadiness"]
         forms = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
         forms += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
         values = [(title, fmt.number(steady.get(name)), form) for title, name, form in forms]
         caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
         if _score(steady):
             caption.insert(1, f"steadiness {_score(steady)}")
-        legend = figures.utilization_series(row)
-        found.append({"name": fmt.clean(row["name"], 60), "svg": svg, "caption": ", ".join(caption), "legend": legend})
+        found.append(figure(fmt.clean(each["name"], 60), svg, ", ".join(caption), figures.utilization_series(each)))
     return found

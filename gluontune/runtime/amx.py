@@ -91,10 +91,6 @@ def prepare(environ: MutableMapping[str, str] | None = None, support: Callable[[
 
     Without such a variable nothing happens. After a refusal the process is slower instead of ended by SIGILL.
 
-    Args:
-        environ: the environment to read and mend; default ``os.environ``.
-        support: returns the kernel's answer.
-
     >>> wish = dict(AMX_ENV)
     >>> prepare(wish, lambda: AmxSupport("refused", "the kernel does not give it"))
     >>> wish

@@ -7,12 +7,12 @@ they are known by name when MXNet asks for them.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from gluontune.runtime import elf
 
 DRIVER_LIBRARY = "libcuda.so.1"
 
@@ -64,12 +64,7 @@ def is_cuda(name: str) -> bool:
 
 
 def find_pip_library(name: str, path: Iterable[str] | None = None) -> Path | None:
-    """The path of ``name`` (``libcudnn.so.8``) in one of NVIDIA's wheels, or None.
-
-    Args:
-        name: file name with its version, as in MXNet's needs.
-        path: folders of packages; default ``sys.path``.
-    """
+    """The path of ``name`` (``libcudnn.so.8``) in one of NVIDIA's wheels, or None."""
     library = family(name)
     if library is None:
         return None
@@ -93,14 +88,7 @@ def _companion(prefix: str, of: str) -> str | None:
 
 def load_library(name: str, fallback: Path | None) -> bool:
     """Load ``name``, or else the file ``fallback``, for all that is loaded later. Returns whether that succeeded."""
-    for target in (name, fallback):
-        if target is not None:
-            try:
-                ctypes.CDLL(os.fspath(target), mode=ctypes.RTLD_GLOBAL)
-                return True
-            except OSError:
-                continue
-    return False
+    return elf.load(name) or (fallback is not None and elf.load(fallback))
 
 
 def preload(needed: Iterable[str], load: Callable[[str, Path | None], bool] = load_library) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
-from gluontune.core.files import explain_os_error
+from gluontune.core.reading import explained
 
 
 @dataclass(frozen=True)
@@ -121,19 +121,15 @@ def measure_disk(path: Union[str, Path], item_bytes: int = 1 << 17, seconds: flo
     >>> [row["queue_depth"] for row in result["random"]], result["sequential_mib_per_sec"] > 0
     ([1, 4, 16], True)
     """
-    try:
+    with explained(path):
         size = os.path.getsize(path)
         handle, direct = _open(path)
-    except OSError as error:
-        raise explain_os_error(path, error) from error
-    try:
-        count = max(ALIGN, -(-item_bytes // ALIGN) * ALIGN)
-        sequential = _sequential(handle, size, seconds)
-        rows = [_random(handle, size, count, depth, seconds) for depth in DEPTHS]
-    except OSError as error:
-        raise explain_os_error(path, error) from error
-    finally:
-        os.close(handle)
+        try:
+            count = max(ALIGN, -(-item_bytes // ALIGN) * ALIGN)
+            sequential = _sequential(handle, size, seconds)
+            rows = [_random(handle, size, count, depth, seconds) for depth in DEPTHS]
+        finally:
+            os.close(handle)
     return {"cached": not direct, "item_bytes": count, "sequential_mib_per_sec": sequential, "random": rows}
 
 

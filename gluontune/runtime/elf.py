@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import re
 import struct
 import sys
 from collections.abc import Iterable, Iterator
@@ -44,15 +45,20 @@ class GpuCode:
     ptx: tuple[int, ...]
 
 
-def _image(path: str | os.PathLike[str]) -> mmap.mmap:
+@contextlib.contextmanager
+def _image(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
+    """A context with the mapped file, which errors of reading its headers name."""
     with open(path, "rb") as stream:
         if os.fstat(stream.fileno()).st_size < 64:
             raise ValueError(f"{os.fspath(path)}: not a 64-bit little-endian ELF file")
         image = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    if image[:6] != b"\x7fELF\x02\x01":
-        image.close()
-        raise ValueError(f"{os.fspath(path)}: not a 64-bit little-endian ELF file")
-    return image
+    with image:
+        if image[:6] != b"\x7fELF\x02\x01":
+            raise ValueError(f"{os.fspath(path)}: not a 64-bit little-endian ELF file")
+        try:
+            yield image
+        except (struct.error, IndexError) as error:
+            raise ValueError(f"{os.fspath(path)}: a damaged ELF file ({error})") from error
 
 
 def _text(image: mmap.mmap, start: int) -> str:
@@ -65,9 +71,6 @@ def _text(image: mmap.mmap, start: int) -> str:
 def read_dynamic(path: str | os.PathLike[str]) -> Dynamic:
     """Read ``DT_NEEDED``, ``DT_SONAME`` and ``DT_RPATH``/``DT_RUNPATH`` of a 64-bit ELF file.
 
-    Args:
-        path: a shared library or program.
-
     Raises:
         ValueError: not such a file, or cut off.
         OSError: it cannot be read.
@@ -76,13 +79,12 @@ def read_dynamic(path: str | os.PathLike[str]) -> Dynamic:
     >>> "libc.so.6" in read_dynamic(extension.__file__).needed
     True
     """
-    image = _image(path)
-    try:
-        return _dynamic(image)
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"{os.fspath(path)}: a damaged ELF file ({error})") from error
-    finally:
-        image.close()
+    with _image(path) as image:
+        entries, strings = _entries(image)
+        tags = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
+        values = {tag: [_text(image, strings + v) for t, v in entries if t == tag] for tag in tags}
+    paths = [p for text in values[_DT_RPATH] + values[_DT_RUNPATH] for p in text.split(":") if p]
+    return Dynamic(tuple(values[_DT_NEEDED]), next(iter(values[_DT_SONAME]), None), tuple(paths))
 
 
 def with_soname(path: str | os.PathLike[str], soname: str) -> bytes:
@@ -92,18 +94,15 @@ def with_soname(path: str | os.PathLike[str], soname: str) -> bytes:
         ValueError: not a 64-bit ELF file, or its name is too short.
         OSError: it cannot be read.
     """
-    image = _image(path)
-    try:
+    with _image(path) as image:
         entries, strings = _entries(image)
+        if _DT_SONAME not in dict(entries):
+            raise ValueError(f"{os.fspath(path)}: it has no name of its own")
         start = strings + dict(entries)[_DT_SONAME]
         old = _text(image, start)
         if len(soname) > len(old):
             raise ValueError(f"{os.fspath(path)}: {old} has no room for the name {soname}")
         return image[:start] + soname.encode().ljust(len(old), b"\0") + image[start + len(old) :]
-    except (struct.error, KeyError) as error:
-        raise ValueError(f"{os.fspath(path)}: it has no name of its own ({error})") from error
-    finally:
-        image.close()
 
 
 def _entries(image: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
@@ -127,16 +126,6 @@ def _entries(image: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
     address = dict(entries).get(_DT_STRTAB, 0)
     # the string table's address in the loaded image becomes an offset in the file
     return entries, next((o + address - a for a, n, o in loads if a <= address < a + n), address)
-
-
-def _dynamic(image: mmap.mmap) -> Dynamic:
-    entries, strings = _entries(image)
-    values = {tag: [_text(image, strings + v) for t, v in entries if t == tag] for tag in _STRING_TAGS}
-    paths = [p for text in values[_DT_RPATH] + values[_DT_RUNPATH] for p in text.split(":") if p]
-    return Dynamic(tuple(values[_DT_NEEDED]), next(iter(values[_DT_SONAME]), None), tuple(paths))
-
-
-_STRING_TAGS = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
 
 
 def external_needs(library: str | os.PathLike[str], folders: Iterable[Path] = ()) -> tuple[str, ...]:
@@ -165,50 +154,46 @@ def gpu_code(library: str | os.PathLike[str]) -> GpuCode:
     Raises:
         ValueError: not an ELF file, or damaged.
     """
-    image = _image(library)
     found: dict[int, set[int]] = {_PTX: set(), _CUBIN: set()}
-    try:
+    with _image(library) as image:
         section = _section(image, ".nv_fatbin")
-        if section:
-            for kind, arch in _fat_entries(image, *section):
-                if kind in found:
-                    found[kind].add(arch)
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"{os.fspath(library)}: a damaged ELF file ({error})") from error
-    finally:
-        image.close()
+        for kind, arch in _fat_entries(image, *section) if section else ():
+            if kind in found:
+                found[kind].add(arch)
     return GpuCode(tuple(sorted(found[_CUBIN])), tuple(sorted(found[_PTX])))
 
 
 def holds(library: str | os.PathLike[str], words: Iterable[str]) -> list[str]:
     """The ``words`` that occur in the file (names of types and functions, messages)."""
-    image = _image(library)
-    try:
+    with _image(library) as image:
         return [word for word in words if image.find(word.encode()) >= 0]
-    finally:
-        image.close()
 
 
-def missing_symbols(library: str | os.PathLike[str], provider: str | os.PathLike[str], mark: str) -> list[str]:
-    """The undefined symbols of ``library`` with ``mark`` in their name that ``provider`` lacks."""
-    image, other = _image(library), _image(provider)
-    try:
+def undefined(library: str | os.PathLike[str], pattern: str) -> list[str]:
+    """The names that ``library`` takes from other libraries and that match ``pattern``, sorted.
+
+    Raises:
+        ValueError: not an ELF file, or damaged.
+    """
+    with _image(library) as image:
         table, names = _section(image, ".dynsym"), _section(image, ".dynstr")
-        known = _section(other, ".dynstr")
-        if table is None or names is None or known is None:
+        if table is None or names is None:
             return []
         found = set()
         for at in range(table[0], table[0] + table[1], 24):  # Elf64_Sym
             name, _, _, home = struct.unpack_from("<IBBH", image, at)
-            if home == 0 and name and mark in (text := _text(image, names[0] + name)):
+            if home == 0 and name and re.fullmatch(pattern, text := _text(image, names[0] + name)):
                 found.add(text)
-        strings = other[known[0] : known[0] + known[1]]
-        return sorted(name for name in found if b"\0" + name.encode() + b"\0" not in strings)
-    except struct.error as error:
-        raise ValueError(f"{os.fspath(library)}: its symbols lie outside the file") from error
-    finally:
-        image.close()
-        other.close()
+        return sorted(found)
+
+
+def missing_symbols(library: str | os.PathLike[str], provider: str | os.PathLike[str], mark: str) -> list[str]:
+    """The undefined symbols of ``library`` with ``mark`` in their name that ``provider`` lacks."""
+    with _image(provider) as other:
+        known = _section(other, ".dynstr")
+        strings = other[known[0] : known[0] + known[1]] if known else b""
+    wanted = undefined(library, f".*{re.escape(mark)}.*") if known else []
+    return [name for name in wanted if b"\0" + name.encode() + b"\0" not in strings]
 
 
 def _section(image: mmap.mmap, wanted: str) -> tuple[int, int] | None:
@@ -252,12 +237,7 @@ SYSTEM_PACKAGES = {
 
 
 def find_in_wheels(name: str, path: Iterable[str] | None = None) -> Path | None:
-    """The path of ``name`` (``libgomp.so.1``) in an installed wheel, under this name or with a hash, or None.
-
-    Args:
-        name: file name with its version, as in MXNet's needs.
-        path: folders of packages; default ``sys.path``.
-    """
+    """The path of ``name`` (``libgomp.so.1``) in an installed wheel, under this name or with a hash, or None."""
     stem, _, version = name.partition(".so.")
     for folder in sys.path if path is None else path:
         for pattern in (f"torch/lib/{stem}*.so.{version}*", f"*.libs/{stem}*.so.{version}*"):
@@ -277,34 +257,37 @@ def preload(needed: Iterable[str]) -> list[str]:
     """
     taken = []
     for name in needed:
-        if not name.startswith(tuple(SYSTEM_PACKAGES)) or _loads(name):
+        if not name.startswith(tuple(SYSTEM_PACKAGES)) or load(name):
             continue
         source = find_in_wheels(name)
         if source is not None:
-            with contextlib.suppress(OSError, ValueError), _under_its_name(source, name) as place:
-                if _loads(place):
+            with contextlib.suppress(OSError, ValueError):
+                if load(_under_its_name(source, name)):
                     taken.append(os.fspath(source))
     return taken
 
 
-def _loads(target: str) -> bool:
+def load(target: str | Path) -> bool:
+    """Load a shared library, by name or path, for all that is loaded later. Returns whether that succeeded."""
     try:
-        ctypes.CDLL(target, mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(os.fspath(target), mode=ctypes.RTLD_GLOBAL)
     except OSError:
         return False
     return True
 
 
-@contextlib.contextmanager
-def _under_its_name(source: Path, name: str) -> Iterator[str]:
+def _under_its_name(source: Path, name: str) -> str:
     """A path to load ``source`` from with the ``DT_SONAME`` ``name``."""
-    if read_dynamic(source).soname == name:
-        yield os.fspath(source)
-        return
+    return os.fspath(source) if read_dynamic(source).soname == name else in_memory(with_soname(source, name), name)
+
+
+def in_memory(content: bytes, name: str) -> str:
+    """A path to load a shared library of this content from.
+
+    Its descriptor stays open: the loader knows a file by its path, and would take the next library at the same number
+    for this one.
+    """
     memory = os.memfd_create(name)
-    try:
-        with open(memory, "wb", closefd=False) as stream:
-            stream.write(with_soname(source, name))
-        yield f"/proc/self/fd/{memory}"
-    finally:
-        os.close(memory)
+    with open(memory, "wb", closefd=False) as stream:
+        stream.write(content)
+    return f"/proc/self/fd/{memory}"

@@ -1,7 +1,8 @@
 """Import hooks for modules that other packages import.
 
 - :func:`lazily`: modules that run on first use. MXNet imports scipy's statistics and sparse matrices for two rare
-  calls: a third of the time of its import.
+  calls: a third of the time of its import. Its test helpers, texts and ONNX, with requests, are a tenth.
+- :func:`plain_distutils`: Python's own distutils, for two comparisons of versions. setuptools' takes a sixth.
 - :func:`kept_operators`: MXNet's operator functions from a cache. At each import MXNet writes and compiles the Python
   source of some 4,000 functions, one for each operator in each of its modules: half of the time of its import. They
   differ between processes by one number each, the operator's handle. So the compiled code is stored in the user's
@@ -14,10 +15,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import importlib.util
 import marshal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -135,6 +138,37 @@ class _LazyModule(ModuleType):
 _lock = threading.RLock()
 
 
+@contextlib.contextmanager
+def plain_distutils() -> Iterator[None]:
+    """Inside the block, ``import distutils`` gives Python's own and not setuptools', which is imported with it.
+
+    Afterwards ``distutils`` is as if nobody had imported it. One that was imported before stays; without setuptools,
+    and from Python 3.12 on, nothing changes.
+
+    >>> with plain_distutils():
+    ...     from distutils.version import LooseVersion
+    >>> LooseVersion("1.10") > LooseVersion("1.9")
+    True
+    """
+    finder = getattr(sys.modules.get("_distutils_hack"), "DISTUTILS_FINDER", None)
+    if sys.version_info >= (3, 12) or finder not in sys.meta_path or "distutils" in sys.modules:
+        yield
+        return
+    place = sys.meta_path.index(finder)
+    del sys.meta_path[place]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            importlib.import_module("distutils.version")
+    finally:
+        sys.meta_path.insert(place, finder)
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "distutils"]:
+            del sys.modules[name]
+
+
 _FORMAT = 1
 _Key = tuple[str, str, str]  # module that makes the function, operator, function
 #: Code with 0 for the handle, the index of that constant, the doc string, and which defaults are "_Null".
@@ -147,9 +181,6 @@ def kept_operators(library: Path | None) -> Iterator[None]:
 
     The functions are the same in name, signature, doc string and code. Without a readable and writable cache MXNet
     makes them as usual.
-
-    Args:
-        library: the ``libmxnet.so`` to be loaded, or None: no cache.
     """
     place = None if library is None else _place(library)
     if place is None:

@@ -6,6 +6,7 @@ is answered with "no torch" here, which gluoncv accepts; torch is then not impor
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -16,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 
 from gluontune.core.errors import GluontuneError
-from gluontune.runtime import amx, cuda, elf, packages
-from gluontune.runtime.import_hooks import Finder, PatchingLoader, kept_operators, lazily
+from gluontune.runtime import amx, cuda, elf, no_driver, packages
+from gluontune.runtime.import_hooks import Finder, PatchingLoader, kept_operators, lazily, plain_distutils
 
 # numpy 1.24 removed them; MXNet 1.9.1 uses them.
 NUMPY_ALIASES = {
@@ -26,6 +27,12 @@ NUMPY_ALIASES = {
 
 CPU_WHEEL = "pip install 'mxnet==1.9.1' (or 'gluontune[cpu]'; with an NVIDIA GPU 'gluontune[cu112]')"
 REINSTALL_CPU = "pip install --force-reinstall --no-deps 'mxnet==1.9.1'"
+
+# What `import mxnet` imports for a few calls.
+_RARELY_USED = (
+    "scipy.stats", "scipy.sparse", "requests",
+    "mxnet.test_utils", "mxnet.onnx", "mxnet.contrib.onnx", "mxnet.contrib.text",
+)  # fmt: skip
 
 _lock = threading.RLock()
 _loaded: ModuleType | None = None
@@ -93,13 +100,18 @@ def _import_mxnet() -> ModuleType:
     needs = _needs(library) if library else ()
     elf.preload(needs)
     missing = cuda.preload(needs)
+    if library and missing == [cuda.DRIVER_LIBRARY] and no_driver.load(library):
+        missing = []
     if missing:
         raise _missing_cuda(missing)
     amx.prepare()
     spare_from_torch()
     try:
-        with kept_operators(library), lazily("scipy.stats", "scipy.sparse"):
-            return importlib.import_module("mxnet")
+        with kept_operators(library), lazily(*_RARELY_USED), plain_distutils():
+            found = importlib.import_module("mxnet")
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module("mxnet.onnx")  # MXNet's own import of it stands in mxnet.contrib.onnx
+            return found
     except Exception as error:
         raise explain_import_error(error) from error
 

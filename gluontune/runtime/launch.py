@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.interpreter import without_current_folder
 from gluontune.recipe.rules import CHOICES
 from gluontune.runtime.cpu import show_cpu_list
 from gluontune.runtime.system import System
@@ -219,9 +220,9 @@ def child_env(
 
 
 def pristine(environ: Mapping[str, str]) -> dict[str, str]:
-    """``environ`` without the variables that gluontune added to it."""
+    """``environ`` without the variables that gluontune added to it, and without the current folder for libraries."""
     ours = {MARKER, *environ.get(MARKER, "").split(",")}
-    return {name: value for name, value in environ.items() if name not in ours}
+    return {name: value for name, value in without_current_folder(environ).items() if name not in ours}
 
 
 def applied(child: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -50,11 +50,7 @@ class GpuReport:
 
 
 def query(pynvml: Any = None) -> GpuReport:
-    """The report of NVML on every GPU.
-
-    Args:
-        pynvml: the binding; default the installed ``pynvml`` of nvidia-ml-py. Tests pass a fake.
-    """
+    """The report of NVML on every GPU."""
     if pynvml is None:
         try:
             pynvml = importlib.import_module("pynvml")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from types import ModuleType
 
 from gluontune.core.errors import GluontuneError
+from gluontune.runtime.packages import module_exists
 
 OLDEST = (2, 1)
 INSTALL = "pip install torch --extra-index-url https://download.pytorch.org/whl/cpu (or plain: pip install torch)"
@@ -18,7 +18,7 @@ def installed() -> bool:
     >>> isinstance(installed(), bool)
     True
     """
-    return importlib.util.find_spec("torch") is not None
+    return module_exists("torch")
 
 
 def torch() -> ModuleType:

@@ -210,12 +210,7 @@ def _try_loading(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(environ), check=False)
     if done.returncode != 0:  # a library that crashes the process on loading
         words = (done.stderr.strip().splitlines() or [f"the loader ended with {done.returncode}"])[-1]
-        return dict.fromkeys(names, words) if len(names) == 1 else _one_by_one(names, environ)
+        if len(names) == 1:
+            return {names[0]: words}
+        return {lacking: why for name in names for lacking, why in _try_loading((name,), environ).items()}
     return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def _one_by_one(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
-    report: dict[str, str] = {}
-    for name in names:
-        report.update(_try_loading((name,), environ))
-    return report

@@ -83,15 +83,6 @@ class Callback:
 class Callbacks:
     """The callbacks of one run.
 
-    Args:
-        each: objects with methods named as events, or functions of a :class:`Moment`.
-
-    Attributes:
-        stopped_by: the callback that stopped the run, with its reason; or None.
-
-    Raises:
-        UsageError: an object that is no function and has no method of an event's name.
-
     >>> seen = []
     >>> calls = Callbacks([lambda now: now.stop("enough")])
     >>> calls.tell(Moment("steps_end", Recipe()))

@@ -32,9 +32,6 @@ _UNITS = {"step": 1.0, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute
 def parse_interval(text: str) -> tuple[int | None, float | None]:
     """``(steps, seconds)`` between checkpoints; one of them is None.
 
-    Raises:
-        UsageError: another form than a number with a unit of steps or time.
-
     >>> parse_interval("500steps"), parse_interval("90s"), parse_interval("5 min")
     ((500, None), (None, 90.0), (None, 300.0))
     """
@@ -99,11 +96,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[Keeper]:
-        """Lock the folder against other runs.
-
-        Raises:
-            UsageError: another run holds the lock; or the folder has checkpoints, and ``resume`` is not set.
-        """
+        """Lock the folder against other runs."""
         with checkpoint.locked(self.plan.folder):
             held = checkpoint.files(self.plan.folder)
             if held and not self.plan.resume:

@@ -66,9 +66,6 @@ def examine(
             is then profiled; by default gluontune's step of the recipe is profiled, and the net is checked, too.
         time_limit: seconds of one part. say: called with lines of progress.
 
-    Raises:
-        UsageError: a step without a job file. GluontuneError: the job's code failed; names the place.
-
     Example::
 
         found = examine(gt.Recipe(net="cifar_resnet20_v1", hybridize="static"))

@@ -25,9 +25,6 @@ class EngineHelpers:
 
     Attributes:
         envs: the engine's variables of each rank. cluster: of a parameter server, or None.
-
-    Raises:
-        GluontuneError: the engine is not installed, or cannot reach other hosts.
     """
 
     def __init__(

@@ -12,13 +12,14 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from gluontune.core.closing import Closing
 from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 from gluontune.training.rank_messages import RankMessages, RunFailed, difference_between
 from gluontune.training.starting import Here, start_on_hosts
 
 
-class Group:
+class Group(Closing):
     """Fresh processes that train one recipe. Linux kills them, even paused ones, when the thread that starts them ends.
 
     Args:
@@ -189,12 +190,6 @@ class Group:
             self._messages.pass_on_logs()
         self.ranks = self._messages.ranks = []
         self.site.close()
-
-    def __enter__(self) -> Group:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _ask(self, command: dict[str, Any], ranks: int | None = None) -> list[dict[str, Any]]:
         return self._ask_each([command] * len(self.ranks[:ranks]))

@@ -27,11 +27,7 @@ _CHILD = python("-m", "gluontune.training.child")
 
 
 class Learner:
-    """A training process that is replaced when it dies.
-
-    Args:
-        setup: of the training process. send: sends an event to the group.
-    """
+    """A training process that is replaced when it dies."""
 
     def __init__(self, setup: dict[str, Any], send: Callable[..., None]):
         self.setup, self.send = setup, send

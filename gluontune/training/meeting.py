@@ -81,9 +81,6 @@ class Meeting:
     Args:
         address: to listen at; "": all, until the ranks are there. ports: the first free one of them is taken.
         world: ranks. alike: the fingerprint of the recipe. job: :attr:`Place.job`, which the others must know.
-
-    Raises:
-        RunFailed: all ports are in use.
     """
 
     def __init__(self, address: str, ports: Sequence[int], world: int, alike: str, job: str = ""):
@@ -98,11 +95,7 @@ class Meeting:
         raise RunFailed("MeetingFailed", f"no port of {list(ports)} is free: {failure.strerror}", "starting")
 
     def gather(self, limit: float = _ARRIVE_S) -> None:
-        """Wait until all other ranks have connected, at most ``limit`` seconds; nobody else can connect then.
-
-        Raises:
-            RunFailed: a rank is missing, or was started with another recipe.
-        """
+        """Wait until all other ranks have connected, at most ``limit`` seconds; nobody else can connect then."""
         until = time.monotonic() + limit
         while len(self.ranks) < self.world - 1:
             self._listener.settimeout(max(0.1, until - time.monotonic()))
@@ -175,16 +168,7 @@ def keep_alive(line: socket.socket) -> None:
 
 
 class MetSite(LocalRanks):
-    """Rank 0, which is started here, and the connected ranks; checkpoints are in a folder that all hosts share.
-
-    Args:
-        recipe: to train. world: ranks. setup: makes the first command from rank and local rank.
-        meeting: with the others' connections. place: of rank 0.
-        insecure_network: allow other addresses than loopback, where the engines trust everybody.
-
-    Raises:
-        RunFailed: the network is not allowed, or the engine cannot be used here.
-    """
+    """Rank 0, which is started here, and the connected ranks; checkpoints are in a folder that all hosts share."""
 
     def __init__(
         self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]], *, meeting: Meeting,
@@ -200,30 +184,20 @@ class MetSite(LocalRanks):
         parts = shares(hellos)
         env, cpus = resources(recipe, place.cpus, parts[0])
         network = [tuple(hello["network"]) for hello in hellos] if several else None
-        self._helpers = or_failed(lambda: EngineHelpers(recipe, world, env, network), "EngineMissing")
+        self._helpers = helpers = or_failed(lambda: EngineHelpers(recipe, world, env, network), "EngineMissing")
         try:
             first = {**setup(0, parts[0]["device"]), "parent": os.getpid(), "cpus": cpus}
-            env = {**env, **self._helpers.envs[0]}
+            env = {**env, **helpers.envs[0]}
             self.applied = runtime.applied(env)
             self.ranks.append(PipedProcess(python("-m", CHILD), first, {**env, **_OWN_STORE}))
             for rank in range(1, world):
                 given = setup(rank, parts[rank]["device"])
-                met[rank].say({"env": {**self._helpers.envs[rank], **_OWN_STORE}, "share": parts[rank]})
+                met[rank].say({"env": {**helpers.envs[rank], **_OWN_STORE}, "share": parts[rank]})
                 met[rank].say({"setup": {**given, "checkpoints": None}, "saves": bool(given["checkpoints"])})
                 self.ranks.append(met[rank])
         except BaseException:
             self.close()
             raise
-
-    @property
-    def pids(self) -> list[int]:
-        """The process of rank 0, and the helpers."""
-        return [*(rank.process.pid for rank in self.ranks[:1]), *self._helpers.pids]
-
-    def trouble(self) -> tuple[str, str] | None:
-        """Kind and message of a helper that failed, or None."""
-        found: tuple[str, str] | None = self._helpers.trouble()
-        return found
 
     def where(self, rank: int) -> str:
         """The host of a rank, for messages."""
@@ -240,7 +214,8 @@ class MetSite(LocalRanks):
         """End rank 0 and the helpers; the others end with the result, or by their launcher."""
         for rank in self.ranks[:1]:
             rank.close()
-        self._helpers.close()
+        if self._helpers is not None:
+            self._helpers.close()
         self.ranks = []
 
 

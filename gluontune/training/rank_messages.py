@@ -44,9 +44,6 @@ def second_hand(event: dict[str, Any]) -> bool:
 def difference_between(ready: list[dict[str, Any]], where: Callable[[int], str] = lambda rank: "") -> str | None:
     """A sentence on a difference of the ranks' versions or data, or None.
 
-    Args:
-        ready: each rank's event. where: returns a rank's host, for the message.
-
     >>> difference_between([{"data": "8 images"}, {"data": "9 images"}])
     'rank 1 has data 9 images, rank 0 has 8 images: bring them to the same'
     """
@@ -73,9 +70,6 @@ class RankMessages:
         site: of the ranks, whose helpers may fail, too. ranks: in order. world: their number.
         time_limit: seconds without an answer after which a run counts as hung.
         job: the job's file, for messages. on_log: called with rank and line for each line that a rank prints.
-
-    Attributes:
-        notes: of restarted learners.
     """
 
     def __init__(

@@ -48,9 +48,6 @@ _FIRST_PORT, _LAST_PORT = 20_000, 32_000  # below those that Linux gives away
 def recipe_of(recipe: Recipe, place: Place) -> Recipe:
     """The recipe with as many devices as there are ranks.
 
-    Raises:
-        UsageError: the engine trains in one process, or starts its ranks itself.
-
     >>> two = Place("srun", ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), rank=1, world=2, local_world=2)
     >>> recipe_of(Recipe(engine="kvstore"), two).num_devices
     2
@@ -82,11 +79,7 @@ def ports_of(place: Place) -> list[int]:
 
 
 def open_meeting(recipe: Recipe, place: Place, insecure_network: bool) -> Meeting:
-    """Rank 0's listener.
-
-    Raises:
-        UsageError: a network that is not allowed, or an unknown host. RunFailed: no free port.
-    """
+    """Rank 0's listener."""
     alike, address = fingerprint(recipe.to_dict()), address_of(place.host)
     if not is_loopback(address) and not insecure_network:
         raise UsageError(no_password(address))
@@ -105,9 +98,6 @@ def lead(
 
     Args:
         recipe: of :func:`recipe_of`. how: further arguments of :func:`gluontune.training.api.run`.
-
-    Raises:
-        GluontuneError: as of ``run``, and of :func:`open_meeting`. The other ranks end, too.
     """
     if checkpoints is not None and place.attempt:
         checkpoints = replace(checkpoints, resume=True)
@@ -136,9 +126,6 @@ def follow(recipe: Recipe, place: Place, result: str | None = None, insecure_net
 
     Args:
         recipe: the same on all ranks. result: the file for the run's result; None: only rank 0 has it.
-
-    Raises:
-        UsageError: a network that is not allowed, or an unknown host. GluontuneError: rank 0 does not answer.
     """
     address, alike = address_of(place.host), fingerprint(recipe.to_dict())
     if not is_loopback(address) and not insecure_network:
@@ -190,9 +177,6 @@ class Orders:
     """Rank 0's commands for :func:`serve`, and its last word, which is the run's result.
 
     The process ends when the connection does, even in the middle of a command.
-
-    Args:
-        line: the connection. result: the file for the result, or None.
     """
 
     def __init__(self, line: socket.socket, result: str | None):

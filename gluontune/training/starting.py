@@ -23,19 +23,21 @@ _LEARNER = "gluontune.training.learner"  # a child that is replaced when it dies
 
 
 class LocalRanks:
-    """The common part of sites with ranks on this machine."""
+    """The common part of sites with the engine's helpers on this machine; without any, of tests' sites."""
 
     notices_after_s = 0.0  # a death is noticed at once
     ranks: list[Any]
+    _helpers: EngineHelpers | None = None
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the ranks and their helpers."""
-        return [rank.process.pid for rank in self.ranks]
+        """Process ids on this machine of the ranks and their helpers."""
+        own = [rank.process.pid for rank in self.ranks if isinstance(rank, PipedProcess)]
+        return own + (self._helpers.pids if self._helpers is not None else [])
 
     def trouble(self) -> tuple[str, str] | None:
         """Kind and message of a helper that failed, or None."""
-        return None
+        return self._helpers.trouble() if self._helpers is not None else None
 
     def where(self, rank: int) -> str:
         """A rank's host, for messages; "" for this machine."""
@@ -51,28 +53,17 @@ class LocalRanks:
 
 
 class Here(LocalRanks):
-    """The ranks of a run on this machine, and the helpers of its engine.
-
-    Args:
-        recipe: to train. world: ranks. setup: makes the first command from rank and local rank.
-
-    Attributes:
-        ranks: in order. applied: the variables that gluontune set for them.
-        cluster: of a parameter server, or None.
-
-    Raises:
-        RunFailed: the engine is not installed.
-    """
+    """The ranks of a run on this machine, and the helpers of its engine."""
 
     def __init__(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]):
         self.ranks = []
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
-        self._helpers = or_failed(lambda: EngineHelpers(recipe, world, env), "EngineMissing")
-        self.cluster: Cluster | None = self._helpers.cluster
+        self._helpers = helpers = or_failed(lambda: EngineHelpers(recipe, world, env), "EngineMissing")
+        self.cluster: Cluster | None = helpers.cluster
         try:
             module = _LEARNER if recipe.engine == "async" else CHILD
-            for rank, own in enumerate(self._helpers.envs):
+            for rank, own in enumerate(helpers.envs):
                 cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
                 first = {**setup(rank, rank), "parent": os.getpid(), "cpus": cpus}
                 self.ranks.append(PipedProcess(python("-m", module), first, {**env, **own}))
@@ -80,33 +71,19 @@ class Here(LocalRanks):
             self.close()
             raise
 
-    @property
-    def pids(self) -> list[int]:
-        return super().pids + self._helpers.pids
-
-    def trouble(self) -> tuple[str, str] | None:
-        found: tuple[str, str] | None = self._helpers.trouble()
-        return found
-
     def close(self) -> None:
         """End everything; safe to call twice."""
         for rank in self.ranks:
             rank.close()
-        self._helpers.close()
+        if self._helpers is not None:
+            self._helpers.close()
         self.ranks, self.cluster = [], None
 
 
 def start_on_hosts(
     recipe: Recipe, world: int, hosts: Hosts, setup: Callable[[int, int], dict[str, Any]], folder: str | None
 ) -> Fleet:
-    """Start the ranks on several hosts.
-
-    Args:
-        folder: of the checkpoints, or None.
-
-    Raises:
-        RunFailed: a host does not answer, differs, or lacks a requirement.
-    """
+    """Start the ranks on several hosts."""
     if recipe.engine not in ("kvstore", "horovod"):
         way = "start the same command on each with --nnodes and --rendezvous" if recipe.engine == "ddp" else ""
         way = way or "across hosts use kvstore or horovod"

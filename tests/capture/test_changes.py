@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from warm_python import warm
 
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]
 
@@ -61,18 +62,17 @@ def train(net, steps=160, batch=8, between=lambda i: None, optimizer="sgd"):
 """
 
 
-def both(folder, *texts, words=(), dies=False):
+def both(folder, *texts, dies=False):
     """Lines that the script prints, under python and with our changes, and the document; ``dies``: python may fail."""
     (folder / "train.py").write_text("\n".join([HEAD, *map(textwrap.dedent, texts)]))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    shown = []
-    for start in ([sys.executable], [sys.executable, str(DRIVER), "o.json"]):
-        done = subprocess.run(
-            [*start, "train.py", *words], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
-        )
-        assert done.returncode == 0 or (dies and start == [sys.executable]), done.stderr
-        shown.append(done.stdout.splitlines())
-    return shown[0], shown[1], json.loads((folder / "o.json").read_text())
+    plain = warm("mxnet").run(folder, "train.py")
+    assert plain.returncode == 0 or dies, plain.stderr
+    ours = subprocess.run(
+        [sys.executable, str(DRIVER), "o.json", "train.py"], cwd=folder, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert ours.returncode == 0, ours.stderr
+    return plain.stdout.splitlines(), ours.stdout.splitlines(), json.loads((folder / "o.json").read_text())
 
 
 def numbers(lines, name):

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from small_scripts import ODD, SCRIPTS, TYPED, WHOLE, odd_script, script
+from warm_python import warm
 
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]
 
@@ -22,12 +23,8 @@ def run(folder, text, *options):
 
 def as_it_is(folder, *texts):
     """What programs print under MXNet, one after the other in one process."""
-    code = (
-        "import gluontune as gt; gt.runtime.mxnet()\n"
-        "for text in eval(open('plain.py').read()): exec(text, {}); print('---')"
-    )
-    (folder / "plain.py").write_text(repr(texts))
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
+    (folder / "plain.py").write_text(f"for text in {texts!r}: exec(text, {{}}); print('---')")
+    done = warm("mxnet").run(folder, "plain.py")
     assert done.returncode == 0, done.stderr
     printed = done.stdout.split("---\n")[:-1]
     return printed[0] if len(texts) == 1 else printed

@@ -19,7 +19,7 @@ from tools.sanitized import corpus, damaged
 @pytest.fixture(scope="module", autouse=True)
 def sanitizers(tmp_path_factory):
     try:
-        build(tmp_path_factory.mktemp("built"))
+        return build(tmp_path_factory.mktemp("built"))
     except GluontuneError as error:
         pytest.skip(f"wants sanitizers (gcc or clang): {error}")
 
@@ -40,13 +40,13 @@ def broken(tmp_path):
 
 
 @pytest.mark.slow
-def test_images_that_end_right_behind_their_header_are_no_finding():
+def test_images_that_end_right_behind_their_header_are_no_finding(sanitizers):
     """They were one of the cases' own: nothing was left to damage."""
-    assert run(CASES, seed=395087765, first=240)["findings"] == 0
+    assert run(CASES, seed=395087765, first=240, built=sanitizers)["findings"] == 0
 
 
-def test_the_codec_is_clean_and_some_images_are_made():
-    found = run(3 * CASES, seed=5)
+def test_the_codec_is_clean_and_some_images_are_made(sanitizers):
+    found = run(3 * CASES, seed=5, built=sanitizers)
     assert found["findings"] == 0 and found["cases"] == 48 and found["made"] > 5 and found["refused"] > 5
 
 

@@ -11,12 +11,21 @@ import sys
 
 import numpy as np
 import pytest
+from warm_python import warm
 
 import gluontune as gt
 from gluontune.cli.main import main
+from gluontune.convert.migrate import project as written
 from gluontune.core.errors import GluontuneError, UsageError
 
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
+
+
+@pytest.fixture(autouse=True)
+def quick_checks(monkeypatch):
+    """``check.py`` runs where PyTorch is imported already; the command's doctests start it as users' machines do."""
+    monkeypatch.setattr(written, "run_check", lambda place: warm("torch").run(place, "check.py"))
+
 
 _SHUT = """
 import sys

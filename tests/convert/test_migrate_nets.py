@@ -6,11 +6,19 @@ import ast
 
 import numpy as np
 import pytest
+from warm_python import warm
 
 import gluontune as gt
+from gluontune.convert.migrate import project as written
 from gluontune.core.errors import GluontuneError, UsageError
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
+
+
+@pytest.fixture(autouse=True)
+def quick_checks(monkeypatch):
+    """``check.py`` runs where PyTorch is imported already; the command's doctests start it as users' machines do."""
+    monkeypatch.setattr(written, "run_check", lambda place: warm("torch").run(place, "check.py"))
 
 
 def block(forward, **children):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gluontune.core.interpreter import python
+from gluontune.runtime.launch import child_env
 
 SOURCE = Path(__file__).parents[2] / "gluontune"
 #: Files that name Python's program without :func:`python`: what they start, or write, is the user's own program.
@@ -42,6 +46,27 @@ def test_one_place_starts_python():
         str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if "sys.executable" in path.read_text("utf-8")
     }
     assert found == set(OTHERS)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="wants Linux's loader")
+@pytest.mark.parametrize("set_by", ["cv2", "somebody"])
+def test_a_library_in_the_current_folder_is_not_loaded(tmp_path, monkeypatch, set_by):
+    """``import cv2`` ends LD_LIBRARY_PATH with an empty entry, which is the current folder."""
+    for entry in Path("/proc/self/maps").read_text().split():
+        if re.search(r"/libm[.-][\d.so-]+$", entry):
+            shutil.copy(entry, tmp_path / "libours.so.9")
+    assert (tmp_path / "libours.so.9").exists()
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere::/other")
+    if set_by == "cv2":
+        monkeypatch.delenv("LD_LIBRARY_PATH")
+        code = "import cv2, os; print(os.environ['LD_LIBRARY_PATH'])"
+        left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        monkeypatch.setenv("LD_LIBRARY_PATH", left)
+    words = ("-c", "import ctypes; ctypes.CDLL('libours.so.9')")
+    for command, env in ((python(*words), None), ([sys.executable, *words], child_env("as-installed"))):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
+        assert done.returncode == 1 and "libours.so.9: cannot open" in done.stderr
+    assert child_env("tuned")["LD_LIBRARY_PATH"] == os.environ["LD_LIBRARY_PATH"]
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["this Python", "as before 3.11"])

@@ -18,8 +18,9 @@ import pytest
 from assessments import GOES_ON, assess, failing, left_of, plain, run_alone, script
 from course_cheats import CHEATS
 
+from gluontune.core import sealed
 from gluontune.core.errors import GluontuneError
-from gluontune.course.assessment import assessed, assessing, grading, limits
+from gluontune.course.assessment import assessing, grading, limits
 
 
 @pytest.fixture(autouse=True)
@@ -419,7 +420,7 @@ def test_a_reference_that_was_measured_elsewhere_is_not_believed(tmp_path, monke
     path = tmp_path / "reference.json"
     path.write_text(json.dumps({"key": key, "runs": runs}))
     assert assessing._known(path, key) == {}, "no seal"
-    assessed.write_sealed(path, {"key": key, "runs": runs})
+    sealed.write_sealed(path, {"key": key, "runs": runs})
     assert assessing._known(path, key) == runs and assessing._known(path, {"scale": 2}) == {}
     good = path.read_text()
     path.write_text(good.replace("1000000000.0", "2000000000.0"))

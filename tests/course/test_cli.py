@@ -7,7 +7,6 @@ import re
 import socket
 import sys
 
-import nbformat
 import pytest
 
 from gluontune.cli.main import main
@@ -28,6 +27,8 @@ Some words about throughput, $r = n / t$, not `$r$`. Then `{other}`, or [`{other
 
 
 def write(folder, name, code, other):
+    import nbformat  # takes a second: only where it is used
+
     folder.mkdir(exist_ok=True)
     new = nbformat.v4
     notebook = new.new_notebook(
@@ -51,6 +52,8 @@ def folder(tmp_path):
 
 
 def test_status_reads_how_far_a_learner_is_from_the_saved_notebooks(folder, capfd):
+    import nbformat
+
     new = nbformat.v4
     lesson = nbformat.read(folder / "00_first.ipynb", as_version=4)
     for source, said in (
@@ -127,6 +130,8 @@ def test_lessons_are_listed_without_the_notebook_tools_and_run_says_what_is_miss
 
 @pytest.mark.slow
 def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capfd):
+    import nbformat
+
     out, site = tmp_path / "out", tmp_path / "site"
     arguments = ["course", "run", "--folder", str(folder), "--out", str(out), "-p", "epochs=3", "--json"]
     assert main(arguments) == 0

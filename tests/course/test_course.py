@@ -7,15 +7,19 @@ import json
 import re
 from operator import attrgetter
 
+import numpy as np
 import pytest
 from course_small import FOLDER, small
 
 import gluontune
 from gluontune import report
+from gluontune.core.errors import GluontuneError
 from gluontune.course.exercises import EXERCISES
+from gluontune.course.pictures import picture
 from gluontune.course.running import SOLUTIONS, solved_notebook
 from gluontune.course.website import with_formulas
-from tools.build_notebooks import notebook_text
+from tools.build_notebooks import LARGEST, PUBLISHED, notebook_text, with_outputs
+from tools.pictures import BOOK, drawn
 
 LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 PARAMETERS = (
@@ -143,6 +147,21 @@ def test_lessons_that_are_named_are_there():
     assert len(named) >= len(LESSONS) - 1 and named <= {p.stem for p in LESSONS}
 
 
+@pytest.mark.parametrize("name", BOOK)
+def test_a_picture_is_the_one_that_its_tool_draws(name):
+    numbers = r"(?<![\w#])-?\d+\.?\d*"  # versions of matplotlib round differently
+    stored, now = str(picture(name)).split("<figure>")[1].split("<figcaption>")[0], drawn(name)
+    stored = re.sub(r' style="width:\d+px"', "", stored)
+    assert re.sub(numbers, "", stored) == re.sub(numbers, "", now), "run: python -m tools.pictures"
+    sizes = [np.array(re.findall(numbers, text), float) for text in (stored, now)]
+    np.testing.assert_allclose(*sizes, atol=0.5)
+
+
+def test_every_lesson_has_its_picture_and_no_other_is_stored():
+    named = {n for p in LESSONS for n in re.findall(r'picture\("([a-z-]+)"\)', p.read_text())}
+    assert named <= set(BOOK) == {path.stem for path in (FOLDER.parent / "gluontune/course/pictures").glob("*.svg")}
+
+
 def test_every_exercise_has_a_lesson_and_a_solution():
     used = [n for p in LESSONS for n in re.findall(r'check\("([a-z0-9-]+)"', p.read_text())]
     assert sorted(used) == sorted(EXERCISES.names()) == sorted(SOLUTIONS)
@@ -169,3 +188,61 @@ def test_the_lesson_runs_without_a_person_and_its_solutions_are_right(name, tmp_
     assert shown.count("not answered yet") == shown.count(": right.") == exercises
     assert "not yet. " not in shown and '"False' not in shown
     assert report.collect([tmp_path / "out"]).sources
+
+
+@pytest.mark.parametrize("script", LESSONS, ids=ids)
+def test_the_published_lesson_has_the_outputs_of_todays_text(script):
+    """``make course``, then ``python -m tools.build_notebooks notebooks --outputs runs/course`` publishes anew."""
+    import nbformat
+
+    text = (PUBLISHED / f"{script.stem}.ipynb").read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code) and any(cell.outputs for cell in code)
+    assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
+    assert "cores of" in notebook.cells.pop().source
+    for cell in code:
+        cell.outputs, cell.execution_count = [], None
+    assert nbformat.writes(notebook, version=4) + "\n" == notebook_text(script)
+    assert len(text.encode()) <= LARGEST
+    assert not re.search(r"/(?:work|root|home|tmp|Users)/", text)
+
+
+def test_outputs_are_published_of_what_was_run_and_of_nothing_else(tmp_path):
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+    script = tmp_path / "01_small.py"
+    script.write_text("# %%\nprint('a')\n\n# %%\ncheck('b', ...)\n")
+    done = new_output("stream", name="stdout", text="in /work/here/runs/course/01/x.rec and /tmp/lesson-abc/y\n")
+    noise = new_output("stream", name="stderr", text="a warning\n")
+    figure = new_output("display_data", data={"text/html": "<svg/>", "application/x": "1"}, metadata={"transient": 1})
+    solution = new_code_cell("check('b', 3)", execution_count=4, outputs=[done])
+    cells = [
+        new_code_cell("dataset = 'sample'", execution_count=1, outputs=[done]),  # papermill's parameters
+        new_code_cell("print('a')", execution_count=2, outputs=[done, noise]),
+        new_code_cell("check('b', ...)", execution_count=3, outputs=[figure]),
+    ]
+    executed = tmp_path / "ran.ipynb"
+    executed.write_text(nbformat.writes(new_notebook(cells=[*cells, solution])))
+    text = with_outputs(script, executed, "2 cores of this")
+    first, second, note = nbformat.reads(text, as_version=4).cells
+    assert first.outputs == [
+        {"output_type": "stream", "name": "stdout", "text": "in runs/course/01/x.rec and /lesson-abc/y\n"}
+    ]
+    assert second.outputs[0].data == {"text/html": "<svg/>"} and second.execution_count == 2
+    assert "2 cores of this" in note.source and "check('b', 3)" not in text
+
+    script.write_text("# %%\nprint('changed')\n")
+    with pytest.raises(GluontuneError, match=r"cell 1 of 01_small.py was not run as it is today: make course"):
+        with_outputs(script, executed, "")
+    script.write_text("# %%\nprint('a')\n")
+    cells[1].outputs = [new_output("display_data", data={"image/png": "x" * 60_001})]
+    executed.write_text(nbformat.writes(new_notebook(cells=cells)))
+    with pytest.raises(GluontuneError, match="an output of 60,001 bytes"):
+        with_outputs(script, executed, "")
+    cells[1].outputs = [new_output("error", ename="ValueError", evalue="no", traceback=[])]
+    executed.write_text(nbformat.writes(new_notebook(cells=cells)))
+    with pytest.raises(GluontuneError, match="cell 1 failed: ValueError: no"):
+        with_outputs(script, executed, "")

@@ -81,7 +81,7 @@ def test_fetch_takes_debians_files_where_they_are(official, monkeypatch):
 def test_fetch_downloads_the_four_files(official, monkeypatch, tmp_path):
     handler = functools.partial(Quiet, directory=str(official))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
         monkeypatch.setenv("NO_PROXY", "*")
         url = f"http://127.0.0.1:{server.server_port}"
         packed = {n: hashlib.sha256((official / f"{n}.gz").read_bytes()).hexdigest() for n in fashion.OFFICIAL}

@@ -70,7 +70,7 @@ def test_a_real_step_is_timed_and_run(rec):
 
     report = size(rec, step=step, loaders=["threaded"], max_workers=0, augment="pad-crop-flip")
     assert set(calls) == {((8, 32, 32, 3), np.dtype(np.int64))}
-    assert 5 <= report.step_time_ms < 50
+    assert 5 <= report.step_time_ms < 500  # milliseconds, on a busy machine, too
 
 
 def test_without_a_step_the_choice_is_near_the_fastest(rec):

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from gluontune.core.errors import GluontuneError
 from gluontune.monitor import Monitor, SimulatedDevice, TensorBoard, prometheus_text, read_log, run_result
-from gluontune.monitor.logs import JsonLines, write_prometheus
+from gluontune.monitor.logs import JsonLines
 from gluontune.recipe.result import RunResult
 
 
@@ -130,13 +130,6 @@ def test_prometheus_text_is_what_its_parser_reads():
     assert row.labels == {"job": 'a "b"\\c\nd', "device": "0"} and row.value == 30
     assert families["gluontune_cpu_pct"].type == "gauge"
     assert "gluontune_system_mem_pct" not in families
-
-
-def test_prometheus_files_are_replaced_whole(tmp_path):
-    write_prometheus(tmp_path / "g.prom", {"cpu_pct": 1.0})
-    write_prometheus(tmp_path / "g.prom", {"cpu_pct": 2.0})
-    assert (tmp_path / "g.prom").read_text() == "# TYPE gluontune_cpu_pct gauge\ngluontune_cpu_pct 2.0\n"
-    assert [p.name for p in tmp_path.iterdir()] == ["g.prom"]
 
 
 def test_tensorboard_gets_each_figure(monkeypatch, tmp_path):

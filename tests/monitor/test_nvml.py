@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pynvml as real
 import pytest
+from waiting import until
 
 from gluontune.core.errors import UsageError
 from gluontune.monitor import Monitor, throttle_reasons
@@ -280,9 +281,10 @@ def test_the_monitor_carries_gpus_into_its_series_over_a_loss(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake = FakeNvml(2)
     with Monitor(period_s=0.02, pynvml=fake) as monitor:
-        time.sleep(0.1)
+        until(lambda: monitor.taken >= 3)
         fake.fail["*"] = real.NVML_ERROR_GPU_IS_LOST
-        time.sleep(0.1)
+        before = monitor.taken
+        until(lambda: monitor.taken >= before + 3)
     row = monitor.series()["gpu_util_pct"]["1"]
     assert row[0] == 31 and row[-1] is None
     assert monitor.faults == 0

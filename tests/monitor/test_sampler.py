@@ -14,19 +14,13 @@ import numpy as np
 import psutil
 import pytest
 from hypothesis import given, strategies as st
+from waiting import until
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.monitor import Monitor, SimulatedDevice
 from gluontune.monitor.cpu import CpuSampler
 from gluontune.monitor.sampler import Clock, ticks
 from gluontune.monitor.series import Ring, columns, thin
-
-
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
 
 
 class ManualClock:

@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from waiting import until
 
 from gluontune.core.errors import GluontuneError
 from gluontune.parallel.fleet import Fleet
@@ -106,10 +107,15 @@ def test_once_the_address_is_known_nobody_is_heard_elsewhere():
 def test_two_hosts_of_one_machine_meet_on_loopback_and_listen_nowhere_else(here):
     with contextlib.closing(Fleet(Hosts(("a", "b"), (1, 1), rsh=here), 2, "kvstore", "as-installed")) as fleet:
         assert set(fleet.addresses.values()) == {"127.0.0.1"}
-        time.sleep(1)
-        ours = [psutil.Process(pid) for pid in fleet.pids]
-        ours += [child for one in ours for child in one.children(recursive=True)]
-        heard = [c.laddr.ip for one in ours for c in one.net_connections("inet") if c.status == "LISTEN"]
+
+        def listening():
+            ours = [psutil.Process(pid) for pid in fleet.pids]
+            ours += [child for one in ours for child in one.children(recursive=True)]
+            return [c.laddr.ip for one in ours for c in one.net_connections("inet") if c.status == "LISTEN"]
+
+        until(listening)
+        time.sleep(0.5)  # another one may come a little later
+        heard = listening()
         assert heard and all(address.startswith("127.") for address in heard), heard
 
 

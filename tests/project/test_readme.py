@@ -36,11 +36,10 @@ def test_the_import_snippet_runs_and_divides_by_the_loader_s_batch(tmp_path, mon
     net.initialize()
     sample = mx.nd.zeros((2, 3, 224, 224))
     net(sample)
-    # What it does in a process of its own has tests of its own; cifar10 is no part of the repository.
-    code = re.sub(r"^result = gt\.train\.run.*\n", "", code, flags=re.M)
     space = {"net": net, "sample": sample}
     exec(code, space)
     assert space["trainer"].global_batch_size == space["loader"].batch_size == 64
+    assert space["trainer"].num_update == len(space["loader"]) and space["loss"].shape == (64,)
     space["loader"].close()
 
 
@@ -51,6 +50,7 @@ def test_the_job_file_gives_a_net_and_data(code):
     net = space["net"]()
     net.initialize()
     output = net(mxnet().nd.zeros((2, 1, 28, 28)))
-    assert output.shape == (2, 10) and space["data"]() == "sample"
+    assert output.shape == (2, 10)
+    assert "data" not in space or space["data"]() == "sample"
     if "loss" in space:
         assert space["loss"]()(output, mxnet().nd.zeros((2,))).shape == (2,)

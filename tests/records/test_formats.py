@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 import pytest
 
-from gluontune.records import compare_formats, formats
+from benchmarks.__main__ import main
+from gluontune.records import compare_formats
 
 COUNT, SIDE = 6, 64
 
@@ -47,26 +48,26 @@ def test_speeds_are_images_a_second(src, clock, monkeypatch):
     assert rows["files"].bytes % 512 == 0 and rows["JPEG records"].bytes < raw
 
 
-def test_without_lmdb_its_row_says_how_to_get_it(src, monkeypatch, capsys):
+def test_without_lmdb_its_row_says_how_to_get_it(src, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "lmdb", None)
-    assert formats.main([str(src), "--resize", str(SIDE)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert main(["formats", str(src), "--resize", str(SIDE)]) == 0
+    lines = capfd.readouterr().out.splitlines()
     assert [line[:20].rstrip() for line in lines] == ["", "files", "JPEG records", "raw-pixel records", "LMDB"]
     assert lines[0].split()[:2] == ["MB", "packing"] and lines[4].endswith("not installed: pip install lmdb")
     assert lines[3].split()[2] == "0.1"
-    assert formats.main([str(src), "--resize", str(SIDE), "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)["rows"][3]
+    assert main(["formats", str(src), "--resize", str(SIDE), "--json"]) == 0
+    row = json.loads(capfd.readouterr().out)["rows"][3]
     assert (row["status"], row["bytes"], row["packing_images_per_sec"]) == (
         "not installed: pip install lmdb",
         None,
         None,
     )
-    assert formats.main([str(src / "none")]) == 1
-    assert capsys.readouterr().err.startswith("error: ")
+    assert main(["formats", str(src / "none")]) == 1
+    assert capfd.readouterr().err.startswith("error: ")
 
 
-def test_images_are_256_pixels_unless_asked(src, capsys):
-    assert formats.main([str(src), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+def test_images_are_256_pixels_unless_asked(src, capfd):
+    assert main(["formats", str(src), "--json"]) == 0
+    rows = json.loads(capfd.readouterr().out)["rows"]
     assert rows[2]["bytes"] == COUNT * (8 + 24 + 128 + 256 * 256 * 3)
     assert compare_formats(src)[2].bytes == rows[2]["bytes"]

@@ -94,7 +94,13 @@ FIRING = [
     ("horovod", "error", {"horovod_engines": []}, "cannot meet"),
     ("horovod", "warning", with_gpu(), "HOROVOD_GPU_OPERATIONS=NCCL"),
     ("gpu-driver", "info", {}, "CPU"),
-    ("gpu-driver", "error", with_gpu(gpu_report=NO_DRIVER), "pip uninstall -y mxnet-cu112"),
+    ("gpu-driver", "warning", with_gpu(gpu_report=NO_DRIVER), "the GPU build computes on the CPU"),
+    (
+        "gpu-driver",
+        "error",
+        with_gpu(gpu_report=NO_DRIVER, files={"/proc/driver/nvidia/version": "NVRM version: 550"}),
+        "pip uninstall -y mxnet-cu112",
+    ),
     ("gpu-driver", "info", {"gpu_report": GpuReport("denied", reason="Insufficient Permissions")}, "nvml"),
     ("driver-version", "error", with_gpu(driver="418.39"), "450.80.02"),
     ("nvml", "warning", {"gpu_report": GpuReport("no-binding", reason="No module")}, "nvidia-ml-py"),
@@ -235,6 +241,11 @@ def test_this_machine_gives_whole_findings_without_importing_mxnet(tmp_path):
 
 
 # -- where the table would not say enough
+
+
+def test_the_drivers_library_is_no_missing_library_where_none_can_be(tmp_path):
+    gpu_build = with_gpu(gpu_report=NO_DRIVER, unloadable=missing("libcuda.so.1"))
+    assert find(make_system(tmp_path, **gpu_build), "shared-libraries").severity == "ok"
 
 
 def test_missing_libraries_are_named_with_one_command_for_all_wheels(tmp_path):

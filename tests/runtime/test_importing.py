@@ -15,7 +15,7 @@ import pytest
 
 import gluontune
 from gluontune.core.errors import GluontuneError
-from gluontune.runtime import cuda, elf, importing
+from gluontune.runtime import cuda, elf, importing, no_driver
 
 HOME = str(Path(gluontune.__file__).parents[1])
 
@@ -159,15 +159,22 @@ def test_missing_cuda_libraries_are_named_with_their_wheels(tmp_path):
     )
 
 
-def test_missing_driver_says_what_to_do_without_a_gpu(tmp_path):
+def test_a_driver_whose_library_is_hidden_says_what_to_do(tmp_path):
     fake_mxnet(tmp_path, needed=("libcuda.so.1",))
     try:
         importlib.import_module("ctypes").CDLL("libcuda.so.1")
     except OSError:
-        said = run(ASK, tmp_path)
+        loaded = "from gluontune.runtime import no_driver\nno_driver.possible = lambda: False\n"
+        said = run(loaded + ASK, tmp_path)
         assert "libcuda.so.1" in said and "pip uninstall -y mxnet-cu112" in said
     else:  # a machine with a driver: then nothing is missing
         assert "libcuda.so.1" not in run(ASK, tmp_path)
+
+
+@pytest.mark.skipif(not no_driver.possible(), reason="wants x86-64 without an NVIDIA driver")
+def test_a_build_for_cuda_is_imported_where_no_driver_is(tmp_path):
+    fake_mxnet(tmp_path, "import ctypes\nctypes.CDLL('libcuda.so.1')\nanswer = 42\n", needed=("libcuda.so.1",))
+    assert run(ASK, tmp_path) == "got 42"
 
 
 def test_libraries_of_pip_are_loaded_before_mxnet_asks(tmp_path):
@@ -337,6 +344,25 @@ def test_what_needs_a_library_of_the_wheel_is_followed_into_its_folders(tmp_path
     (tmp_path / "cv2.libs" / "libQt5.so").write_bytes(make_elf(["libGL.so.1"]))  # nobody asks for it
     needs = elf.external_needs(tmp_path / "cv2.so", [tmp_path / "cv2.libs"])
     assert needs == ("libc.so.6", "libm.so.6")
+
+
+def test_several_libraries_are_taken_from_wheels(tmp_path):
+    """The loader knows a file by its path: the second library must not come at the first one's."""
+    import numpy
+
+    [real] = (Path(numpy.__file__).parents[1] / "numpy.libs").glob("libquadmath*")
+    (tmp_path / "some.libs").mkdir()
+    wanted = ["libgomp.so.9", "libquadmath.so.9", "libgcc_s.so.9"]
+    for name in wanted:
+        stem = name.partition(".")[0]
+        (tmp_path / "some.libs" / f"{stem}-0f0f.so.9.0.0").write_bytes(real.read_bytes())
+    code = (
+        "import ctypes, sys; from gluontune.runtime import elf; sys.path.append(sys.argv[1]); wanted = sys.argv[2:]\n"
+        "print(len(elf.preload(wanted[:2])), len(elf.preload(wanted[2:])))\n"
+        "for name in wanted: ctypes.CDLL(name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path), *wanted], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("2 1\n", 0), done.stderr
 
 
 @pytest.mark.parametrize("place", ["numpy.libs/libquadmath-0f0f.so.9.0.0", "torch/lib/libquadmath.so.9"])

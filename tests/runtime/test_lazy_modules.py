@@ -94,3 +94,18 @@ def test_mxnet_leaves_scipy_for_later_and_it_is_there_when_it_is_wanted():
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_mxnet_leaves_its_test_helpers_texts_and_onnx_for_later_and_distutils_to_setuptools():
+    code = (
+        "import sys, gluontune as gt; mx = gt.runtime.mxnet()\n"
+        "early = {'requests.api', 'onnx', 'setuptools', 'distutils', 'distutils.version'} & set(sys.modules)\n"
+        "assert not early, early\n"
+        "assert callable(mx.onnx.export_model) and callable(mx.contrib.onnx.import_model) and 'onnx' in sys.modules\n"
+        "assert mx.contrib.text.vocab.Vocabulary and mx.test_utils.same(mx.nd.ones(2).asnumpy(), mx.np.ones(2))\n"
+        "import requests.adapters; assert requests.Session().adapters and 'requests.api' in sys.modules\n"
+        "import setuptools, distutils.version\n"
+        "assert sys.version_info >= (3, 12) or 'setuptools' in distutils.version.__file__\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -249,8 +249,11 @@ def test_what_failed_and_what_mxnet_cannot_do_stand_with_their_rung():
     row = {"name": "mixed-precision", "status": "ran", "kept": False, "variants": [
         {"label": "bfloat16", "changes": {}, "status": "failed", "reason": "out of memory"}]}  # fmt: skip
     document = {"schema_version": 1, "rungs": [row], "machine": {"cpu": {"flags": ["amx_bf16"]}}}
-    why = ladder_view(check_ladder(document), "l", "l0")["rows"][0]["why"]
-    assert "The variant bfloat16 could not be trained here: out of memory" in why
-    assert any("AMX" in sentence for sentence in why)
+
+    def remarks():
+        return ladder_view(check_ladder(document), "l0")["first"][0]["tables"][0]["rows"][0]["why"]
+
+    assert "The variant bfloat16 could not be trained here: out of memory" in remarks()
+    assert any("AMX" in sentence for sentence in remarks())
     document["machine"] = {"cpu": {"flags": ["avx2"]}}
-    assert not any("AMX" in s for s in ladder_view(check_ladder(document), "l", "l0")["rows"][0]["why"])
+    assert not any("AMX" in sentence for sentence in remarks())

@@ -384,6 +384,27 @@ def test_a_checkpoint_holds_state_and_all_trainers(write):
             assert made.steps(2)["loss"] == pytest.approx(want, rel=1e-5)
 
 
+def test_a_recurrent_layer_of_mx_np_that_mxnet_cannot_compile_is_told_with_the_way_out(write):
+    net = """
+class Net(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.layer, self.out = gluon.rnn.LSTM(4), nn.Dense(1)
+    def hybrid_forward(self, F, x): return self.out(F.np.squeeze(self.layer(F.np.expand_dims(x, 0)), 0))
+"""
+    head = DATA.replace("import numpy as np\n", "import numpy as np\nfrom mxnet import npx\nnpx.set_np()\n", 1)
+    path = write(net + REGRESSION.replace("return dense(16, 1)", "return Net()"), head)
+    try:
+        with session(path) as made:
+            assert math.isfinite(made.steps(1)["loss"])
+        told = r"begin_state\(batch\), or use hybridize='imperative'"
+        with pytest.raises(GluontuneError, match=told), session(path, hybridize="hybridized") as made:
+            made.steps(1)
+    finally:
+        mxnet().npx.reset_np()
+
+
 def test_a_net_of_mx_np_is_first_class(write):
     head = DATA.replace(
         "from mxnet.gluon import nn\n", "from mxnet.gluon import nn\nfrom mxnet import npx\nnpx.set_np()\n"

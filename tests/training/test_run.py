@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
+from waiting import until
 
 from gluontune.parallel.horovod import installed
 from gluontune.recipe import Recipe
@@ -155,10 +156,7 @@ def test_nothing_outlives_a_killed_parent(engine, count):
     assert all(alive(p) for p in pids)
     parent.kill()
     parent.wait()
-    gone_by = time.monotonic() + 60
-    while time.monotonic() < gone_by and any(alive(p) for p in pids):
-        time.sleep(0.1)
-    assert not [p for p in pids if alive(p)]
+    until(lambda: not [p for p in pids if alive(p)])
 
 
 def test_a_group_that_is_killed_by_another_thread_fails_for_who_waits_for_it():
@@ -175,7 +173,7 @@ def test_a_paused_group_does_nothing_and_comes_back():
         group.steps(2)
         group.pause()
         process = psutil.Process(group.pids[0])
-        time.sleep(0.1)
+        until(lambda: process.status() == psutil.STATUS_STOPPED)
         before = process.cpu_times().user
         time.sleep(0.3)
         assert process.status() == psutil.STATUS_STOPPED and process.cpu_times().user == before
@@ -189,8 +187,7 @@ def test_closing_leaves_no_process():
     tree = [group.pids[0], *[c.pid for c in psutil.Process(group.pids[0]).children(recursive=True)]]
     assert len(tree) >= 2
     group.close()
-    time.sleep(0.2)
-    assert not [p for p in tree if alive(p)]
+    until(lambda: not [p for p in tree if alive(p)])
 
 
 OWN_DATA = """

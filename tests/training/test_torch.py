@@ -218,8 +218,10 @@ def net():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (NET + "def step(net, x, y):\n    return gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y)\n", "job.py:.*step"),
-        (NET + "import mxnet\ndef metric():\n    return mxnet.metric.MSE()\n", "job.py:.*metric"),
+        (NET + "def step(net, x, y):\n    return gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y)\n",
+         "job.py:.*step.*gluontune run --backend torch"),
+        (NET + "import mxnet\ndef metric():\n    return mxnet.metric.MSE()\n",
+         "job.py:.*metric.*gluontune run --backend torch"),
         ("class Odd(gluon.Block):\n    def __init__(self):\n        super().__init__()\n"
          "        self.d = gluon.nn.Dense(10)\n    def forward(self, x):\n        return self.d(x)\n"
          "def net():\n    return Odd()\n", "Odd is a Block: only a HybridBlock"),

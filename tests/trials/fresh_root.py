@@ -8,7 +8,7 @@ come along. Parts, each in a root of its own:
 * ``offline``: set-up from a folder of wheels without any network, and one epoch.
 * ``py312``: set-up on Python 3.12, and one epoch.
 * ``alone``: set-up without PyTorch, and one epoch.
-* ``small``: set-up and one epoch, for CI.
+* ``small``: set-up and one epoch, for CI. It also fills the folder of wheels where no part before ``offline`` has.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from pathlib import Path
 SUITE, PACKAGES = "bookworm", "make,python3,python3-venv,ca-certificates,mount"
 HOME, FOLDER = "/home/learner", "mein Ordner ü/gluontune"
 ONE_EPOCH = "make setup && .venv/bin/gluontune train --dataset sample --epochs 1 --json"
+WHEEL = (
+    ".venv/bin/python -m pip wheel -q -w /wheels -r /wheels/list.txt hatchling editables"  # what builds gluontune, too
+)
 WHEELS = (
     ".venv/bin/python -m pip list -q --format freeze --exclude-editable >/wheels/list.txt && "
-    ".venv/bin/python -m pip wheel -q -w /wheels -r /wheels/list.txt hatchling"
+    f"{{ {WHEEL} || {WHEEL} --extra-index-url https://download.pytorch.org/whl/cpu; }}"
 )
 PARTS = {
     "first": ("make ladder && make test", {}),
@@ -40,6 +43,7 @@ PARTS = {
     "alone": (f"export TORCH=none; {ONE_EPOCH}", {}),
     "small": (ONE_EPOCH, {}),
 }
+FILL = ("first", "small")  # parts whose packages are those that the set-up asks for by itself
 # In a mount and process namespace of its own: what is mounted is gone with it.
 ENTER = """
 set -e; root=$1; shift
@@ -62,21 +66,22 @@ def base(cache: Path) -> Path:
     return tar
 
 
-def pip_settings() -> tuple[dict[str, str], list[str]]:
-    """pip's settings on this machine as variables, and the folders that they name."""
+def pip_settings() -> tuple[dict[str, str], list[str], list[str]]:
+    """pip's settings on this machine as variables, and the folders and the files that they name."""
     said = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
     found = re.findall(r"^(?:global|install|:env:)\.([\w-]+)='(.*)'$", said, re.M)
     settings = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found}
     if "file:" in settings.get("PIP_EXTRA_INDEX_URL", ""):  # links that lead anywhere
         del settings["PIP_EXTRA_INDEX_URL"]
-    words = " ".join(settings.values()).replace("file://", "").split()
-    return settings, sorted({w for w in words if w.startswith("/") and Path(w).is_dir()})
+    words = sorted({*" ".join(settings.values()).replace("file://", "").split()})
+    places = [word for word in words if word.startswith("/")]
+    return settings, [p for p in places if Path(p).is_dir()], [p for p in places if Path(p).is_file()]
 
 
 def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path, pack: bool) -> dict[str, object]:
     """One part in a fresh root; its output goes to ``log``. ``pack``: fill ``wheels``, for the part offline."""
     command, more = PARTS[part]
-    settings, folders = pip_settings()
+    settings, folders, files = pip_settings()
     for name in ("pip", "wheels"):
         (cache / name).mkdir(exist_ok=True)
         os.chown(cache / name, 1000, 1000)
@@ -94,7 +99,8 @@ def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path, pack: bool) 
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gluontune-fresh-", dir=cache) as root:
         subprocess.run(["tar", "-xf", str(tar), "-C", root, "--exclude=./dev/*"], check=True)
-        for name in ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt"):
+        for name in {"/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt", *files}:
+            Path(root + name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(name, root + name)
         subprocess.run(["chroot", root, "useradd", "-m", "-u", "1000", "learner"], check=True)
         project = Path(f"{root}{HOME}/{FOLDER}")
@@ -116,6 +122,13 @@ def run(part: str, tar: Path, cache: Path, wheels: Path, log: Path, pack: bool) 
     seconds = round(time.monotonic() - began)
     said = [f"{rung['name']}: {rung['status']}" for rung in rungs if rung["status"] != "ran"] + tests
     return {"part": part, "green": code == 0, "seconds": seconds, "said": said}
+
+
+def in_order(parts: list[str]) -> list[str]:
+    """``parts``, with one that fills the folder of wheels before ``offline``."""
+    if "offline" not in parts or any(part in FILL for part in parts[: parts.index("offline")]):
+        return parts
+    return ["small", *parts]
 
 
 def python312() -> str:
@@ -141,9 +154,9 @@ def main() -> int:
     tar, rows = base(given.cache), []
     with tempfile.TemporaryDirectory(prefix="wheels-", dir=given.cache) as wheels:
         os.chown(wheels, 1000, 1000)
-        for part in given.parts:
+        for part in in_order(given.parts):
             log = given.cache / f"{part}.log"
-            rows.append(run(part, tar, given.cache, Path(wheels), log, "offline" in given.parts))
+            rows.append(run(part, tar, given.cache, Path(wheels), log, "offline" in given.parts and part in FILL))
             print(json.dumps(rows[-1]), flush=True)
             if not rows[-1]["green"]:
                 print("".join(log.read_text(errors="replace").splitlines(True)[-60:]), file=sys.stderr)

@@ -135,9 +135,10 @@ class Tracing(Recorder):
         if id(trainer) not in self.trainers:
             self._first_update(trainer)
         for parameter in trainer._params:
-            for array in parameter._data or ():
-                if id(array) in self.held:
-                    told.weights[parameter.name] = self.held[id(array)].value
+            for arrays, known in ((parameter._data, told.weights), (parameter._grad, told.new)):
+                for array in arrays or ():
+                    if id(array) in self.held:
+                        known[parameter.name] = self.held[id(array)].value
         optimizer = trainer._optimizer
         told.end, told.rate, told.count = len(self.step.events), float(optimizer.learning_rate), optimizer.num_update
         self.seen.told.append(told)

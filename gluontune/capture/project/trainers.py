@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,11 @@ class TrainerText:
     count: int
     rate: str = ""
     noted: str = ""
-    constants: list[str] = field(default_factory=list)
+
+    @property
+    def rule(self) -> str:
+        """The rule's name in rules.py."""
+        return str(self.run.__name__) if self.operator else f"{self.optimizer}_rule"
 
 
 def trainer_text(name: str, plans: Sequence[tuple[Plan, Told]]) -> TrainerText:

@@ -28,6 +28,7 @@ from gluontune.convert.migrate.text import tidied
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
 from gluontune.core.texts import clean, literal
+from gluontune.optim.torch_rules import Part
 from gluontune.runtime.pytorch import torch
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -216,10 +217,12 @@ class Project:
 
     def _rules(self) -> str:
         operator = self.trainers[0].operator
-        named = {t.run.__name__: t.run for t in self.trainers}
+        named = {t.rule: t.run for t in self.trainers}
         update = (_TEMPLATES / ("update_operator.txt" if operator else "update_rule.txt")).read_text("utf-8")
-        counts = {t.run.__name__: len(next(iter(t.states.values()), [])) for t in self.trainers}
+        counts = {t.rule: len(next(iter(t.states.values()), [])) for t in self.trainers}
         update = update.replace("STATES", f"{_shown(counts)}[self.rule.__name__]")
+        if not operator:
+            named["Part"] = Part
         return copied(named, _RULES, (_TEMPLATES / "rules.txt").read_text("utf-8") + update)
 
     def _train(self) -> str:
@@ -239,7 +242,7 @@ class Project:
         text = jinja2.Template((_TEMPLATES / "train.py.j2").read_text("utf-8"), trim_blocks=True, lstrip_blocks=True)
         classes = set(re.findall(r"^class (\w+)", self.text.model, re.MULTILINE))
         used = {name for name in classes if re.search(rf"\b{name}\(", self.text.training)}
-        rules = sorted({"Trainer", *(t.run.__name__ for t in self.trainers)}) if self.trainers else []
+        rules = sorted({"Trainer", *(t.rule for t in self.trainers)}) if self.trainers else []
         return text.render(
             script=self.script, epochs=epochs, rules=rules, epochs_from=f"  # {where}" if where else "", line=line,
             training=self.text.training.rstrip(), build=self.text.build, step=self.text.step, trainers=self.trainers,

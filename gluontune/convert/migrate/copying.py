@@ -42,15 +42,15 @@ def copied(named: Mapping[str, Any], header: str = _HEADER, more: str = "") -> s
         "torch()", "torch"
     )  # the library in place of the function
     body = _bare_generators(body)
-    imports = set(work.imports)
-    for module, name in (("typing", "Any"), ("collections.abc", "Callable")):
-        if re.search(rf"\b{name}\b", body):
-            imports.add(f"from {module} import {name}")
     read = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     libraries = [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
                  if name in read]  # fmt: skip
-    head = "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line)))
-    parts = [part for part in (head, "\n".join(libraries)) if part]
+    names = {module: set(taken) for module, taken in work.names.items()}
+    for module, name in (("typing", "Any"), ("collections.abc", "Callable")):
+        if re.search(rf"\b{name}\b", body):
+            names.setdefault(module, set()).add(name)
+    froms = {f"from {module} import {', '.join(sorted(taken))}" for module, taken in names.items() if taken}
+    parts = [part for part in ("\n".join([*sorted(work.imports), *sorted(froms)]), "\n".join(libraries)) if part]
     gap = "\n\n\n" if body.startswith(("def ", "class ")) else "\n\n"
     return header + "\n\n".join(parts) + gap + body.replace("GluontuneError", "ValueError") + "\n"
 
@@ -80,6 +80,7 @@ class _Copy:
     def __init__(self) -> None:
         self.parts: dict[tuple[str, str], str] = {}
         self.imports: set[str] = set()
+        self.names: dict[str, set[str]] = {}  # from other modules
 
     def text(self, value: Any) -> str:
         """The text of a value: a name, or for a function made by another the call that makes it."""
@@ -114,9 +115,12 @@ class _Copy:
             if "errors" not in (statement.module or ""):
                 self.take(statement.module or "", name)
             return
-        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        if isinstance(statement, ast.Import):
+            self.imports.add(ast.unparse(statement))
+            return
+        if isinstance(statement, ast.ImportFrom):
             if name != "Callable":
-                self.imports.add(ast.unparse(statement))
+                self.names.setdefault(statement.module or "", set()).add(name)
             return
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             statement.decorator_list = []

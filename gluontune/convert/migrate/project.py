@@ -98,9 +98,7 @@ def migrate(net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = N
         params = [(names[p.name], p) for p in net.collect_params().values() if p.name in names]
         mults = ({n: getattr(p, kind) for n, p in params if getattr(p, kind) != 1.0} for kind in _MULTS)
         untrained = write_training(place, recipe, data, *mults)
-    ran = subprocess.run(
-        [sys.executable, "check.py"], cwd=place, capture_output=True, text=True, env=_without_us(), check=False
-    )
+    ran = run_check(place)
     output, error = ran.stdout.strip(), (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
     if not output.endswith(("agrees", "does NOT agree")):
         output = f"{output}\n{place}/check.py does not run: {error}".strip()
@@ -108,6 +106,13 @@ def migrate(net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = N
     count = texts["model.py"].count("\nclass ")
     files = tuple(sorted(p.name for p in place.iterdir() if p.is_file()))
     return Migrated(str(place), files, count, trained, ran.returncode == 0, output, untrained)
+
+
+def run_check(place: Path) -> subprocess.CompletedProcess[str]:
+    """``check.py`` of the project in ``place``, in a process of its own that knows nothing of gluontune."""
+    return subprocess.run(
+        [sys.executable, "check.py"], cwd=place, capture_output=True, text=True, env=_without_us(), check=False
+    )
 
 
 def _title(net: Any) -> str:

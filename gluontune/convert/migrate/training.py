@@ -17,6 +17,7 @@ from gluontune.loading.augment import AUGMENTS
 from gluontune.optim.scaling import exempt_name
 from gluontune.optim.schedules import _schedule
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
+from gluontune.optim.torch_rules import Part
 from gluontune.recipe import Recipe
 
 _TEMPLATE = Path(__file__).parent / "templates" / "train.py.j2"
@@ -56,18 +57,21 @@ def write_training(
     options = {"momentum": recipe.momentum, "wd": float(recipe.wd or 0.0), **recipe.optimizer_params}
     optimizer = TorchOptimizer(recipe.optimizer, {}, schedule, **options)
     rates: set[Callable[..., Any]] = set()
+    rate = expression(schedule, rates)
+    used: tuple[Callable[..., Any], ...] = (Part, exempt_name, *rates)
+    named = {"rule": optimizer.rule, **{each.__name__: each for each in used}}
     import jinja2
 
     text = jinja2.Template(_TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True).render(
-        recipe=recipe, rate=expression(schedule, rates),
-        rules=sorted(f.__name__ for f in {optimizer.rule, exempt_name, *rates}), rule=optimizer.rule.__name__,
+        recipe=recipe, rate=rate,
+        rules=sorted(named),
         options={name: value for name, value in optimizer.options.items() if name != "clip_gradient"},
         limit=optimizer.options.get("clip_gradient"), updates=max(1, total // recipe.accumulate), batch=batch,
         augment=AUGMENTS[recipe.augment or data.augment], lr_mult=dict(lr_mult), wd_mult=dict(wd_mult),
         mean=[round(float(value), 6) for value in data.mean],
         std=[round(float(value), 6) for value in data.std],
     )  # fmt: skip
-    rules = tidied(copied({f.__name__: f for f in (optimizer.rule, exempt_name, *rates)}, _HEADER))
+    rules = tidied(copied(named, _HEADER))
     for name, content in (("train.py", tidied(text)), ("rules.py", rules)):
         with atomic_write(place / name) as stream:
             stream.write((content.rstrip("\n") + "\n").encode("utf-8"))

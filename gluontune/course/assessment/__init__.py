@@ -40,14 +40,6 @@ wastes CPU time, while the other trains on both halves, is not detected: the ran
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gluontune.core import lazy
 
-if TYPE_CHECKING:
-    from gluontune.course.assessment.assessed import Assessment as Assessment
-    from gluontune.course.assessment.assessing import assess as assess, new_script as new_script, solution as solution
-    from gluontune.course.assessment.fresh import Scale as Scale
-    from gluontune.course.assessment.task import Task as Task
-else:
-    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

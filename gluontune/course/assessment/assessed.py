@@ -1,23 +1,12 @@
-"""The result of an assessment, as values and as results for a report; and sealed documents.
-
-A seal belongs to this user on this machine: results of the reference from elsewhere are rejected.
-"""
+"""The result of an assessment, as values and as results for a report."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import hmac
-import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gluontune.core.files import cache_dir, write_json
-from gluontune.core.reading import parse_json
 from gluontune.course.assessment.grading import Part
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
@@ -78,41 +67,3 @@ class Assessment:
             result.notes = [f"{c.name}: {c.feedback}" for c in part.criteria]
             found[f"{Path(self.script).stem}, {part.ranks} rank{'s' if part.ranks > 1 else ''}"] = result
         return found
-
-
-_KEY = "grader.key"  # in the cache folder, which no graded script can read
-
-
-def write_sealed(path: Path, document: dict[str, Any]) -> None:
-    """Write ``document`` with its seal; without a stored key the seal is empty, and reading rejects it."""
-    write_json(path, {**document, "seal": _seal(document)})
-
-
-def read_sealed(path: Path) -> dict[str, Any] | None:
-    """The unchanged document of :func:`write_sealed`, or None."""
-    try:
-        document = parse_json(path.read_text(encoding="utf-8"))
-        seal = document.pop("seal", None)
-    except (OSError, ValueError, AttributeError, TypeError):
-        return None
-    mine = _seal(document)
-    return document if mine and isinstance(seal, str) and hmac.compare_digest(mine, seal) else None
-
-
-def _seal(document: dict[str, Any]) -> str:
-    key = _key()
-    return hmac.new(key, json.dumps(document, sort_keys=True).encode(), hashlib.sha256).hexdigest() if key else ""
-
-
-def _key() -> bytes:
-    """The key of this user on this machine, drawn at first use; empty if it cannot be stored."""
-    path = cache_dir() / _KEY
-    with contextlib.suppress(OSError):
-        with contextlib.suppress(FileExistsError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-                stream.write(secrets.token_bytes(32))
-        found = path.lstat()
-        if found.st_uid == os.geteuid() and not found.st_mode & 0o077 and (key := path.read_bytes()):
-            return key if len(key) == 32 else b""
-    return b""

@@ -23,7 +23,8 @@ from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder, write_json
 from gluontune.core.reading import parse_json
-from gluontune.course.assessment.assessed import Assessment, read_sealed, write_sealed
+from gluontune.core.sealed import read_sealed, write_sealed
+from gluontune.course.assessment.assessed import Assessment
 from gluontune.course.assessment.examine import examine
 from gluontune.course.assessment.fresh import FreshTask, Scale, luck, remembered
 from gluontune.course.assessment.grading import Goal, grade

@@ -85,10 +85,7 @@ def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarr
     from gluontune.runtime import mxnet
 
     mx = mxnet()
-    task = Task(
-        Path(), Path(), 0, 1, facts["classes"], tuple(facts["image_shape"]), tuple(facts["mean"]), tuple(facts["std"])
-    )  # fmt: skip
-    parts = []
+    task, parts = Task.of(facts, Path(), Path(), 0, 1), []
     for start in range(0, len(images), _BATCH):
         batch = images[start : start + _BATCH]
         answer = net(mx.nd.array(task.normalize(batch))).astype("float32").asnumpy()

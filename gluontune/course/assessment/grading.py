@@ -106,19 +106,22 @@ def grade(ranks: int, goal: Goal, run: Mapping[str, Any], found: Mapping[str, An
     chance = 1 / facts["classes"]
     learned = 0.0 if accuracy is None else _share(accuracy - chance, goal.accuracy - chance)
     verdicts = {
-        "accuracy": _accuracy(goal, found, chance, learned),
         "time": _time(goal, run, learned),
         "steadiness": _steadiness(goal, run, learned),
         "end": _end(goal, run),
         "left behind": _left(run),
-        "data": _data(found, facts),
-        "validation": _validation(found),
-        "samples": _samples(found, run, facts),
     }
-    if ranks > 1:
-        verdicts["agreement"] = _agreement(found)
-    for name, (share, feedback) in verdicts.items():
-        most = (RANKS_WEIGHTS if ranks > 1 else WEIGHTS)[name]
+    nothing = _nothing(found)
+    if nothing is None:
+        verdicts["accuracy"] = _accuracy(goal, found["accuracy"], chance, learned)
+        verdicts["data"] = _data(found, facts)
+        verdicts["validation"] = _validation(found)
+        verdicts["samples"] = _samples(found, run, facts)
+        verdicts["agreement"] = _agreement(found["difference"])
+    else:
+        verdicts["accuracy"] = 0.0, nothing
+    for name, most in (RANKS_WEIGHTS if ranks > 1 else WEIGHTS).items():
+        share, feedback = verdicts.get(name, (0.0, "nothing to examine"))
         part.criteria.append(Criterion(name, round(share * most, 1), most, share >= 1, feedback))
     return part
 
@@ -148,11 +151,7 @@ def _nothing(found: Mapping[str, Any]) -> str | None:
     return found.get("error")
 
 
-def _accuracy(goal: Goal, found: Mapping[str, Any], chance: float, learned: float) -> Verdict:
-    nothing = _nothing(found)
-    if nothing:
-        return 0.0, nothing
-    accuracy = found["accuracy"]
+def _accuracy(goal: Goal, accuracy: float, chance: float, learned: float) -> Verdict:
     text = f"{100 * accuracy:.1f} % on hidden test images; wanted are {100 * goal.accuracy:.1f} %"
     if accuracy >= goal.accuracy:
         return 1.0, text
@@ -225,9 +224,6 @@ def _left(run: Mapping[str, Any]) -> Verdict:
 
 def _data(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Verdict:
     """Whether the net has learned from both halves of the training images."""
-    nothing = _nothing(found)
-    if nothing:
-        return 0.0, "nothing to examine"
     unseen = [part for part in ("train-a", "train-b") if found["traces"][part][1] >= CERTAIN]
     if not unseen:
         return 1.0, "the parameters know what only these training images show"
@@ -243,8 +239,6 @@ def _data(found: Mapping[str, Any], facts: Mapping[str, Any]) -> Verdict:
 
 
 def _validation(found: Mapping[str, Any]) -> Verdict:
-    if _nothing(found):
-        return 0.0, "nothing to examine"
     _, by_luck = found["traces"]["val"]
     if by_luck < SUSPECT:
         return 0.0, (
@@ -259,8 +253,6 @@ def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[st
 
     The reported number of images gives no points, but an impossible one is refused.
     """
-    if _nothing(found):
-        return 0.0, "nothing to examine"
     samples, cost = found["samples"], found["forward_cpu_s"]
     work = [max(end["cpu_s"] - found["start_cpu_s"], 0.0) for end in run["ranks"]]
     for rank, (claimed, given, end) in enumerate(zip(samples, facts["train_images"], run["ranks"])):
@@ -290,11 +282,7 @@ def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[st
     )
 
 
-def _agreement(found: Mapping[str, Any]) -> Verdict:
-    nothing = _nothing(found)
-    if nothing:
-        return 0.0, "nothing to compare"
-    difference = found["difference"]
+def _agreement(difference: float) -> Verdict:
     if not math.isfinite(difference):
         return (0.0, "the ranks handed in different nets: other names, shapes or types of arrays, or what is no number")
     if difference > AGREE:

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,14 @@ class Task:
     image_shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, facts: Mapping[str, Any], data: Path = Path(), out: Path = Path(), rank: int = 0, ranks: int = 1
+    ) -> Task:
+        """The task of ``task.json``'s ``facts``."""
+        colours = tuple(facts["mean"]), tuple(facts["std"])
+        return cls(data, out, rank, ranks, facts["classes"], tuple(facts["image_shape"]), *colours)
 
     @functools.cached_property
     def train(self) -> Any:
@@ -120,9 +129,7 @@ def _open(data: Path, out: Path, rank: int, ranks: int) -> Task:
         facts = json.loads((data / "task.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise GluontuneError(f"{data / 'task.json'}: no task there: {error}") from error
-    return Task(
-        data, out, rank, ranks, facts["classes"], tuple(facts["image_shape"]), tuple(facts["mean"]), tuple(facts["std"])
-    )  # fmt: skip
+    return Task.of(facts, data, out, rank, ranks)
 
 
 def _practice() -> Task:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -33,14 +35,48 @@ class Exercise:
 EXERCISES: Registry[Exercise] = Registry("exercise")
 
 
+class Hint(Exception):
+    """The hint for a wrong answer, raised within a checker."""
+
+
 def exercise(name: str, solution: str, takes: str = "number") -> Callable[[Checker], Checker]:
     """Decorator that adds a checker under ``name``."""
 
     def add(checker: Checker) -> Checker:
-        EXERCISES.add(name, Exercise(checker, takes, solution.strip()))
-        return checker
+        @functools.wraps(checker)
+        def hinting(*given: Any, **more: Any) -> str | None:
+            try:
+                return checker(*given, **more)
+            except Hint as hint:
+                return str(hint)
+
+        EXERCISES.add(name, Exercise(hinting, takes, solution.strip()))
+        return hinting
 
     return add
+
+
+@contextlib.contextmanager
+def calling(given: str, *known: tuple[str, str]) -> Iterator[None]:
+    """A block that calls the learner's answer with ``given``: an exception becomes a :class:`Hint`.
+
+    Args:
+        known: parts of errors' messages, each with its hint.
+    """
+    try:
+        yield
+    except Exception as error:
+        lines = str(error).splitlines()
+        usual = f"Called with {given} it fails: {type(error).__name__}: {lines[0] if lines else ''}"
+        raise Hint(next((hint for part, hint in known if part in str(error)), usual)) from error
+
+
+def alike(answer: np.ndarray, *known: tuple[Any, str | None], otherwise: str, atol: float = 1e-4) -> str | None:
+    """The hint of the first of the ``known`` arrays that the answer equals (None: it is right), or ``otherwise``."""
+    for values, hint in known:
+        if np.shape(values) == answer.shape and np.allclose(answer, values, atol=atol):
+            return hint
+    return otherwise
 
 
 def number(
@@ -82,18 +118,11 @@ def hint_for(answer: float, *known: tuple[Wrong, str], otherwise: str, within: f
     """
     for wrong, hint in known:
         values = wrong if isinstance(wrong, tuple) else () if callable(wrong) else (wrong,)
-        if (
-            wrong(answer)
-            if callable(wrong)
-            else any(close(answer, v, within) if within else answer == v for v in values)
-        ):
+        if any(close(answer, v, within) if within else answer == v for v in values):
+            return hint
+        if callable(wrong) and wrong(answer):
             return hint
     return otherwise
-
-
-def failed(call: str, error: Exception) -> str:
-    """The hint for an answer that raises, or gives something else than it shall."""
-    return f"Called with {call} it fails: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def values_of(values: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gluontune import runtime
 from gluontune.core.gaps import distance
-from gluontune.course.exercises._registry import close, exercise, failed, values_of
+from gluontune.course.exercises._registry import alike, calling, close, exercise, values_of
 
 
 @exercise(
@@ -24,18 +24,14 @@ def _write_record(answer: Callable[..., Any]) -> str | None:
     mx, rng = runtime.mxnet(), np.random.default_rng()
     image = rng.bytes(int(rng.integers(40, 90)))
     label, key = float(rng.integers(1, 999)), int(rng.integers(1000, 9999))
-    try:
+    with calling("an image's bytes, a label and a key"):
         found = bytes(answer(image, label, key))
-    except Exception as error:
-        return failed("an image's bytes, a label and a key", error)
     if found == image:
         return "Those are the image's bytes alone; a header with label and key stands before them."
     if image not in found:
         return "The image's bytes are not in it as they are: nothing is decoded or compressed."
-    try:
+    with calling("mx.recordio.unpack"):
         header, content = mx.recordio.unpack(found)
-    except Exception as error:
-        return failed("mx.recordio.unpack", error)
     if content != image:
         return "mx.recordio.unpack finds other bytes than the image's: the header is IRHeader(flag, label, id, id2)."
     if not (np.ndim(header.label) == 0 and float(header.label) == label):
@@ -56,29 +52,22 @@ def _write_hybrid_forward(answer: Callable[..., Any]) -> str | None:
             return answer(F, x)
 
     found = {}
-    for mode in ("imperative", "hybridized"):
+    once = "It decides once for the whole batch; F.where decides for each number."
+    graph = "A graph has no values yet: it cannot decide by an `if`, or call mx.nd. Use F.where, or F.relu."
+    wrong = {"imperative": [("ambiguous", once)], "hybridized": [("", graph)]}
+    for mode in wrong:
         block = Learners()
         if mode == "hybridized":
             block.hybridize()
-        try:
+        with calling("mx.nd and an array", *wrong[mode]):
             found[mode] = values_of(block(mx.nd.array(x)))
-        except Exception as error:
-            if mode == "hybridized":
-                return "A graph has no values yet: it cannot decide by an `if`, or call mx.nd. Use F.where, or F.relu."
-            if "ambiguous" in str(error):
-                return "An `if` decides once for the whole batch; F.where decides for each number."
-            return failed("mx.nd and an array", error)
     truth = np.where(x > 0, x, 0.1 * x)
-    mine = found["imperative"]
-    if mine.shape != truth.shape:
-        return f"For an array of shape {x.shape} it gives one of shape {mine.shape}."
-    if not np.allclose(mine, truth, atol=1e-5):
-        if np.allclose(mine, np.maximum(x, 0), atol=1e-5):
-            return "That is ReLU: negative numbers keep a tenth of their size."
-        if np.allclose(mine, x, atol=1e-5) or np.allclose(mine, 0.1 * x, atol=1e-5):
-            return "It decides once for the whole batch; F.where decides for each number."
-        return "x where x > 0; 0.1 times x elsewhere."
-    return None if np.allclose(found["hybridized"], truth, atol=1e-5) else "As a graph it computes something else."
+    if found["imperative"].shape != truth.shape:
+        return f"For an array of shape {x.shape} it gives one of shape {found['imperative'].shape}."
+    relu = "That is ReLU: negative numbers keep a tenth of their size."
+    known = ((truth, None), (np.maximum(x, 0), relu), (x, once), (0.1 * x, once))
+    hint = alike(found["imperative"], *known, otherwise="x where x > 0; 0.1 times x elsewhere.", atol=1e-5)
+    return hint or alike(found["hybridized"], (truth, None), otherwise="As a graph it computes something else.")
 
 
 _TRAINER = """
@@ -98,7 +87,7 @@ def _write_trainer(answer: Callable[..., Any]) -> str | None:
     weight = mx.gluon.Parameter("weight", shape=(1,))
     weight.initialize()
     rates = [0.0]
-    try:
+    with calling(f"(params, {peak:.2f}, {warmup}, {drop}), and in {drop + 5} steps,"):
         trainer = answer({"weight": weight}, peak, warmup, drop)
         for _ in range(drop + 5):
             with mx.autograd.record():
@@ -106,8 +95,6 @@ def _write_trainer(answer: Callable[..., Any]) -> str | None:
             loss.backward()
             trainer.step(1)
             rates.append(float(trainer.learning_rate))
-    except Exception as error:
-        return failed(f"(params, {peak:.2f}, {warmup}, {drop}), and in {drop + 5} steps,", error)
     truth = [peak * min(1.0, n / warmup) * (0.1 if n > drop else 1.0) for n in range(len(rates))]
     if np.allclose(rates, truth, atol=0.01 * peak):
         return None
@@ -142,12 +129,10 @@ def _write_stochastic_depth(answer: Callable[..., Any]) -> str | None:
     mx, rng = runtime.mxnet(), np.random.default_rng()
     keep = float(rng.uniform(0.4, 0.8))
     x, branch = (rng.uniform(1, 2, size=(800, 3)).astype(np.float32) for _ in range(2))
-    try:
+    with calling(f"two arrays (800, 3) and keep={keep:.2f}"):
         trained, predicted = (
             values_of(answer(mx.nd.array(x), mx.nd.array(branch), keep, training)) for training in (True, False)
         )
-    except Exception as error:
-        return failed(f"two arrays (800, 3) and keep={keep:.2f}", error)
     if trained.shape != x.shape or predicted.shape != x.shape:
         return f"For arrays of shape {x.shape} it gives {trained.shape} and {predicted.shape}."
     share = (trained - x) / branch
@@ -183,12 +168,10 @@ def _write_quantize(answer: Callable[..., Any]) -> str | None:
     mx, rng = runtime.mxnet(), np.random.default_rng()
     for low, high in ((-float(rng.uniform(0.5, 3)), float(rng.uniform(1, 5))), (float(rng.uniform(1, 2)), 5.0)):
         x = np.append(rng.uniform(low, high, 500), [low, high]).astype(np.float32)
-        try:
+        with calling(f"an array between {low:.2f} and {high:.2f}"):
             q, scale, zero = answer(mx.nd.array(x))
             kind, q = np.dtype(q.dtype), values_of(q)
             scale, zero = float(scale), float(zero)
-        except Exception as error:
-            return failed(f"an array between {low:.2f} and {high:.2f}", error)
         if kind != np.uint8:
             return f"The integers are {kind.name}: .astype('uint8')."
         if zero != int(zero) or not 0 <= zero <= 255:
@@ -221,10 +204,8 @@ def _write_nhwc(answer: Callable[..., Any]) -> str | None:
     mx, rng = runtime.mxnet(), np.random.default_rng()
     n, c, h, w, o = (int(k) for k in rng.permutation([2, 3, 5, 6, 7]))
     x, weight = rng.normal(size=(n, c, h, w)), rng.normal(size=(o, c, 1, 3))
-    try:
+    with calling(f"arrays of shapes {x.shape} and {weight.shape}"):
         found = [values_of(a) for a in answer(mx.nd.array(x), mx.nd.array(weight))]
-    except Exception as error:
-        return failed(f"arrays of shapes {x.shape} and {weight.shape}", error)
     if len(found) != 2:
         return f"It shall give two arrays; yours gives {len(found)}."
     for mine, given in zip(found, (x, weight)):
@@ -253,10 +234,8 @@ def _write_loss(answer: Callable[..., Any]) -> str | None:
     classes, eps = int(rng.integers(4, 9)), float(rng.uniform(0.1, 0.3))
     scores = rng.normal(size=(12, classes)) * 2
     label = rng.integers(0, classes, 12)
-    try:
+    with calling(f"mx.nd, scores (12, {classes}), 12 labels and eps={eps:.2f}"):
         mine = values_of(answer(mx.nd, mx.nd.array(scores), mx.nd.array(label), eps))
-    except Exception as error:
-        return failed(f"mx.nd, scores (12, {classes}), 12 labels and eps={eps:.2f}", error)
     logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     picked, mean = logs[np.arange(12), label], logs.mean(axis=1)
     truth = -(1 - eps) * picked - eps * mean
@@ -264,12 +243,11 @@ def _write_loss(answer: Callable[..., Any]) -> str | None:
         return "A Gluon loss has a value for each image; trainer.step(batch) takes the mean."
     if mine.shape != truth.shape:
         return f"For 12 images it shall give 12 losses; yours has shape {mine.shape}."
-    for values, hint in (
+    return alike(
+        mine,
         (truth, None),
         (-truth, "The sign: a loss is the negative logarithm, and falls."),
         (-picked, "That is the plain loss: eps of it goes to all classes alike."),
         (-(1 - eps) * picked - eps * logs.sum(axis=1), "eps is shared among the classes: take the mean over them."),
-    ):
-        if np.allclose(mine, values, atol=1e-4):
-            return hint
-    return "(1 − eps) times −log p of the label, plus eps times the mean of −log p over all classes."
+        otherwise="(1 − eps) times −log p of the label, plus eps times the mean of −log p over all classes.",
+    )

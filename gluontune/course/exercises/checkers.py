@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import runtime
-from gluontune.course.exercises._registry import close, exercise, hint_for
+from gluontune.course.exercises._registry import alike, calling, close, exercise, hint_for
 from gluontune.optim import schedules
 from gluontune.recipe.result import RunResult
 
@@ -95,10 +95,8 @@ def _record_bytes(answer: float, payload: int) -> str | None:
 def _write_partition(answer: Callable[..., Any]) -> str | None:
     """Equally many different images for each of 4 ranks, of 103."""
     n, world = 103, 4
-    try:
+    with calling("", ("", "Called with (103, 0, 4) it does not give a list of whole numbers.")):
         parts = [[int(i) for i in answer(n, rank, world)] for rank in range(world)]
-    except Exception as error:
-        return f"Called with (103, 0, 4) it does not give a list of whole numbers: {error}"
     whole = [i for part in parts for i in part]
     if whole and not 0 <= min(whole) <= max(whole) < n:
         return f"The images are 0 to 102; it gives {min(whole)} to {max(whole)}."
@@ -117,30 +115,25 @@ def _write_partition(answer: Callable[..., Any]) -> str | None:
 @exercise("write-sgd", "lambda x, y, gx, gy, lr: (x - lr * gx, y - lr * gy)", "function")
 def _write_sgd(answer: Callable[..., Any]) -> str | None:
     """One update of plain gradient descent in two dimensions."""
-    try:
+    with calling("", ("", "Called with (1.0, 2.0, 4.0, -2.0, 0.5) it does not give two numbers.")):
         x, y = map(float, answer(1.0, 2.0, 4.0, -2.0, 0.5))
-    except Exception as error:
-        return f"Called with (1.0, 2.0, 4.0, -2.0, 0.5) it does not give two numbers: {error}"
-    known = {
-        (-1.0, 3.0): None,
-        (3.0, 1.0): "That goes uphill: the gradient points to where the loss grows, so subtract it.",
-        (-3.0, 4.0): "The gradient is to be multiplied by the rate first.",
-        (-2.0, 1.0): "That is the step alone; add it to where you are.",
-    }
-    for place, hint in known.items():
-        if close(x, place[0]) and close(y, place[1]):
-            return hint
-    return f"From (1, 2), with gradient (4, -2) and rate 0.5, it shall go to (-1, 3); yours goes to ({x:g}, {y:g})."
+    return alike(
+        np.array([x, y]),
+        ((-1.0, 3.0), None),
+        ((3.0, 1.0), "That goes uphill: the gradient points to where the loss grows, so subtract it."),
+        ((-3.0, 4.0), "The gradient is to be multiplied by the rate first."),
+        ((-2.0, 1.0), "That is the step alone; add it to where you are."),
+        otherwise=f"From (1, 2), with gradient (4, -2) and rate 0.5, it shall go to (-1, 3); yours goes to "
+        f"({x:g}, {y:g}).",
+    )
 
 
 @exercise("write-schedule", "s.warmup(s.cosine(base_lr=0.4, max_update=1000), warmup_steps=100)", "function")
 def _write_schedule(answer: Callable[[int], Any]) -> str | None:
     """A warm-up of 100 updates to 0.4, then a half cosine to 0 at update 1,000."""
     truth = schedules.warmup(schedules.cosine(base_lr=0.4, max_update=1000), warmup_steps=100)
-    try:
+    with calling("an update from 0 to 1,000"):
         found = {n: float(answer(n)) for n in (0, 50, 100, 325, 550, 775, 1000)}
-    except Exception as error:
-        return f"Called with an update from 0 to 1,000 it fails: {error}"
     if all(math.isclose(rate, truth(n), abs_tol=2e-3) for n, rate in found.items()):
         return None
     if not close(found[100], 0.4):
@@ -162,10 +155,8 @@ def _write_agreement(answer: Callable[..., Any]) -> str | None:
     a = rng.normal(size=(40, 7))
     b = a + 0.8 * rng.normal(size=a.shape)
     truth = 100 * float((a.argmax(1) == b.argmax(1)).mean())
-    try:
+    with calling("", ("", "Called with two arrays (40, 7) it does not give a number.")):
         found, same = float(answer(a, b)), float(answer(a, 2 * a))
-    except Exception as error:
-        return f"Called with two arrays (40, 7) it does not give a number: {error}"
     if close(found, truth) and close(same, 100):
         return None
     if close(found, truth / 100):
@@ -181,23 +172,18 @@ def _write_agreement(answer: Callable[..., Any]) -> str | None:
 def _write_hard_sigmoid(answer: Callable[..., Any]) -> str | None:
     """min(max(0.2 x + 0.5, 0), 1)."""
     x = np.linspace(-6, 6, 49)
-    try:
+    with calling("a numpy array"):
         found = np.asarray(answer(x), float)
-    except Exception as error:
-        return f"Called with a numpy array it fails: {error}"
     if found.shape != x.shape:
         return f"For an array of shape {x.shape} it gives one of shape {found.shape}."
-    known = (
+    cut = "0.2 times x, plus 0.5; what is below 0 becomes 0, what is above 1 becomes 1."
+    return alike(
+        found,
         (np.clip(0.2 * x + 0.5, 0, 1), None),
         (np.clip(x / 6 + 0.5, 0, 1), "That is PyTorch's: MXNet multiplies by 0.2, which is not 1/6."),
         (0.2 * x + 0.5, "Below 0 and above 1 it is cut off."),
-    )
-    for values, hint in known:
-        if np.allclose(found, values, atol=1e-6):
-            return hint
-    if found.min() < 0 or found.max() > 1:
-        return "No value may be below 0 or above 1."
-    return "0.2 times x, plus 0.5; what is below 0 becomes 0, what is above 1 becomes 1."
+        otherwise="No value may be below 0 or above 1." if found.min() < 0 or found.max() > 1 else cut, atol=1e-6,
+    )  # fmt: skip
 
 
 @exercise("assessment-budget", "2 * second.reference['2']['seconds']")

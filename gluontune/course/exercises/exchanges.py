@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import runtime
-from gluontune.course.exercises._registry import exercise, failed, values_of
+from gluontune.course.exercises._registry import calling, exercise, values_of
 
 _ALLREDUCE = """
 def all_reduce(grads):
@@ -27,11 +27,9 @@ def _write_allreduce(answer: Callable[..., Any]) -> str | None:
     mx, rng = runtime.mxnet(), np.random.default_rng()
     parts = rng.normal(size=(int(rng.integers(3, 6)), 4, 3)).astype(np.float32)
     grads = [mx.nd.array(part, ctx=mx.cpu(i)) for i, part in enumerate(parts)]
-    try:
+    with calling(f"{len(parts)} gradients on cpu(0) to cpu({len(parts) - 1})"):
         found = list(answer(grads))
         values, places = [values_of(x) for x in found], [x.context for x in found]
-    except Exception as error:
-        return failed(f"{len(parts)} gradients on cpu(0) to cpu({len(parts) - 1})", error)
     if len(found) != len(parts):
         return f"It shall give {len(parts)} arrays, one for each context; yours gives {len(found)}."
     for values_wrong, hint in ((parts.mean(0), "That is the mean; gluon.Trainer expects the sum."),
@@ -63,11 +61,9 @@ def _write_ring(answer: Callable[..., Any]) -> str | None:
     parts = [[piece.copy() for piece in row] for row in start]
     for t in range(n - 1):
         before = np.array(parts)
-        try:
+        with calling(f"the pieces of {n} ranks and t={t}"):
             answer(parts, t)
             now = np.array(parts, dtype=np.float64)
-        except Exception as error:
-            return failed(f"the pieces of {n} ranks and t={t}", error)
         if now.shape != start.shape:
             return "The pieces keep their number and shape; only their values change."
         changed = (np.abs(now - before) > 1e-9).any(axis=2)

@@ -106,12 +106,7 @@ def _resized(mx: Any, size: int, array: Any) -> Any:
 
 
 class Population:
-    """A search over weights in a training process: other weights, another optimizer, a score, a step back.
-
-    Args:
-        recipe: of the search. work, step, optimization, progress: of the session. begin: makes new trainers, of a
-            recipe and a number of steps.
-    """
+    """A search over weights in a training process: other weights, another optimizer, a score, a step back."""
 
     def __init__(
         self, recipe: Recipe, work: Work, step: Step, optimization: Optimization, progress: Progress,

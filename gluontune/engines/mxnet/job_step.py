@@ -161,11 +161,7 @@ def _detached(array: Any) -> Any:
 
 
 def make_step(recipe: Recipe, work: Work, methods: MethodSteps) -> Step:
-    """The training step of a job.
-
-    Raises:
-        UsageError: the recipe asks for something that this kind of step cannot do.
-    """
+    """The training step of a job."""
     job = work.job
     if job.step is None:
         if isinstance(work.nets, dict):

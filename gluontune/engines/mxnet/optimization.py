@@ -23,9 +23,6 @@ from gluontune.recipe import Recipe
 class Optimization:
     """The optimizer's side of a training.
 
-    Args:
-        context: of the rank.
-
     Attributes:
         trainers: by name; one, unless the job updates several nets itself. scaler: of float16's losses, or None.
         averaging: the exchange of parameters, if gradients are not exchanged in every step, or None.
@@ -101,11 +98,7 @@ class Optimization:
         }, arrays  # fmt: skip
 
     def load_state_dict(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: str) -> None:
-        """Restore the result of :meth:`state_dict`.
-
-        Raises:
-            GluontuneError: it is of other nets, or of another optimizer.
-        """
+        """Restore the result of :meth:`state_dict`."""
         headers = header.get("optimizers") or {"net": header["optimizer"]}
         if list(headers) != list(self.trainers):
             raise GluontuneError(

@@ -124,11 +124,7 @@ class Session(Engine):
         return self.context.array(values)
 
     def reset(self, epochs: float | None = None) -> None:
-        """As :meth:`Engine.reset`.
-
-        Raises:
-            GluontuneError: after steps over a parameter server, which keeps the first run's keys.
-        """
+        """As :meth:`Engine.reset`."""
         if self.recipe.engine == "kvstore" and self.progress.steps:
             raise GluontuneError("a run over a parameter server starts anew in fresh processes")
         super().reset(epochs)

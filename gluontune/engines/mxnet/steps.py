@@ -30,9 +30,6 @@ Phase = Callable[[str], contextlib.AbstractContextManager[Any]]
 class Step(ABC):
     """The way from a batch to losses and gradients.
 
-    Args:
-        recipe: of the run. work: its nets and data. methods: of the recipe.
-
     Attributes:
         name: ``usual``, ``step`` or ``updates``. updates: whether it updates the parameters.
         loss: the loss block, or None.
@@ -128,11 +125,7 @@ class UsualStep(Step):
         return self.methods.flipped(step, part[0], (1, 2), take, scores)
 
     def _changed(self, loss: Any) -> Any:
-        """The loss of a training batch, changed by the recipe's methods.
-
-        Raises:
-            UsageError: a method needs class scores, and the job's loss or net has none.
-        """
+        """The loss of a training batch, changed by the recipe's methods."""
         losses = self.mx.gluon.loss
         softmax = type(loss) is losses.SoftmaxCrossEntropyLoss and loss._sparse_label and not loss._from_logits
         needing = {"label-smoothing", "mixup", "cutmix", "flip-validation"} & set(self.recipe.methods)

@@ -76,12 +76,7 @@ class Work:
 
 
 def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
-    """The nets of a job, with parameters on every context; the random streams are freshly seeded.
-
-    Raises:
-        GluontuneError: the job's ``net()`` returns no Gluon block, or one that does not fit its samples.
-        UsageError: rewrites for nets whose inputs only the job's ``step`` knows.
-    """
+    """The nets of a job, with parameters on every context; the random streams are freshly seeded."""
     mx = context.mx
     made = job.net()
     several = isinstance(made, Mapping)

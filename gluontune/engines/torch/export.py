@@ -104,11 +104,7 @@ class Exported:
 
 
 def exported(recipe: Recipe) -> Exported:
-    """The job of a recipe, exported by a process with mxnet.
-
-    Raises:
-        GluontuneError: the job does not fit, its net cannot be traced, or the export failed.
-    """
+    """The job of a recipe, exported by a process with mxnet."""
     with tempfile.TemporaryFile() as out:
         done = subprocess.run(
             python("-m", "gluontune.engines.torch.export", str(out.fileno()), str(os.getpid())),
@@ -125,14 +121,7 @@ def exported(recipe: Recipe) -> Exported:
 
 
 def exported_once(recipe: Recipe, rank: int, world: int) -> Exported:
-    """The job of a recipe, exported by rank 0, or by this process without shared memory.
-
-    Args:
-        rank, world: of this process among those with the shared memory.
-
-    Raises:
-        GluontuneError: as :func:`exported`, on rank 0. On the others: the process that started them has ended.
-    """
+    """The job of a recipe, exported by rank 0, or by this process without shared memory."""
     path = os.environ.get(EXPORT_VARIABLE)
     if world == 1 or path is None:
         return exported(recipe)
@@ -180,12 +169,7 @@ def _done(path: str, rank: int, world: int) -> None:
 
 
 def export_job(recipe: Recipe) -> Exported:
-    """Build the recipe's job with MXNet, and try it on one batch.
-
-    Raises:
-        GluontuneError: the job does not fit, or its net or loss cannot be traced.
-        UsageError: the job needs MXNet: a ``step``, a metric or Gluon datasets.
-    """
+    """Build the recipe's job with MXNet, and try it on one batch."""
     from gluontune.compute.tracing import place_of_branch, traced
     from gluontune.engines.mxnet.session import Session
     from gluontune.methods.losses import trained_layers
@@ -238,7 +222,10 @@ def export_job(recipe: Recipe) -> Exported:
 
 
 def _refused(where: str, why: str) -> UsageError:
-    return UsageError(f"recipe field backend='torch': {where}{why}; use backend='mxnet'")
+    return UsageError(
+        f"recipe field backend='torch': {where}{why}; use backend='mxnet', or write the loop as a script for "
+        "`gluontune run --backend torch`"
+    )
 
 
 def _main() -> int:

@@ -14,7 +14,7 @@ def constant(*, base_lr: float) -> Schedule:
     >>> constant(base_lr=0.1)(1000)
     0.1
     """
-    return Schedule("constant", {"base_lr": number("base_lr", base_lr)})
+    return Schedule("constant", {"base_lr": base_lr})
 
 
 def factor(*, base_lr: float, step: float, factor: float = 0.1, stop_factor_lr: float = 1e-8) -> Schedule:
@@ -30,10 +30,6 @@ def factor(*, base_lr: float, step: float, factor: float = 0.1, stop_factor_lr: 
     >>> halving(250), halving(251), halving(501)
     (1.0, 0.5, 0.25)
     """
-    number("base_lr", base_lr)
-    number("step", step, strict=True)
-    number("factor", factor, high=1.0, strict=True)
-    number("stop_factor_lr", stop_factor_lr)
     return Schedule("factor", {"base_lr": base_lr, "step": step, "factor": factor, "stop_factor_lr": stop_factor_lr})
 
 
@@ -49,8 +45,6 @@ def multifactor(*, base_lr: float, steps: Sequence[float], factor: float = 0.1) 
     >>> [deck(n) for n in (250, 251, 751, 901)]
     [1.0, 0.5, 0.25, 0.125]
     """
-    number("base_lr", base_lr)
-    number("factor", factor, high=1.0, strict=True)
     if not isinstance(steps, Sequence) or isinstance(steps, str):
         raise UsageError(f"schedule field steps={steps!r}: give one or more numbers that rise")
     steps = tuple(number("steps", step, strict=True) for step in steps)
@@ -65,10 +59,6 @@ def poly(*, base_lr: float, max_update: float, pwr: float = 2, final_lr: float =
     >>> poly(base_lr=1.0, max_update=100, pwr=1)(25)
     0.75
     """
-    number("base_lr", base_lr)
-    number("max_update", max_update, strict=True)
-    number("pwr", pwr, strict=True)
-    number("final_lr", final_lr)
     return Schedule("poly", {"base_lr": base_lr, "max_update": max_update, "pwr": pwr, "final_lr": final_lr})
 
 
@@ -80,9 +70,6 @@ def cosine(*, base_lr: float, max_update: float, final_lr: float = 0.0) -> Sched
     >>> cosine(base_lr=0.4, max_update=100)(50)
     0.2
     """
-    number("base_lr", base_lr)
-    number("max_update", max_update, strict=True)
-    number("final_lr", final_lr)
     return Schedule("cosine", {"base_lr": base_lr, "max_update": max_update, "final_lr": final_lr})
 
 
@@ -112,10 +99,6 @@ def onecycle(
     (0.2, 0.4, 0.2)
     """
     begin_lr = base_lr / 25 if begin_lr is None else begin_lr
-    number("base_lr", base_lr)
-    number("max_update", max_update, strict=True)
-    number("begin_lr", begin_lr)
-    number("final_lr", final_lr)
     if not 0 < number("pct_start", pct_start) < 1:
         raise UsageError(f"schedule field pct_start={pct_start!r}: give a share between 0 and 1")
     if shape not in ("linear", "cos"):
@@ -144,7 +127,6 @@ def warmup(schedule: Rate, *, warmup_steps: float, warmup_begin_lr: float = 0.0,
     if mode not in WARMUP_MODES:
         raise UsageError(f"schedule field mode={mode!r}: choose one of {', '.join(WARMUP_MODES)}")
     number("warmup_steps", warmup_steps)
-    number("warmup_begin_lr", warmup_begin_lr)
     shift: float = 0
     if isinstance(schedule, Schedule) and "max_update" in schedule.params:
         left = schedule.params["max_update"] - warmup_steps
@@ -183,7 +165,7 @@ def scale(schedule: Rate, *, by: float) -> Schedule:
     >>> scale(constant(base_lr=0.1), by=4)(1)
     0.4
     """
-    return Schedule("scale", {"schedule": schedule, "by": number("by", by)})
+    return Schedule("scale", {"schedule": schedule, "by": by})
 
 
 def in_epochs(schedule: Rate, *, updates_per_epoch: float) -> Schedule:
@@ -193,7 +175,6 @@ def in_epochs(schedule: Rate, *, updates_per_epoch: float) -> Schedule:
     >>> rate(300), rate(301)
     (1.0, 0.5)
     """
-    number("updates_per_epoch", updates_per_epoch, strict=True)
     return Schedule("in_epochs", {"schedule": schedule, "updates_per_epoch": updates_per_epoch})
 
 

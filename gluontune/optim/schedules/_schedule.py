@@ -37,6 +37,11 @@ class Schedule:
     kind: str
     params: Mapping[str, Any]
 
+    def __post_init__(self) -> None:
+        for name, value in self.params.items():
+            if name in _NUMBERS:
+                number(name, value, **_NUMBERS[name])
+
     def __call__(self, num_update: float) -> float:
         if not num_update >= 0:
             raise UsageError(f"num_update={num_update!r}: a schedule is asked for updates from 0 on")
@@ -84,6 +89,15 @@ def number(name: str, value: Any, low: float = 0.0, high: float = math.inf, stri
         top = f" and at most {high:g}" if high < math.inf else ""
         raise UsageError(f"schedule field {name}={value!r}: give a finite number {bound}{top}")
     return value
+
+
+_ABOVE_0: dict[str, Any] = {"strict": True}
+#: Bounds of parameters by name, whatever the rule.
+_NUMBERS: dict[str, dict[str, Any]] = {
+    "base_lr": {}, "begin_lr": {}, "final_lr": {}, "stop_factor_lr": {}, "warmup_begin_lr": {}, "warmup_steps": {},
+    "by": {}, "step": _ABOVE_0, "max_update": _ABOVE_0, "pwr": _ABOVE_0, "updates_per_epoch": _ABOVE_0,
+    "factor": {"high": 1.0, **_ABOVE_0},
+}  # fmt: skip
 
 
 def _factor_rate(n: float, base_lr: float, step: float, factor: float, stop_factor_lr: float) -> float:

@@ -140,12 +140,9 @@ def file_system(system: System, options: Options) -> Verdict:
     if kind is None:
         return Verdict("info", "the kind of file system is not known here", place)
     if kind in _NETWORK or kind.startswith("fuse."):
-        return Verdict(
-            "warning",
-            "the data lie on a network file system: many small files are slow, and the first epoch is too",
-            f"{kind} at {place}",
-            "pack them into records (gluontune pack), or copy them to a local disk",
-        )
+        message = "the data lie on a network file system: many small files are slow, and the first epoch is too"
+        fix = "pack them into records (gluontune pack), or copy them to a local disk"
+        return Verdict("warning", message, f"{kind} at {place}", fix)
     return Verdict("ok", "a local file system", f"{kind} at {place}")
 
 

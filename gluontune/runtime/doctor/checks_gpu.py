@@ -6,12 +6,14 @@ import os
 import re
 from pathlib import Path
 
-from gluontune.runtime import cuda
+from gluontune.runtime import cuda, no_driver
 from gluontune.runtime.cpu import show_cpu_list
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER, describe_code, unfit_gpus
 from gluontune.runtime.launch import launch_settings
 from gluontune.runtime.system import System
+
+_FOR_A_GPU = "to compute on a GPU install the driver, or start the container with --gpus all"
 
 
 def _built_for_cuda(system: System) -> bool:
@@ -28,12 +30,14 @@ def gpu_driver(system: System, options: Options) -> Verdict:
         return Verdict("ok", "the NVIDIA driver answers", f"driver {report.driver or 'version N/A'}")
     if report.status == "no-driver":
         if _built_for_cuda(system):
+            if no_driver.possible(system.root):
+                return Verdict("warning", "no driver: the GPU build computes on the CPU", report.reason, _FOR_A_GPU)
             return Verdict(
                 "error",
-                "mxnet is built for CUDA, but there is no NVIDIA driver: it cannot be imported",
+                "mxnet is built for CUDA, but the NVIDIA driver's library is missing: it cannot be imported",
                 report.reason,
-                "install the driver; in a container start it with --gpus all; without a GPU: "
-                f"pip uninstall -y {next(iter(system.mxnet_wheels), 'mxnet-cu112')} && pip install 'mxnet==1.9.1'",
+                f"{_FOR_A_GPU}; without a GPU: pip uninstall -y {next(iter(system.mxnet_wheels), 'mxnet-cu112')} && "
+                "pip install 'mxnet==1.9.1'",
             )
         return Verdict("info", "no NVIDIA driver: training uses the CPU", report.reason)
     return Verdict("info", "the driver cannot be asked; see the finding 'nvml'", report.reason)
@@ -206,12 +210,9 @@ def openmp_runtimes(system: System, options: Options) -> Verdict:
         return Verdict("warning", message, ", ".join(preloaded), "take it out of LD_PRELOAD")
     bundled = sorted({path for folder in system.site_folders for path in _bundled_openmp(folder)})
     if bundled:
-        return Verdict(
-            "info",
-            "packages here bring an OpenMP runtime of their own: in one process with mxnet there would be two",
-            ", ".join(bundled),
-            "import them in another process than mxnet (gluontune's own processes do so)",
-        )
+        message = "packages here bring an OpenMP runtime of their own: in one process with mxnet there would be two"
+        fix = "import them in another process than mxnet (gluontune's own processes do so)"
+        return Verdict("info", message, ", ".join(bundled), fix)
     return Verdict("ok", "one OpenMP runtime", ", ".join(Path(path).name for path in loaded) or "none loaded")
 
 
@@ -247,12 +248,9 @@ def mxnet_variables(system: System, options: Options) -> Verdict:
 def dmlc_role(system: System, options: Options) -> Verdict:
     role = system.environ.get("DMLC_ROLE")
     if role in ("server", "scheduler"):
-        return Verdict(
-            "error",
-            f"DMLC_ROLE={role}: 'import mxnet' turns this process into a {role} and never comes back",
-            f"DMLC_ROLE={role}",
-            "unset DMLC_ROLE (gluontune launch sets it for its own processes)",
-        )
+        message = f"DMLC_ROLE={role}: 'import mxnet' turns this process into a {role} and never comes back"
+        fix = "unset DMLC_ROLE (gluontune launch sets it for its own processes)"
+        return Verdict("error", message, f"DMLC_ROLE={role}", fix)
     names = sorted(name for name in system.environ if name.startswith("DMLC_"))
     if names:
         evidence = ", ".join(f"{name}={system.environ[name]}" for name in names)

@@ -17,31 +17,20 @@ def _numbers(version: str) -> tuple[int, ...]:
 def gluoncv(system: System, options: Options) -> Verdict:
     version = system.packages.get("gluoncv")
     if version is None:
-        return Verdict(
-            "warning",
-            "gluoncv is not installed: the nets of its model zoo (cifar_resnet20_v1, …) are missing",
-            "not installed",
-            "pip install 'gluoncv==0.10.5.post0'",
-        )
+        message = "gluoncv is not installed: the nets of its model zoo (cifar_resnet20_v1, …) are missing"
+        return Verdict("warning", message, "not installed", "pip install 'gluoncv==0.10.5.post0'")
     if _numbers(version) < (0, 10):
         fix = "pip install 'gluoncv==0.10.5.post0'"
         return Verdict("warning", "an old gluoncv, with which gluontune is not tested", version, fix)
     missing = [name for name in ("yacs", "autocfg", "portalocker", "pandas") if not system.module_exists(name)]
     if missing:
-        return Verdict(
-            "error",
-            "gluoncv cannot be imported: packages that it imports are missing",
-            ", ".join(missing),
-            f"pip install {' '.join(missing)}",
-        )
+        message = "gluoncv cannot be imported: packages that it imports are missing"
+        return Verdict("error", message, ", ".join(missing), f"pip install {' '.join(missing)}")
     note = "its pretrained weights' storage no longer answers: train from scratch"
     if _numbers(system.packages.get("torch", "0")) >= (2, 0):
-        return Verdict(
-            "info",
-            f"a plain 'import gluoncv' fails beside PyTorch 2 ({note})",
-            f"gluoncv {version}, torch {system.packages['torch']}",
-            "call gluontune.runtime.mxnet() before it: import gluontune; gluontune.runtime.mxnet()",
-        )
+        message = f"a plain 'import gluoncv' fails beside PyTorch 2 ({note})"
+        fix = "call gluontune.runtime.mxnet() before it: import gluontune; gluontune.runtime.mxnet()"
+        return Verdict("info", message, f"gluoncv {version}, torch {system.packages['torch']}", fix)
     return Verdict("ok", f"gluoncv is there ({note})", f"gluoncv {version}")
 
 
@@ -59,12 +48,9 @@ def opencv(system: System, options: Options) -> Verdict:
         names = ", ".join(missing)
         return Verdict("error", f"cv2 cannot be imported: {names} missing", evidence, fix)
     if len(set(builds.values())) > 1:
-        return Verdict(
-            "warning",
-            "several OpenCV builds of different versions overwrite each other's files",
-            evidence,
-            f"pip uninstall -y {' '.join(builds)} && pip install opencv-python-headless",
-        )
+        message = "several OpenCV builds of different versions overwrite each other's files"
+        fix = f"pip uninstall -y {' '.join(builds)} && pip install opencv-python-headless"
+        return Verdict("warning", message, evidence, fix)
     return Verdict("ok", "OpenCV is there", evidence)
 
 
@@ -99,12 +85,8 @@ def onnx(system: System, options: Options) -> Verdict:
         fix = "pip install 'gluontune[export]'"
         return Verdict("info", "onnx is not installed: 'gluontune export' will not work", "not installed", fix)
     if _numbers(version) >= (1, 18):
-        return Verdict(
-            "error",
-            "onnx 1.18 dropped onnx.mapping, which MXNet's exporter imports: exporting will fail",
-            f"onnx {version}",
-            "pip install 'onnx==1.17.0'",
-        )
+        message = "onnx 1.18 dropped onnx.mapping, which MXNet's exporter imports: exporting will fail"
+        return Verdict("error", message, f"onnx {version}", "pip install 'onnx==1.17.0'")
     return Verdict("ok", "onnx still has the module that MXNet's exporter imports", f"onnx {version}")
 
 
@@ -131,12 +113,8 @@ def onnxruntime(system: System, options: Options) -> Verdict:
     numpy_version = system.packages.get("numpy", "0")
     evidence = f"onnxruntime {version}, numpy {numpy_version}"
     if _numbers(version) >= (1, 20) and _numbers(numpy_version) < (1, 26):
-        return Verdict(
-            "warning",
-            "onnxruntime 1.20 and later are made for newer numpy; pip may exchange numpy 1.23 for numpy 2",
-            evidence,
-            "pip install 'onnxruntime<1.20'",
-        )
+        message = "onnxruntime 1.20 and later are made for newer numpy; pip may exchange numpy 1.23 for numpy 2"
+        return Verdict("warning", message, evidence, "pip install 'onnxruntime<1.20'")
     return Verdict("ok", "onnxruntime fits this numpy", evidence)
 
 
@@ -155,12 +133,8 @@ def horovod(system: System, options: Options) -> Verdict:
         return Verdict("info", message, "not installed", fix)
     library = system.horovod_library
     if library is None:
-        return Verdict(
-            "error",
-            "Horovod was built without its MXNet extension: 'import horovod.mxnet' fails",
-            f"horovod {version}, no horovod/mxnet/mpi_lib*.so",
-            _REBUILD,
-        )
+        message = "Horovod was built without its MXNet extension: 'import horovod.mxnet' fails"
+        return Verdict("error", message, f"horovod {version}, no horovod/mxnet/mpi_lib*.so", _REBUILD)
     try:
         lacks, engines = system.horovod_lacks, system.horovod_engines
     except (OSError, ValueError) as error:
@@ -175,10 +149,7 @@ def horovod(system: System, options: Options) -> Verdict:
         message = "Horovod was built without Gloo, by which gluontune's launcher has the ranks meet"
         return Verdict("error", message, built, _REBUILD)
     if system.gpu_report.gpus and "NCCL" not in engines:
-        return Verdict(
-            "warning",
-            "Horovod was built without NCCL: gradients of GPUs are summed by way of the CPU",
-            built,
-            f"export HOROVOD_GPU_OPERATIONS=NCCL; {to_make('horovod')} (needs NCCL's headers)",
-        )
+        message = "Horovod was built without NCCL: gradients of GPUs are summed by way of the CPU"
+        fix = f"export HOROVOD_GPU_OPERATIONS=NCCL; {to_make('horovod')} (needs NCCL's headers)"
+        return Verdict("warning", message, built, fix)
     return Verdict("ok", "Horovod fits this mxnet", built)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from gluontune.runtime import cuda
+from gluontune.runtime import cuda, no_driver
 from gluontune.runtime.amx import AMX_ENV, hidden_amx
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER
@@ -19,12 +19,9 @@ def operating_system(system: System, options: Options) -> Verdict:
     if name == "Linux":
         return Verdict("ok", "Linux: MXNet 1.9.1 has wheels for it", name)
     if name == "Darwin":
-        return Verdict(
-            "warning",
-            "macOS: MXNet 1.9.1 has a CPU wheel for Intel processors only, and gluontune is not tested there",
-            f"{name} {system.architecture}",
-            "run in Linux: a container, a virtual machine or a server",
-        )
+        message = "macOS: MXNet 1.9.1 has a CPU wheel for Intel processors only, and gluontune is not tested there"
+        fix = "run in Linux: a container, a virtual machine or a server"
+        return Verdict("warning", message, f"{name} {system.architecture}", fix)
     return Verdict(
         "error", f"{name}: MXNet 1.9.1 has no wheel for it", name, "run in Linux: on Windows, 'wsl --install' gives one"
     )
@@ -36,18 +33,10 @@ def architecture(system: System, options: Options) -> Verdict:
     if machine in ("x86_64", "AMD64"):
         return Verdict("ok", "x86-64: all MXNet wheels fit", machine)
     if machine in ("aarch64", "arm64") and system.os_name == "Linux":
-        return Verdict(
-            "warning",
-            "64-bit Arm: there is a CPU wheel of MXNet 1.9.1, but none for CUDA",
-            machine,
-            "pip install 'gluontune[cpu]'; for training with a GPU use an x86-64 machine",
-        )
-    return Verdict(
-        "error",
-        f"MXNet 1.9.1 has no wheel for the architecture {machine}",
-        f"{system.os_name} {machine}",
-        "use an x86-64 machine, or build MXNet from source",
-    )
+        fix = "pip install 'gluontune[cpu]'; for training with a GPU use an x86-64 machine"
+        return Verdict("warning", "64-bit Arm: there is a CPU wheel of MXNet 1.9.1, but none for CUDA", machine, fix)
+    message = f"MXNet 1.9.1 has no wheel for the architecture {machine}"
+    return Verdict("error", message, f"{system.os_name} {machine}", "use an x86-64 machine, or build MXNet from source")
 
 
 @check("libc", "C library against the MXNet wheels")
@@ -56,12 +45,9 @@ def libc(system: System, options: Options) -> Verdict:
     if system.os_name != "Linux":
         return Verdict("ok", "this question is about Linux only", system.os_name)
     if name != "glibc":
-        return Verdict(
-            "error",
-            "no glibc here (Alpine's musl?): the MXNet wheels are manylinux2014 and need glibc 2.17",
-            name or "not glibc",
-            "use an image with glibc: python:3.11-slim instead of python:3.11-alpine",
-        )
+        message = "no glibc here (Alpine's musl?): the MXNet wheels are manylinux2014 and need glibc 2.17"
+        fix = "use an image with glibc: python:3.11-slim instead of python:3.11-alpine"
+        return Verdict("error", message, name or "not glibc", fix)
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < (2, 17):
         fix = f"use a newer system or a container such as {CONTAINER}"
@@ -73,12 +59,9 @@ def libc(system: System, options: Options) -> Verdict:
 def python(system: System, options: Options) -> Verdict:
     version = ".".join(map(str, system.python))
     if system.python >= (3, 13):
-        return Verdict(
-            "error",
-            f"Python {version}: numpy 1, which MXNet 1.9.1 needs, ends at Python 3.12",
-            version,
-            "set up an environment with Python 3.11: python3.11 -m venv .venv, or conda create -n gt python=3.11",
-        )
+        message = f"Python {version}: numpy 1, which MXNet 1.9.1 needs, ends at Python 3.12"
+        fix = "set up an environment with Python 3.11: python3.11 -m venv .venv, or conda create -n gt python=3.11"
+        return Verdict("error", message, version, fix)
     if system.python < (3, 9):
         wanted = f"Python {version} is too old: gluontune needs 3.9 or later, MXNet 3.9-3.12"
         return Verdict("error", wanted, version, "use 3.11")
@@ -97,20 +80,13 @@ def cpu_features(system: System, options: Options) -> Verdict:
         fix = "use a processor from 2015 or later, or let the virtual machine show the host's (cpu host)"
         return Verdict("warning", "no AVX2: convolutions will be several times slower", evidence, fix)
     if hidden_amx(flags, system.model() or ""):
-        return Verdict(
-            "info",
-            "bfloat16 without AMX: on Intel's processors it is no faster than float32",
-            evidence,
-            "where a virtual machine hides AMX, let it show the host's processor (cpu host); the ladder measures it",
-        )
+        message = "bfloat16 without AMX: on Intel's processors it is no faster than float32"
+        fix = "where a virtual machine hides AMX, let it show the host's processor (cpu host); the ladder measures it"
+        return Verdict("info", message, evidence, fix)
     if "avx512_bf16" in flags or "amx_bf16" in flags:
         return Verdict("ok", "bfloat16 in hardware: mixed precision can pay on this CPU", evidence)
-    return Verdict(
-        "info",
-        "no bfloat16 in hardware: mixed precision on this CPU will probably not help",
-        evidence,
-        "nothing to mend; the ladder measures it",
-    )
+    message = "no bfloat16 in hardware: mixed precision on this CPU will probably not help"
+    return Verdict("info", message, evidence, "nothing to mend; the ladder measures it")
 
 
 @check("amx", "Intel's matrix unit, which bfloat16 convolutions can use")
@@ -146,12 +122,9 @@ def mxnet_twice(system: System, options: Options) -> Verdict:
     if len(wheels) < 2:
         return Verdict("ok", "one MXNet wheel at most", ", ".join(wheels) or "none")
     keep = wheels[0] if system.visible_gpus else wheels[-1]
-    return Verdict(
-        "error",
-        "several MXNet wheels are installed: they write the same files, the later one has overwritten the other",
-        ", ".join(wheels),
-        f"pip uninstall -y {' '.join(wheels)} && pip install '{keep}==1.9.1'",
-    )
+    message = "several MXNet wheels are installed: they write the same files, the later one has overwritten the other"
+    fix = f"pip uninstall -y {' '.join(wheels)} && pip install '{keep}==1.9.1'"
+    return Verdict("error", message, ", ".join(wheels), fix)
 
 
 @check("mxnet-files", "libmxnet.so is there and whole")
@@ -164,12 +137,9 @@ def mxnet_files(system: System, options: Options) -> Verdict:
     size = library.stat().st_size
     recorded = _recorded_size(library)
     if recorded is not None and recorded != size:
-        return Verdict(
-            "error",
-            "libmxnet.so is not the one that its wheel brought (overwritten by another wheel, or cut off)",
-            f"{size} bytes, its wheel says {recorded}",
-            f"pip install --force-reinstall --no-deps '{next(iter(system.mxnet_wheels), 'mxnet')}==1.9.1'",
-        )
+        message = "libmxnet.so is not the one that its wheel brought (overwritten by another wheel, or cut off)"
+        fix = f"pip install --force-reinstall --no-deps '{next(iter(system.mxnet_wheels), 'mxnet')}==1.9.1'"
+        return Verdict("error", message, f"{size} bytes, its wheel says {recorded}", fix)
     return Verdict("ok", "libmxnet.so is there and whole", f"{size >> 20} MiB")
 
 
@@ -191,12 +161,11 @@ def shared_libraries(system: System, options: Options) -> Verdict:
     except ValueError as error:
         return Verdict("error", "libmxnet.so is not a library for this platform", str(error), REINSTALL_CPU)
     missing = system.unloadable(needs)
+    if no_driver.possible(system.root):
+        missing.pop(cuda.DRIVER_LIBRARY, None)  # the finding 'gpu-driver' has it
     if not missing:
-        return Verdict(
-            "ok",
-            f"all {len(needs)} shared libraries that libmxnet.so needs are there",
-            "each was loaded in a process of its own",
-        )
+        message = f"all {len(needs)} shared libraries that libmxnet.so needs are there"
+        return Verdict("ok", message, "each was loaded in a process of its own")
     wheels = sorted({f"'{library.wheel}'" for n in missing if (library := cuda.family(n))})
     fixes = [f"pip install {' '.join(wheels)}"] if wheels else []
     fixes += dict.fromkeys(library_fix(name) for name in missing if cuda.family(name) is None)
@@ -210,12 +179,8 @@ def shared_libraries(system: System, options: Options) -> Verdict:
 def mxnet_path(system: System, options: Options) -> Verdict:
     chosen = system.environ.get("MXNET_LIBRARY_PATH")
     if chosen:
-        return Verdict(
-            "warning",
-            "MXNET_LIBRARY_PATH makes mxnet load another library than its own",
-            f"MXNET_LIBRARY_PATH={chosen}",
-            "unset MXNET_LIBRARY_PATH",
-        )
+        message = "MXNET_LIBRARY_PATH makes mxnet load another library than its own"
+        return Verdict("warning", message, f"MXNET_LIBRARY_PATH={chosen}", "unset MXNET_LIBRARY_PATH")
     for folder in filter(None, system.environ.get("LD_LIBRARY_PATH", "").split(":")):
         if (Path(folder) / "libmxnet.so").is_file():
             evidence = f"LD_LIBRARY_PATH holds {folder}"
@@ -231,12 +196,8 @@ def numpy(system: System, options: Options) -> Verdict:
         return Verdict("error", "numpy is not installed", "", f"pip install '{wanted_numpy()}'")
     major, minor = (int(part) for part in version.split(".")[:2])
     if major >= 2:
-        return Verdict(
-            "error",
-            "MXNet 1.9.1 cannot be imported with numpy 2 (a plain 'pip install onnx' pulls it in)",
-            f"numpy {version}",
-            f"pip install '{wanted_numpy()}'",
-        )
+        message = "MXNet 1.9.1 cannot be imported with numpy 2 (a plain 'pip install onnx' pulls it in)"
+        return Verdict("error", message, f"numpy {version}", f"pip install '{wanted_numpy()}'")
     if (major, minor) >= (1, 24):
         return Verdict(
             "ok" if system.python >= (3, 12) else "info",
@@ -256,12 +217,8 @@ def distutils(system: System, options: Options) -> Verdict:
     if system.module_exists("distutils") or system.module_exists("setuptools"):
         version = system.packages.get("setuptools", "")
         return Verdict("ok", "setuptools stands in for the distutils that Python 3.12 dropped", version)
-    return Verdict(
-        "error",
-        "mxnet imports distutils, which Python 3.12 dropped, and setuptools is not installed",
-        "no module distutils",
-        "pip install 'setuptools<81'",
-    )
+    message = "mxnet imports distutils, which Python 3.12 dropped, and setuptools is not installed"
+    return Verdict("error", message, "no module distutils", "pip install 'setuptools<81'")
 
 
 @check("mxnet-requirements", "the Python packages that mxnet imports")

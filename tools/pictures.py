@@ -1,16 +1,22 @@
-"""Pictures at the begin of lessons: bars in time, or boxes and arrows, in the style of the figures."""
+"""Draws the pictures at the begin of lessons into ``gluontune/course/pictures``: ``python -m tools.pictures``.
+
+Bars in time, or boxes and arrows, in the style of the figures. The colours are variables of the page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import html
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Union
 
-from gluontune.core.errors import UsageError, nearest
-from gluontune.course.figures import Markup
-from gluontune.course.plots import WIDTH, figure_of
-from gluontune.report.svg import INK, ON_SERIES, SERIES
+from gluontune.course import pictures
+from gluontune.course.plots import WIDTH
+from gluontune.report.svg import INK, ON_SERIES, SERIES, draw
 
+Figure = tuple[tuple[float, float], str, Callable[[Any], None]]  # size in inches, description, drawing function
 Part = tuple[str, float, str]  # kind (load, compute, exchange, idle, other), length, text
 
 
@@ -222,31 +228,16 @@ _ROUND = "round,pad=0.4,rounding_size=1.2"
 _BEHIND = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.6}
 
 
-def picture(name: str) -> Markup:
-    """A picture of the course by its name.
-
-    Args:
-        name: such as ``"ring"``; the error for an unknown one lists all.
-
-    Raises:
-        UsageError: no such picture.
-
-    >>> "A ring all-reduce" in str(picture("ring"))
-    True
-    >>> picture("rign")
-    Traceback (most recent call last):
-        ...
-    gluontune.errors.UsageError: picture('rign'): did you mean 'ring'? there are ...
-    """
-    if name not in BOOK:
-        close = nearest(name, list(BOOK))
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise UsageError(f"picture({name!r}): {hint}there are {', '.join(sorted(BOOK))}")
-    drawn = BOOK[name]
-    return _lanes(drawn) if isinstance(drawn, Lanes) else _boxes(drawn)
+def drawn(name: str) -> str:
+    """The ``<svg>`` of a picture of the book, its caption as ``<title>``."""
+    entry = BOOK[name]
+    size, alt, plot = _lanes(entry) if isinstance(entry, Lanes) else _boxes(entry)
+    prefix = "gt" + hashlib.sha256(f"{entry.caption}{alt}".encode()).hexdigest()[:10]
+    head, rest = draw(prefix, size, plot, f"{entry.caption}. {alt}").split(">", 1)
+    return f"{head}><title>{html.escape(entry.caption)}</title>{rest}"
 
 
-def _lanes(drawn: Lanes) -> Markup:
+def _lanes(drawn: Lanes) -> Figure:
     lanes = drawn.lanes
     end = max(sum(length for _, length, _ in parts) for parts in lanes.values())
     alt = ". ".join(f"{name}: " + ", ".join(text or kind for kind, _, text in parts) for name, parts in lanes.items())
@@ -262,7 +253,7 @@ def _lanes(drawn: Lanes) -> Markup:
                 _bar(axes, kind, start, length, text, top + _TITLE + 11)
                 start += length
 
-    return figure_of(drawn.caption, alt, (WIDTH, len(lanes) * (_LANE + _TITLE) / 72 + 0.06), plot)
+    return (WIDTH, len(lanes) * (_LANE + _TITLE) / 72 + 0.06), alt, plot
 
 
 def _bar(axes: Any, kind: str, start: float, length: float, text: str, middle: float) -> None:
@@ -277,7 +268,7 @@ def _bar(axes: Any, kind: str, start: float, length: float, text: str, middle: f
     axes.text(start + length / 2, middle, text, ha="center", va="center", color=ink, size=9)
 
 
-def _boxes(drawn: Boxes) -> Markup:
+def _boxes(drawn: Boxes) -> Figure:
     alt = "; ".join(f"{a.text} to {b.text}" + (f", {how}" if how else "") for a, b, how in drawn.joined())
 
     def plot(figure: Any) -> None:
@@ -310,4 +301,9 @@ def _boxes(drawn: Boxes) -> Markup:
                 axes.text((x1 + x2) / 2, (y1 + y2) / 2 - 1, how, ha="center", va="bottom", size=9,
                           color=INK["fg"], bbox=_BEHIND)  # fmt: skip
 
-    return figure_of(drawn.caption, alt, (WIDTH, WIDTH * drawn.height / 100), plot)
+    return (WIDTH, WIDTH * drawn.height / 100), alt, plot
+
+
+if __name__ == "__main__":
+    for title in BOOK:
+        (Path(pictures.__file__).parent / f"{title}.svg").write_text(drawn(title) + "\n", encoding="utf-8")
