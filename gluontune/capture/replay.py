@@ -110,8 +110,9 @@ class MXNetReplay:
         if op.name == "RNN" and "p" in attrs:
             attrs["p"] = "0"
         if op.mask is not None:
+            x, mask = env[op.inputs[0]], self._array(op.mask, False)
             with self._mode(op):
-                env[op.outputs[0]] = env[op.inputs[0]] * self._array(op.mask, False)
+                env[op.outputs[0]] = x * (mask.as_np_ndarray() if isinstance(x, self.mx.np.ndarray) else mask)
             return
         if attrs.get("dtype") in ("float32", "float16"):
             attrs["dtype"] = self.dtype

@@ -108,6 +108,14 @@ def test_numbers_of_the_script_are_given_to_the_step_and_its_words_to_the_script
     assert "return 0.07" in written
 
 
+def test_nothing_is_dropped_in_the_check_of_a_net_of_np_with_dropout(tmp_path):
+    text = script("numpy").replace('activation="tanh"), ', 'activation="tanh"), nn.Dropout(0.5), ')
+    (tmp_path / "train.py").write_text(text)
+    made = migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
+    assert "float64" in made.told and "float32" not in made.told  # the script's own losses have other masks
+    assert "nn.Dropout(0.5)" in (tmp_path / "torch" / "model.py").read_text()
+
+
 def test_what_cannot_be_written_is_refused_with_its_line_and_leaves_nothing(tmp_path, capfd):
     text = script("normalized").replace("loss = cross(out, y) +", "hist.append(out.mean()); loss = sum(hist) +")
     (tmp_path / "train.py").write_text(text.replace("for epoch in range(2):", "hist = []\nfor epoch in range(2):"))
