@@ -59,18 +59,28 @@ def capture(
     program = script.Program.of(words)
     program.check()
     with tempfile.TemporaryDirectory(prefix="gluontune-capture-") as folder:
-        out = Path(folder, "capture.json")
-        options = json.dumps({"out": str(out), "steps": steps})
-        command = script.command(program, "gluontune.capture.capturing", options)
-        try:
-            done = subprocess.run(
-                command, cwd=cwd, env=script.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                errors="replace", timeout=time_limit,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise GluontuneError(f"{program.target}: no {steps} training steps in {time_limit:.0f} s") from error
-        found = parse_json(out.read_text("utf-8")) if out.exists() else None
-    if found is None or (done.returncode and not found["steps"]):
+        options = {"out": str(Path(folder, "capture.json")), "steps": steps}
+        return document_of(program, "gluontune.capture.capturing", options, time_limit, cwd)
+
+
+def document_of(
+    program: script.Program, module: str, options: dict[str, Any], time_limit: float | None, cwd: str | None
+) -> dict[str, Any]:
+    """The document that ``module`` writes to ``options["out"]`` of a script's first ``options["steps"]`` steps.
+
+    Raises:
+        GluontuneError: the script failed before a step was over, or took longer than ``time_limit``.
+    """
+    command, out = script.command(program, module, json.dumps(options)), Path(options["out"])
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=script.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=time_limit,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise GluontuneError(f"{program.target}: no {options['steps']} training steps in {time_limit:.0f} s") from error
+    found = parse_json(out.read_text("utf-8")) if out.exists() else None
+    if found is None or (done.returncode and not found.get("steps")):
         raise GluontuneError(f"{program.target}: ended before a training step: {last_words(done.stderr)}")
     return dict(found)
 

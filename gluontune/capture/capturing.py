@@ -28,15 +28,57 @@ class _Enough(BaseException):
     """All steps are there: the script is left."""
 
 
-class Capturing:
-    """Records a script's first steps and proves each.
+class FirstSteps:
+    """A script that is run until enough of its steps are seen.
 
     Args:
-        options: ``out`` (the document's file), ``steps`` (training steps to look at). folder: of the script.
+        options: ``out`` (the document's file), ``steps`` (training steps to look at). program: the script.
     """
 
-    def __init__(self, options: dict[str, Any], folder: str):
-        self.options, self.folder = options, folder
+    def __init__(self, options: dict[str, Any], program: script.Program):
+        self.options, self.program = options, program
+        self.seen = 0
+
+    def begin(self, mx: Any) -> None:
+        """MXNet was imported."""
+        self.mx = mx
+        self.recorder = self.recorder_of(mx)
+        self.recorder.computes = computes
+        self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
+        self.hooks.install()
+
+    def recorder_of(self, mx: Any) -> Any:
+        """What records."""
+        raise NotImplementedError
+
+    def document(self) -> dict[str, Any]:
+        """What was learned, for JSON."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Leave the script."""
+        raise _Enough
+
+    @classmethod
+    def main(cls) -> None:
+        """``OPTIONS SCRIPT ARGS…``: options as one JSON document."""
+        options, program = json.loads(sys.argv[1]), script.Program.of(sys.argv[2:])
+        steps = cls(options, program)
+        try:
+            script.run(program, [steps.begin])
+        except _Enough:
+            pass
+        except BaseException:
+            if not steps.seen:
+                raise
+        files.write_json(Path(options["out"]), steps.document())
+
+
+class Capturing(FirstSteps):
+    """Records a script's first steps and proves each."""
+
+    def __init__(self, options: dict[str, Any], program: script.Program):
+        super().__init__(options, program)
         self.last: Step | None = None
         self.found: list[tuple[StepProgram, dict[int, Value]]] = []  # with the values of the step before
         self.before: dict[int, Value] = {}
@@ -45,20 +87,15 @@ class Capturing:
         self.script: list[Gaps] = []
         self.refused = ""
 
-    def begin(self, mx: Any) -> None:
-        """MXNet was imported."""
-        self.mx = mx
-        self.recorder = Recorder(mx, self.folder, self._finished)
-        self.recorder.computes = computes
-        self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
-        self.hooks.install()
+    def recorder_of(self, mx: Any) -> Recorder:
+        return Recorder(mx, self.program.folder, self._finished)
 
     def _finished(self, step: Step) -> None:
-        last, self.last = self.last, step
+        last, self.last, self.seen = self.last, step, self.seen + 1
         if last is not None:
             self._take(last, step)
         if self.refused or len(self.found) >= self.options["steps"]:
-            raise _Enough
+            self.leave()
 
     def _take(self, step: Step, after: Step | None) -> None:
         """Prove a step, whose states the next one shows."""
@@ -122,17 +159,5 @@ def _trainers(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def main() -> None:
-    """``OPTIONS SCRIPT ARGS…``: options as one JSON document."""
-    options, program = json.loads(sys.argv[1]), script.Program.of(sys.argv[2:])
-    capturing = Capturing(options, program.folder)
-    try:
-        script.run(program, [capturing.begin])
-    except _Enough:
-        pass
-    finally:
-        files.write_json(Path(options["out"]), capturing.document())
-
-
 if __name__ == "__main__":
-    main()
+    Capturing.main()

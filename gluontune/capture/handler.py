@@ -62,6 +62,14 @@ class Handler:
         """``Trainer.step`` or ``Trainer.update``."""
         return run()
 
+    def block(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        """A call of a Gluon block."""
+        return run()
+
+    def clip(self, gradients: Sequence[Any], most: float, run: Callable[[], Any]) -> Any:
+        """``gluon.utils.clip_global_norm``."""
+        return run()
+
     def batch(self, source: Any, run: Callable[[], Any]) -> Any:
         """The next batch of a ``DataLoader`` or ``DataIter``."""
         return run()

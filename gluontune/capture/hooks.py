@@ -271,8 +271,10 @@ class Hooks:
         for kind in kinds:
             self._method(kind, "next", lambda run, source: handler.batch(
                 source, lambda: handler.outside(arrays_behind(source), run)))  # fmt: skip
+        self._method(mx.gluon.utils, "clip_global_norm", lambda run, arrays, most, *_, **__: handler.clip(
+            arrays, most, run), quietly=False)  # fmt: skip
         self._put(mx.gluon.HybridBlock, "hybridize", inert(mx.gluon.HybridBlock.hybridize))
-        self._put(mx.gluon.Block, "__call__", noting(mx.gluon.Block.__call__))
+        self._put(mx.gluon.Block, "__call__", noting(mx.gluon.Block.__call__, self))
         self._method(mx.gluon.HybridBlock, "export", self._export, quietly=False)
 
     def _export(self, run: Any, block: Any, *_: Any, **__: Any) -> Any:

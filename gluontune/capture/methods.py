@@ -30,12 +30,14 @@ def inert(before: Any) -> Any:
     return functools.wraps(before)(hybridize)
 
 
-def noting(before: Any) -> Any:
+def noting(before: Any, hooks: Any) -> Any:
     def call(block: Any, *args: Any) -> Any:
         """Notes what a block takes that the script compiles: ``export`` writes its graph."""
         if block.__dict__.get(TAKES, args) is None:
             block.__dict__[TAKES] = _without_values(args)
-        return before(block, *args)
+        if not hooks.active:
+            return before(block, *args)
+        return hooks.handler.block(block, args, functools.partial(before, block, *args))
 
     return functools.wraps(before)(call)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,8 @@ class MXNetReplay:
         self.mx, self.program, self.dtype = mx, program, dtype
         self.operators = Operators(mx)
 
-    def __call__(self, leaves: Sequence[np.ndarray]) -> dict[int, Any]:
-        """All values by their numbers, as numpy arrays where they are heads, gradients or written."""
+    def __call__(self, leaves: Sequence[np.ndarray], more: Collection[int] = ()) -> dict[int, Any]:
+        """Heads, gradients, written values and ``more`` by their numbers, as numpy arrays."""
         program, env = self.program, dict[int, Any]()
         wanted = program.variables
         for number, leaf in enumerate(leaves):
@@ -83,7 +83,7 @@ class MXNetReplay:
                 self._run(i, env, wanted)
             else:
                 self._differentiate(i, env)
-        return {number: env[number].asnumpy() for number in program.shown}
+        return {number: env[number].asnumpy() for number in {*program.shown, *more}}
 
     def _array(self, values: np.ndarray, variable: bool) -> Any:
         dtype = self.dtype if values.dtype.kind == "f" else values.dtype
@@ -110,8 +110,9 @@ class MXNetReplay:
         if op.name == "RNN" and "p" in attrs:
             attrs["p"] = "0"
         if op.mask is not None:
+            x, mask = env[op.inputs[0]], self._array(op.mask, False)
             with self._mode(op):
-                env[op.outputs[0]] = env[op.inputs[0]] * self._array(op.mask, False)
+                env[op.outputs[0]] = x * (mask.as_np_ndarray() if isinstance(x, self.mx.np.ndarray) else mask)
             return
         if attrs.get("dtype") in ("float32", "float16"):
             attrs["dtype"] = self.dtype

@@ -1,4 +1,4 @@
-"""``gluontune migrate``: a Gluon net as a PyTorch project, checked."""
+"""``gluontune migrate``: a Gluon net, or a whole script, as a PyTorch project, checked."""
 
 from __future__ import annotations
 
@@ -15,22 +15,32 @@ from gluontune.recipe import Recipe
 def migrate(
     recipe: Recipe,
     given: dict[str, Any],
-    places: Optional[list[Path]] = argument(
+    places: Optional[list[str]] = argument(
         None,
-        "A job.py, a checkpoint (.ckpt) or a folder of them, a .params or .npz file; then a new folder.",
-        metavar="[JOB_OR_RUN] OUT",
+        "A script, with its own words after --; a job.py, a checkpoint (.ckpt) or a folder of them, a .params or .npz "
+        "file; then a new folder.",
+        metavar="[SOURCE] OUT [-- ARGS]",
     ),
     image_size: Optional[int] = option(None, "Side of the images, for data sets of mixed sizes.", min=1),
     as_json: bool = JSON_OPTION,
 ) -> int:
-    """Write a PyTorch project of a net that needs neither mxnet nor gluontune, and run its check.
+    """Write a PyTorch project of a net or a whole script that needs neither mxnet nor gluontune, and run its check.
 
-    model.py has classes after the Gluon blocks, weights.pt the parameters by Gluon's names, check.py compares outputs,
-    gradients and running statistics with MXNet's, train.py trains on data.npz by the recipe's schedule and optimizer. A
-    checkpoint brings its recipe; for .params and .npz files say --net and --dataset (or --job); a job.py alone, or
-    --net alone, has random weights. Exits 1 if the check shows a difference.
+    Of a script: nets, losses, backward passes, updates and data, and a check of its first steps. It runs unchanged
+    until it has taken them; what it has written by then stays. What cannot be written is refused with its line.
+
+    Of a job, a checkpoint or a net: model.py has classes after the Gluon blocks, weights.pt the parameters by Gluon's
+    names, check.py compares outputs, gradients and running statistics with MXNet's, train.py trains on data.npz by the
+    recipe's schedule and optimizer. A checkpoint brings its recipe; for .params and .npz files say --net and --dataset
+    (or --job); a job.py alone, or --net alone, has random weights. Exits 1 if the check shows a difference.
     """
-    source, out = _places(places or [])
+    given_words = places or []
+    if given_words[:1] and given_words[0].endswith(".py") and len(given_words) > 1:
+        from gluontune.capture.project.api import trains
+
+        if len(given_words) > 2 or trains(given_words[0]):
+            return _script(given_words[0], given_words[1], given_words[2:], as_json)
+    source, out = _places([Path(word) for word in given_words])
     if source is not None and source.suffix == ".py":
         recipe, source = recipe.override(job=str(source)), None
     with status_line("migrating"):
@@ -53,9 +63,24 @@ def migrate(
     return 0 if made.agrees else 1
 
 
+def _script(script: str, out: str, args: list[str], as_json: bool) -> int:
+    with status_line("migrating"):
+        from gluontune.capture.project.api import migrate_script
+
+        made = migrate_script([script, *args], out)
+    lines = (
+        f"{made.path}: {', '.join(made.files)}",
+        f"{made.parameters:,} numbers of {len(made.nets)} nets, {made.losses} losses, {made.steps} steps compared",
+        made.told,
+        *(f"by hand: {one}" for one in made.by_hand),
+    )
+    deliver(vars(made), as_json, lambda: say(*lines))
+    return 0
+
+
 def _places(places: list[Path]) -> tuple[Optional[Path], Path]:
     if len(places) not in (1, 2):
-        raise UsageError(f"migrate: {len(places)} paths given; write [JOB_OR_RUN] OUT")
+        raise UsageError(f"migrate: {len(places)} paths given; write [SOURCE] OUT")
     source = places[0] if len(places) == 2 else None
     if source is not None and source.suffix == ".json":
         raise UsageError(

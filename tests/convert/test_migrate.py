@@ -281,7 +281,7 @@ def test_names_are_listed_without_a_place_to_write(capfd):
     assert main(["migrate", "--list", "net"]) == 0
     assert "cifar_resnet20_v1" in capfd.readouterr().out
     assert main(["migrate", "--net", "mlp"]) == 2
-    assert "[JOB_OR_RUN] OUT" in capfd.readouterr().err
+    assert "[SOURCE] OUT" in capfd.readouterr().err
 
 
 def test_json_says_what_was_written(tmp_path, capfd):

@@ -66,7 +66,7 @@ class Home:
             chosen[id(call)] = texts.index(text)
         methods = ["forward", *[f"forward{n}" for n in range(2, len(texts) + 1)]]
         lines: list[str] = []
-        if not self.path and len(texts) > 1:
+        if not self.path and len(texts) > 1 and self.writer.modes:
             methods = ["predict", "learn"]
             lines = [f"def forward({texts[0][0]}):", "    if self.training:", f"        return self.learn({given[0]})",
                      f"    return self.predict({given[0]})"]  # fmt: skip

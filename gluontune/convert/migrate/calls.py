@@ -18,7 +18,8 @@ from gluontune.convert.graph.symbol import Graph, Node, read_symbol
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.texts import clean
 
-_KEY = "__gluontune_call__"
+#: The hidden attribute with the number of an operator's call.
+CALL = "__gluontune_call__"
 Entry = tuple[int, int]
 
 
@@ -66,12 +67,14 @@ class Trace:
     Args:
         calls: the net's, in predict mode and in training mode. blocks: both graphs as blocks of MXNet's.
         source: the predict mode's graph, and all arrays. names: of each parameter by structure (``0.weight``).
+        modes: the calls are the net's in both modes; else they are parts of a step, a method each.
     """
 
     calls: list[Call]
     blocks: list[Any]
     source: Source
     names: dict[str, str]
+    modes: bool = True
 
 
 def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
@@ -189,7 +192,7 @@ def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[Non
         stack.append(call)
         calls.append(call)
         try:
-            with mx.AttrScope(**{_KEY: str(call.number)}):
+            with mx.AttrScope(**{CALL: str(call.number)}):
                 call.gives = plain(block, *args, **others)
                 finished.append(call)
                 return call.gives
@@ -228,10 +231,10 @@ def _placed(calls: list[Call], finished: list[Call], mx: Any, right: Callable[[A
     for call, nest in zip(finished, nests):
         call.gives, call.graph = nested(nest, heads), graph
     net.takes = nested(net.takes, heads)
-    needed = _needed(calls, graph)
+    read = needed(calls, graph)
     for number, node in enumerate(graph.nodes):
-        if node.op is not None and number in needed:
-            calls[int(node.hidden.get(_KEY, "0"))].nodes.append(number)
+        if node.op is not None and number in read:
+            calls[int(node.hidden.get(CALL, "0"))].nodes.append(number)
     return net
 
 
@@ -252,7 +255,7 @@ def _opened(nest: Any) -> Any:
     return nest if count == 1 else [nest[i] for i in range(count)]
 
 
-def _needed(calls: list[Call], graph: Graph) -> set[int]:
+def needed(calls: list[Call], graph: Graph) -> set[int]:
     """The operators that the net's outputs need, and each call's entries that others read (``outs``).
 
     All calls of a block have the same ``outs``, because they share their code.
@@ -287,7 +290,7 @@ def _needed(calls: list[Call], graph: Graph) -> set[int]:
 def _chain(calls: list[Call], node: Node) -> tuple[int, ...]:
     """The numbers of an operator's calls, without the net's; empty for a variable."""
     found: list[int] = []
-    call = calls[int(node.hidden.get(_KEY, "0"))] if node.op is not None else calls[0]
+    call = calls[int(node.hidden.get(CALL, "0"))] if node.op is not None else calls[0]
     while call.parent is not None:
         found.append(call.number)
         call = call.parent

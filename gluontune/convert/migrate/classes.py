@@ -18,7 +18,7 @@ class Writer:
 
     def __init__(self, trace: Trace):
         self.roots, self.arrays, self.names = trace.calls, trace.source.arrays, trace.names
-        self.frozen = trace.source.frozen
+        self.frozen, self.modes = trace.source.frozen, trace.modes
         self.auxiliary = {name for root in self.roots for name in root.graph.auxiliary()}
         self.used: dict[str, Any] = {}
         self.declared: set[str] = set()
@@ -33,6 +33,11 @@ class Writer:
         if set(self.arrays) - self.declared:
             part = self._flat("").part
         return part
+
+    def training(self) -> Made:
+        """The class of a training step: its nets are modules, each part of the step is a method."""
+        made = self._class("", self.roots, [flow_of(call, self.mine) for call in self.roots])
+        return self._flat("") if set(self.arrays) - self.declared else made
 
     def block(self, path: str) -> Made:
         """The module of a block, from all of its calls."""

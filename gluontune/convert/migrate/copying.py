@@ -27,29 +27,51 @@ def has_source(run: Any) -> bool:
     return str(getattr(run, "__module__", "")).startswith(_OWN)
 
 
-def copied(named: Mapping[str, Any], header: str = _HEADER) -> str:
+def copied(named: Mapping[str, Any], header: str = _HEADER, more: str = "") -> str:
     """The text of a module with these functions and classes by name, and all that they use of gluontune.
 
     Args:
-        header: its first lines.
+        header: its first lines. more: text that follows them.
     """
     work = _Copy()
     lines = []
     for name, run in sorted(named.items()):
         text = work.text(run)
         lines += [f"{name} = {text}"] if text != name else []
-    body = "\n\n".join([*work.parts.values(), *lines]).replace(
+    body = "\n\n".join([*work.parts.values(), *lines, *([more] if more else [])]).replace(
         "torch()", "torch"
     )  # the library in place of the function
-    typed = [name for name in ("Any", "Callable") if re.search(rf"\b{name}\b", body)]
+    body = _bare_generators(body)
     read = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     libraries = [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
                  if name in read]  # fmt: skip
-    names = {**work.names, "typing": {*work.names.get("typing", ()), *typed}}
+    names = {module: set(taken) for module, taken in work.names.items()}
+    for module, name in (("typing", "Any"), ("collections.abc", "Callable")):
+        if re.search(rf"\b{name}\b", body):
+            names.setdefault(module, set()).add(name)
     froms = {f"from {module} import {', '.join(sorted(taken))}" for module, taken in names.items() if taken}
-    head = "\n".join([*sorted(work.imports), *sorted(froms)])
+    parts = [part for part in ("\n".join([*sorted(work.imports), *sorted(froms)]), "\n".join(libraries)) if part]
     gap = "\n\n\n" if body.startswith(("def ", "class ")) else "\n\n"
-    return header + head + "\n\n" + "\n".join(libraries) + gap + body.replace("GluontuneError", "ValueError") + "\n"
+    return header + "\n\n".join(parts) + gap + body.replace("GluontuneError", "ValueError") + "\n"
+
+
+def _bare_generators(text: str) -> str:
+    """A text without the second brackets that Python unparses generators with.
+
+    >>> _bare_generators("tuple((f(t) for t in x)) + ((1, 2),)")
+    'tuple(f(t) for t in x) + ((1, 2),)'
+    """
+    for match in reversed(list(re.finditer(r"(?<=\w)\(\((?=[^\n]* for )", text))):
+        begin = match.end() - 1
+        depth, end = 0, begin
+        for end in range(begin, len(text)):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            if not depth:
+                break
+        inner = text[begin : end + 1]
+        if text[end + 1 : end + 2] == ")" and isinstance(ast.parse(inner, mode="eval").body, ast.GeneratorExp):
+            text = text[:begin] + inner[1:-1] + text[end + 1 :]
+    return text
 
 
 class _Copy:

@@ -27,7 +27,8 @@ _ACTIVATIONS = {"relu": ("torch.relu", "nn.ReLU"), "sigmoid": ("torch.sigmoid", 
                 "softsign": ("F.softsign", "nn.Softsign"), "log_sigmoid": ("F.logsigmoid", "nn.LogSigmoid"),
                 "mish": ("F.mish", "nn.Mish")}  # fmt: skip
 #: Operators of the registry whose function has no text.
-_FORMS = {"square": "{0}.square()", "_copy": "{0}", "round": "{0}.sign() * ({0}.abs() + 0.5).floor()",
+_FORMS = {"square": "{0}.square()", "_copy": "{0}", "BlockGrad": "{0}.detach()",
+          "round": "{0}.sign() * ({0}.abs() + 0.5).floor()",
           "negative": "-{0}", "arccosh": "torch.arccosh({0})", "gamma": "torch.lgamma({0}).exp()",
           "cbrt": "{0}.sign() * {0}.abs().pow(1 / 3)", "rcbrt": "{0}.sign() / {0}.abs().pow(1 / 3)",
           "logical_not": "({0} == 0).to({0}.dtype)", "_maximum_scalar": "{0}.clamp(min={scalar})",
@@ -212,11 +213,24 @@ def expression(node: Node, args: Sequence[str], like: str, used: dict[str, Any])
     return f"operators.{named(node, used)}({given})"
 
 
+def _reshaped(x: str, shape: tuple[int, ...]) -> str | None:
+    """A reshape whose sizes are plain; 0 for the first keeps it."""
+    if not shape or min(shape) < -1 or shape.count(-1) > 1 or 0 in shape[1:]:
+        return None
+    if shape[0] == 0:
+        return f"{x}.reshape(len({x}), {', '.join(str(n) for n in shape[1:])})" if len(shape) > 1 else None
+    return f"{x}.reshape({', '.join(str(n) for n in shape)})"
+
+
 def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None:
     if op == "Activation":
         return f"{_ACTIVATIONS[attrs['act_type']][0]}({args[0]})"
+    if op == "Reshape" and not attrs.get("reverse"):
+        return _reshaped(args[0], tuple(attrs.get("shape") or ()))
+    if op in ("softmax", "log_softmax") and len(args) == 1 and not attrs.get("temperature") and not attrs.get("dtype"):
+        return f"F.{op}({args[0]}, {attrs.get('axis', -1)})"
     if op == "Flatten":
-        return f"{args[0]}.flatten(1)"
+        return f"{args[0]}.reshape(len({args[0]}), -1)"  # a vector becomes a column
     bare = op.replace("_npi_", "").replace("broadcast_", "").replace("elemwise_", "").lstrip("_")
     if op in _FORMS:
         return _FORMS[op].format(*args, **{k: literal(v) for k, v in attrs.items()})

@@ -72,16 +72,24 @@ class _Group:
 
 def model_text(root: Part, title: str, needs: set[str]) -> str:
     """The text of ``model.py``; ``needs`` gets the names of imports."""
+    classes, made = class_texts(root)
+    build = f'\n\ndef build():\n    """The net, with random weights."""\n    return {made}\n'
+    return headed(title, "\n\n".join(classes) + build, needs)
+
+
+def class_texts(root: Part) -> tuple[list[str], str]:
+    """The texts of the classes, each after those that it uses, and the text that makes the root."""
     groups: dict[Any, _Group] = {}
     _collect(root, groups)
     for group in groups.values():
         group.settle()
-    classes = [_class_text(group, groups) for group in groups.values()]
-    body = "\n\n".join(classes)
     numbers = root.numbers()
     made = _made(root, 0, lambda place: str(numbers[place][1]), groups)
-    build = f'\n\ndef build():\n    """The net, with random weights."""\n    return {made}\n'
-    body += build
+    return [_class_text(group, groups) for group in groups.values()], made
+
+
+def headed(title: str, body: str, needs: set[str]) -> str:
+    """The text of a module with the imports that it uses; ``needs`` gets their names."""
     norm = _NORM if re.search(r"\bBatchNorm\(", body) else ""
     lines = [f'"""{title}"""', "", "import torch"]
     if "F." in body:

@@ -1,0 +1,137 @@
+"""What MXNet computes in the steps of a project, in float64 and as the script did, for its check."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.events import RUNNING, Op, Value, draws
+from gluontune.capture.interpret import Interpreter
+from gluontune.capture.program import StepProgram, program_of
+from gluontune.capture.project.sections import Differentiated, Plan
+from gluontune.capture.proof import rounded
+from gluontune.capture.replay import MXNetReplay
+from gluontune.convert.bridge.operators import drawing
+from gluontune.core.gaps import gap
+
+_KEPT = 4096
+
+
+def reference(mx: Any, plans: Sequence[Plan], names: Mapping[str, str]) -> tuple[dict[str, np.ndarray], str, bool]:
+    """Arrays by their names in ``reference.npz``; ``float64`` or ``rounded``; whether random draws were left out.
+
+    Args:
+        plans: of consecutive steps. names: of parameters in the project.
+    """
+    kept: dict[str, np.ndarray] = {}
+    steady, kind, single = False, "float64", 0.0
+    known: dict[str, np.ndarray] = {}  # new parameters of the steps so far, in float64
+    made: dict[int, np.ndarray] = {}  # all values of the step before that this one goes on from
+    for n, plan in enumerate(plans):
+        later = plans[n + 1] if n + 1 < len(plans) else None
+        roots = set(plan.roots) | (_earlier(later) & set(plan.step.values) if later else set())
+        program = program_of(plan.step, sorted(roots))
+        program, dull = _without_chance(program, plan)
+        steady = steady or dull
+        kind = "rounded" if rounded(program) or any(told.by_hand for told in plan.seen.told) else kind
+        number = {id(value): at for at, value in enumerate(program.values)}
+        leaves = [_leaf(value, known, made) for value in program.values[: program.leaves]]
+        shown = {r: at for r in roots if (at := number.get(id(plan.step.values[r]))) is not None}
+        batches = _of_batches(program)
+        found = MXNetReplay(mx, program)(leaves, {*shown.values(), *(at for _, at, _ in batches)})
+        found.update(_in_order(program, batches, leaves, found))
+        known.update({name: found[at] for name, at in program.writes.items()})
+        made = {r: found[at] for r, at in shown.items()}
+        heads = [h for part in plan.parts if isinstance(part, Differentiated) for h in part.event.heads]
+        for place, head in enumerate(dict.fromkeys(heads)):
+            kept[f"{kind}/{n}/loss/{place}"] = found[number[id(plan.value(head))]]
+            recorded = np.asarray(plan.value(head).array)
+            kept[f"float32/{n}/loss/{place}"] = recorded
+            wide = found[number[id(plan.value(head))]].reshape(-1)
+            single = max(single, gap(recorded.reshape(-1).astype(wide.dtype), wide))
+        before = {value.name: leaf for value, leaf in zip(program.values, leaves)}
+        changes = [
+            np.abs(found[at] - before[name]).max(initial=0) for name, at in program.writes.items() if name in before
+        ]
+        kept[f"{n}/change"] = np.array(max(changes, default=0.0))
+        for name, at in program.writes.items():
+            flat = found[at].reshape(-1)
+            kept[f"{kind}/{n}/weight/{names[name]}"] = flat[:: max(1, flat.size // _KEPT)]
+        for given in plan.inputs:
+            array = plan.value(given).array
+            if not plan.is_state(given):
+                kept[f"{n}/input/{plan.names[given]}"] = _whole(array, plan, given)
+            elif n == 0:
+                kept[f"start/{sum(key.startswith('start/') for key in kept)}"] = _whole(array, plan, given)
+    kept["bar"] = np.array(min(max(1e-4, 10 * single), 0.5))
+    if kind == "rounded":
+        kept = {key.replace("float64/", "rounded/", 1): array for key, array in kept.items()}
+    return kept, kind, steady
+
+
+def _of_batches(program: StepProgram) -> list[tuple[str, int, float]]:
+    """Running statistics that take in several batches in a step: name, number of the batch's, momentum; in order."""
+    names = {at: value.name for at, value in enumerate(program.values[: program.leaves])}
+    taken: dict[int, tuple[str, float]] = {}
+    for event in program.instructions:
+        if isinstance(event, Op) and event.name == RUNNING:
+            names[event.outputs[0]] = names[event.inputs[0]]
+            taken[event.inputs[1]] = names[event.inputs[0]], float(event.attrs["momentum"])
+    several = {name for name, count in Counter(name for name, _ in taken.values()).items() if count > 1}
+    made = [at for event in program.instructions for at in event.outputs if at in taken]
+    return [(taken[at][0], at, taken[at][1]) for at in made if taken[at][0] in several]
+
+
+def _in_order(program: StepProgram, batches: Any, leaves: Sequence[Any], found: Mapping[int, Any]) -> dict[int, Any]:
+    """These statistics as forward passes change them, which is PyTorch's order; MXNet's is that of backward passes."""
+    begin = {value.name: leaf for value, leaf in zip(program.values, leaves)}
+    made: dict[str, Any] = {}
+    for name, at, momentum in batches:
+        made[name] = made.get(name, begin[name]) * momentum + found[at] * (1 - momentum)
+    return {program.writes[name]: array for name, array in made.items()}
+
+
+def _whole(array: Any, plan: Plan, number: int) -> np.ndarray:
+    assert array is not None, plan.value(number)
+    return np.asarray(array)
+
+
+def _earlier(plan: Plan) -> set[int]:
+    """Values of the step before that a step's leaves are, optimizers' states among them."""
+    values = plan.step.values.values()
+    return {int(v.name) for v in values if v.source == "earlier" and v.name.isdigit()}
+
+
+def _leaf(value: Value, known: Mapping[str, np.ndarray], made: Mapping[int, np.ndarray]) -> Any:
+    if value.source in ("parameter", "variable") and value.name in known:
+        return known[value.name]
+    if value.source == "earlier" and value.name.isdigit() and int(value.name) in made:
+        return made[int(value.name)]
+    return value.array
+
+
+def _without_chance(program: StepProgram, plan: Plan) -> tuple[StepProgram, bool]:
+    """The program with nothing dropped and fixed numbers for draws inside of blocks; whether there were any."""
+    inputs = {id(plan.value(number)) for number in plan.inputs}
+    found, changed, values = [], False, list(program.values)
+    for event in program.instructions:
+        if isinstance(event, Op) and event.mask is not None:
+            event, changed = replace(event, mask=np.ones_like(event.mask)), True
+        elif isinstance(event, Op) and draws(event.name) and id(values[event.outputs[0]]) not in inputs:
+            changed = True
+            given = {at: Interpreter().torch.zeros(values[at].shape) for at in event.inputs}
+            drawing.STEADY = True
+            try:
+                numbers = Interpreter().results(event, given)
+            finally:
+                drawing.STEADY = False
+            for at, tensor in zip(event.outputs, numbers):
+                values[at] = replace(values[at], array=tensor.numpy())
+        elif isinstance(event, Op) and event.name == "RNN" and float(event.attrs.get("p", 0) or 0) > 0:
+            changed = True
+        found.append(event)
+    return replace(program, values=tuple(values), instructions=tuple(found)), changed

@@ -1,0 +1,225 @@
+"""Steps as text: ``model.py`` with the nets, ``train.py`` with losses, backward passes and updates in their order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.events import Op
+from gluontune.capture.project.clipping import SCALING
+from gluontune.capture.project.graphs import draw
+from gluontune.capture.project.sections import Differentiated, Plan, Section
+from gluontune.capture.project.tracing import Told
+from gluontune.convert.bridge.registry import OPERATORS
+from gluontune.convert.bridge.source import Source
+from gluontune.convert.graph.symbol import Graph
+from gluontune.convert.migrate.calls import Trace
+from gluontune.convert.migrate.classes import Writer
+from gluontune.convert.migrate.text import class_texts, headed
+
+_ZEROS = {"zeros_like", "_zeros", "_npi_zeros", "_npi_zeros_like", "_np_zeros_like"}
+
+
+@dataclass
+class StepText:
+    """The texts of a step.
+
+    Args:
+        model: classes and builders of ``model.py``. training: the class of ``train.py``. build: makes it.
+        step: the function. used: functions of operators.py. nets: builders' names. helpers: names of its helpers.
+    """
+
+    model: str
+    training: str
+    build: str
+    step: list[str]
+    used: dict[str, Any]
+    nets: list[str]
+    helpers: list[str]
+
+
+def step_text(
+    plan: Plan,
+    arrays: Mapping[str, np.ndarray],
+    names: Mapping[str, str],
+    frozen: set[str],
+    trainers: Mapping[int, str],
+) -> StepText:
+    """A step as text.
+
+    Args:
+        arrays: of parameters, by Gluon's names. names: in the project. frozen: parameters without gradients.
+        trainers: names of trainers by id.
+    """
+    sections = [part for part in plan.parts if isinstance(part, Section)]
+    for section in sections:
+        draw(plan, section)
+    used = {name for s in sections for name in s.call.graph.variables() if name in arrays}
+    kept = {name: array for name, array in arrays.items() if name in used}
+    trace = Trace([s.call for s in sections], [], Source(Graph([], []), kept, None, frozen), dict(names), modes=False)
+    writer = Writer(trace)
+    made = writer.training()
+    classes, build = class_texts(made.part)
+    functions = dict(writer.used)
+    training, nets, builders = _with_builders(classes[-1], [label for label, _ in made.part.parts], set(names.values()))
+    needs: set[str] = set()
+    model = headed("The nets, migrated from MXNet Gluon.", "\n\n".join([*classes[:-1], *builders]), needs)
+    if "BatchNorm" in needs:
+        functions["BatchNorm"] = OPERATORS["BatchNorm"].run
+    lines = _Lines(plan, made.methods, names, trainers)
+    return StepText(model, training, build, lines.text(), functions, nets, sorted(lines.helpers))
+
+
+def _with_builders(training: str, labels: Sequence[str], names: set[str]) -> tuple[str, list[str], list[str]]:
+    """The class of the step with a function of ``model.py`` for each net, their names and texts."""
+    found, texts = [], []
+    for label in labels:
+        line = re.search(rf"^        self\.{re.escape(label)} = (.+)$", training, re.MULTILINE)
+        if line is None or not any(name.startswith(label + ".") for name in names):
+            continue
+        found.append(f"build_{label}")
+        texts.append(f'def build_{label}():\n    """With random weights."""\n    return {line[1]}\n')
+        training = training.replace(line[0], f"        self.{label} = build_{label}()")
+    return training, found, texts
+
+
+class _Lines:
+    """The lines of the function ``step``."""
+
+    def __init__(self, plan: Plan, methods: Mapping[int, str], names: Mapping[str, str], trainers: Mapping[int, str]):
+        self.plan, self.methods, self.names, self.trainers = plan, methods, names, trainers
+        self.helpers: set[str] = set()
+        self.pending: set[str] = set()
+        self.trained = set(plan.slope.values())
+
+    def text(self) -> list[str]:
+        plan, lines = self.plan, list[str]()
+        states = [n for n in plan.inputs if plan.is_state(n)]
+        given = [n for n in plan.inputs if not plan.is_state(n)]
+        if given:
+            lines.append(f"{self._tuple(given)} = batch")
+        if states:
+            lines.append(f"{self._tuple(states)} = states")
+        for part in plan.parts:
+            if isinstance(part, Section):
+                lines += self._section(part)
+            elif isinstance(part, Differentiated):
+                lines += self._backward(part)
+            else:
+                lines += self._told(part)
+        losses = ", ".join(dict.fromkeys(plan.names[h] for h in self.heads()))
+        lines.append(f"return [{losses}], {self.kept(states)}")
+        return lines
+
+    def heads(self) -> list[int]:
+        return [h for part in self.plan.parts if isinstance(part, Differentiated) for h in part.event.heads]
+
+    def kept(self, states: Sequence[int]) -> str:
+        """What the next step takes."""
+        order = self.plan.next_states
+        return f"[{', '.join(f'{self.plan.names[n]}.detach()' for n in order)}]"
+
+    def _tuple(self, numbers: Sequence[int]) -> str:
+        names = ", ".join(self.plan.names[n] for n in numbers)
+        return f"({names},)" if len(numbers) == 1 else names
+
+    def _section(self, section: Section) -> list[str]:
+        plan = self.plan
+        ops = [plan.events[place] for place in section.places]
+        if section.gradients and not section.weights and all(getattr(op, "name", "") in _ZEROS for op in ops):
+            return self._cleared(set(section.gradients))
+        scaled = self._scaled(section)
+        if scaled is not None:
+            return [
+                f"for parameter in {self._parameters(set(section.gradients))}:",
+                f"    parameter.grad.mul_({scaled!r})",
+            ]
+        reads = [self._read(number) for number in section.reads]
+        method = self.methods.get(id(section.call), "")
+        call = f"model{'.' + method if method else ''}({', '.join(reads)})"
+        lines = [f"{', '.join(plan.names[n] for n in section.gives)} = {call}"]
+        for name, number in section.gradients.items():
+            lines.append(f"{self._parameter(name)}.grad = {plan.names[number]}.detach()")
+        for name, number in section.weights.items():
+            lines.append(f"{self._parameter(name)}.copy_({plan.names[number]})")
+        if section.recording and not section.weights:
+            return lines
+        if section.recording:
+            return [lines[0], "with torch.no_grad():", *[f"    {line}" for line in lines[1:]]]
+        mode = [] if section.training or section.weights or section.gradients else ["model.eval()"]
+        block = ["with torch.no_grad():", *[f"    {line}" for line in lines]]
+        return [*mode, *block, *(["model.train()"] if mode else [])]
+
+    def _scaled(self, section: Section) -> float | None:
+        """The number that a section multiplies gradients with, if that is all it does."""
+        found = set()
+        for place in section.places:
+            op = self.plan.events[place]
+            names = (
+                [self.plan.slope.get(n) for n in (op.inputs[0], op.outputs[0])]
+                if isinstance(op, Op) and op.inputs
+                else [""]
+            )
+            if not isinstance(op, Op) or op.name not in SCALING or len(set(names)) > 1 or not names[0]:
+                return None
+            found.add(float(op.attrs["scalar"]))
+        return found.pop() if len(found) == 1 and not section.weights else None
+
+    def _read(self, number: int) -> str:
+        name = self.plan.slope.get(number)
+        return f"{self._parameter(name)}.grad" if name else self.plan.names[number]
+
+    def _parameter(self, name: str) -> str:
+        place = self.names[name]
+        plain = all(part.isidentifier() for part in place.split("."))
+        return f"model.{place}" if plain else f'model.get_parameter("{place}")'
+
+    def _cleared(self, names: set[str]) -> list[str]:
+        self.pending -= names
+        if names >= self.trained:
+            return ["model.zero_grad()"]
+        return [f"for parameter in {self._parameters(names)}:", "    parameter.grad = None"]
+
+    def _parameters(self, names: set[str]) -> str:
+        """Text of an iterable of parameters."""
+        if names >= self.trained:
+            return "model.parameters()"
+        tops = sorted({self.names[name].partition(".")[0] for name in names})
+        whole = {name for name in self.trained if self.names[name].partition(".")[0] in tops}
+        if whole == names and len(tops) == 1 and "." in self.names[min(names)]:
+            return f"model.{tops[0]}.parameters()"
+        return f"({', '.join(self._parameter(name) for name in sorted(names))},)"
+
+    def _backward(self, part: Differentiated) -> list[str]:
+        plan, event = self.plan, part.event
+        lines = []
+        if not part.adds:
+            lines += self._cleared(set(part.variables) if self.pending - set(part.variables) else self.trained)
+        self.pending |= set(part.variables)
+        heads = [plan.names[h] for h in event.heads]
+        retain = "retain_graph=True" if event.retain else ""
+        grads = event.head_grads or []
+        if any(g is not None for g in grads):
+            given = ", ".join("None" if g is None else self._read(g) for g in grads)
+            more = f", {retain}" if retain else ""
+            return [*lines, f"torch.autograd.backward([{', '.join(heads)}], [{given}]{more})"]
+        sums = [name if plan.value(h).shape in ((), (1,)) else f"{name}.sum()" for h, name in zip(event.heads, heads)]
+        whole = sums[0] if len(sums) == 1 else f"({' + '.join(sums)})"
+        return [*lines, f"{whole}.backward({retain})"]
+
+    def _told(self, told: Told) -> list[str]:
+        if told.trainer is None:
+            self.helpers.add("clip_global_norm")
+            return [f"clip_global_norm({self._parameters(set(told.gradients))}, {told.most!r})"]
+        self.pending -= set(told.gradients)
+        size = told.batch_size
+        first = next((n for n in self.plan.inputs if self.plan.value(n).source in ("batch", "host")), None)
+        if told.size:
+            size = f"float({self.plan.names[told.size]})"
+        elif first is not None and self.plan.value(first).shape[:1] == (size,) and size > 1:
+            size = f"len({self.plan.names[first]})"
+        return [f'trainers["{self.trainers[id(told.trainer)]}"].step({size})']

@@ -1,0 +1,292 @@
+"""The project of a script on disk."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.events import Op
+from gluontune.capture.project.batches import data_text
+from gluontune.capture.project.changing import batches_as_inputs, numbers_as_inputs
+from gluontune.capture.project.clipping import clipped
+from gluontune.capture.project.moving import moved
+from gluontune.capture.project.reference import reference
+from gluontune.capture.project.sections import Differentiated, Plan
+from gluontune.capture.project.step_text import StepText, step_text
+from gluontune.capture.project.tracing import Seen
+from gluontune.capture.project.trainers import TrainerText, trainer_text
+from gluontune.compute._traversal import walk
+from gluontune.convert.bridge.names import identifier, is_free
+from gluontune.convert.migrate.copying import copied
+from gluontune.convert.migrate.text import tidied
+from gluontune.core.errors import GluontuneError
+from gluontune.core.files import atomic_write
+from gluontune.core.texts import clean, literal
+from gluontune.optim.torch_rules import Part
+from gluontune.runtime.pytorch import torch
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_LEAST, _COMPARED = 3, 4  # steps of one structure; those that the check compares
+_RULES = '"""The rules of train.py\'s trainers, as MXNet has them. Taken from gluontune (Apache-2.0)."""\n\n'
+
+
+@dataclass
+class Known:
+    """What a script's blocks and parameters are called in the project.
+
+    Args:
+        paths: of blocks by id. names: of parameters. nets: of outermost blocks with parameters.
+    """
+
+    paths: dict[int, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    nets: list[tuple[str, Any]] = field(default_factory=list)
+
+
+def known_of(seens: Sequence[Seen], variables: dict[str, str], loose: Sequence[Any]) -> Known:
+    """Names after the script's variables and Gluon's structure.
+
+    Args:
+        variables: names of ``attach_grad``'s arrays. loose: parameters, to be named if no block has them.
+    """
+    known, taken = Known(), {"model", "trainers", "step", "training", "forward"}
+    outer = {id(c.block): c for seen in seens for c in seen.calls if c.parent is None}
+    inside = {id(b) for c in outer.values() for path, b in walk(c.block) if path}
+    for key, call in outer.items():
+        if key in inside:
+            continue
+        wanted = call.name or re.sub(r"(?<!^)(?=[A-Z])", "_", type(call.block).__name__).lower()
+        while wanted in taken or not is_free(wanted):
+            wanted += "_"
+        name = identifier(wanted, taken)
+        for path, block in walk(call.block):
+            known.paths.setdefault(id(block), f"{name}.{path}" if path else name)
+        for path, parameter in call.block._collect_params_with_prefix().items():
+            known.names.setdefault(parameter.name, f"{name}.{path}")
+        if call.block.collect_params():
+            known.nets.append((name, call.block))
+    for parameter in loose:
+        if parameter.name not in known.names:
+            known.names[parameter.name] = identifier(parameter.name, taken)
+    known.names.update({name: identifier(wanted, taken) for name, wanted in variables.items()})
+    return known
+
+
+def plans_of(seens: Sequence[Seen], known: Known) -> list[Plan]:
+    """The plans of consecutive steps; the last one is left out where it goes on to a next."""
+    found: list[Plan] = []
+    roots: set[int] = set()
+    for at in range(len(seens) - 1, -1, -1):
+        carried = _computed(seens[at - 1]) if at else set()
+        plan = Plan(seens[at], roots, known.paths, carried)
+        if found:
+            after = found[0]
+            plan.next_states = [int(after.value(n).name) for n in after.inputs if after.is_state(n)]
+        found.insert(0, plan)
+        roots = {int(plan.value(n).name) for n in plan.inputs if plan.is_state(n)}
+        before = seens[at - 1].gradients if at else {}
+        adds = {
+            name for part in plan.parts if isinstance(part, Differentiated) and part.adds for name in part.variables
+        }
+        roots |= {before[name] for name in adds if name in before}
+    goes_on = any(plan.is_state(n) for plan in found for n in plan.inputs) or roots
+    return found[:-1] if goes_on and len(found) > 1 else found
+
+
+def _computed(seen: Seen) -> set[int]:
+    """Values that a step's operators made, but for updates by trainers."""
+    inside = {place for told in seen.told for place in range(told.begin, told.end)}
+    events = enumerate(seen.step.events)
+    ops = [e for place, e in events if isinstance(e, Op) and place not in inside]
+    return {n for op in ops for n in op.outputs if seen.step.values[n].source != "mxnet"}
+
+
+class Project:
+    """The texts and arrays of a script's project.
+
+    Args:
+        mx: the mxnet module, without hooks. seens: its first steps. known: names. trainers: names by id.
+        script: its file's name. epochs: their number, and where it was found.
+    """
+
+    def __init__(
+        self,
+        mx: Any,
+        seens: Sequence[Seen],
+        known: Known,
+        trainers: dict[int, str],
+        script: str,
+        epochs: tuple[int, str],
+    ):
+        self.mx, self.known, self.script, self.epochs = mx, known, clean(script).replace('"', "'"), epochs
+        self.noted: list[str] = []
+        for seen in seens:
+            if seen.step.unknown:
+                raise GluontuneError(seen.step.unknown[0])
+        clipped(seens)
+        moved(seens)
+        updated = [told for seen in seens for told in seen.told if told.trainer is not None]
+        self.frozen = {p.name for told in updated for p in told.trainer._params if p.grad_req == "null"}
+        try:
+            run, self.text = self._run(seens, trainers)
+        except GluontuneError:
+            batches_as_inputs(seens)
+            run, self.text = self._run(seens, trainers)
+        self.plans = run[:_COMPARED]
+        updates: dict[int, list[Any]] = {}
+        for plan in run:
+            for told in plan.seen.told:
+                if told.trainer is not None:
+                    updates.setdefault(id(told.trainer), []).append((plan, told))
+        self.trainers = [trainer_text(trainers[key], found) for key, found in updates.items()]
+        if len({trainer.operator for trainer in self.trainers}) > 1:
+            raise GluontuneError(f"{self.trainers[-1].line}: rules in C++ and in Python in one project have no text")
+
+    def _run(self, seens: Sequence[Seen], trainers: dict[int, str]) -> tuple[list[Plan], StepText]:
+        plans = plans_of(seens, self.known)
+        if numbers_as_inputs(plans):
+            plans = plans_of(seens, self.known)
+        return _longest(plans, [self._text(plan, trainers) for plan in plans])
+
+    def _text(self, plan: Plan, trainers: dict[int, str]) -> StepText:
+        return step_text(plan, self._arrays(plan), self.known.names, self.frozen, trainers)
+
+    def _arrays(self, plan: Plan) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for value in plan.step.values.values():
+            if value.source in ("parameter", "variable") and value.array is not None:
+                found.setdefault(value.name, value.array)
+        return found
+
+    def write(self, place: Path) -> dict[str, Any]:
+        """Write all files. Returns what the command tells."""
+        library, names, first = torch(), self.known.names, self.plans[0]
+        arrays, kind, steady = reference(self.mx, self.plans, names)
+        declared = {name for call in _roots(first) for name in call.graph.variables()}
+        weights = {names[n]: library.from_numpy(np.array(a, order="C"))
+                   for n, a in self._arrays(first).items() if n in declared}  # fmt: skip
+        for trainer in self.trainers:
+            arrays[f"count/{trainer.name}"] = np.array(trainer.count)
+            for name, states in trainer.states.items():
+                arrays.update({f"moments/{trainer.name}/{names[name]}/{i}": a for i, a in enumerate(states)})
+        data, by_hand = data_text(self.plans, place)
+        used = dict(self.text.used)
+        used.update(data.used)
+        texts = {"train.py": self._train(), "data.py": data.text, "check.py": self._check(kind, steady)}
+        if self.text.model.count("\nclass ") or self.text.nets:
+            texts["model.py"] = self.text.model
+        if self.trainers:
+            texts["rules.py"] = self._rules()
+        if used:
+            texts["operators.py"] = copied(used)
+        noted = [f"{t.line}: {t.noted}" for t in self.trainers if t.noted] + self.noted
+        readme = (_TEMPLATES / "README.txt").read_text("utf-8")
+        hand = "\n".join(f"- {one}" for one in [*by_hand, *noted]) or "Nothing."
+        told = {"SCRIPT": self.script, "STEPS": str(len(self.plans)), "HAND": hand}
+        for word, text in told.items():
+            readme = readme.replace(word, text)
+        texts |= {"README.md": readme, "pyproject.toml": "[tool.ruff]\nline-length = 110\n"}
+        texts["requirements.txt"] = f"torch>={library.__version__.split('+')[0].rsplit('.', 1)[0]}\nnumpy\n"
+        texts["names.json"] = json.dumps({names[n]: n for n in names if names[n] in weights}, indent=1) + "\n"
+        for name, text in texts.items():
+            with atomic_write(place / name) as stream:
+                stream.write((tidied(text) if name.endswith(".py") else text).encode("utf-8"))
+        with atomic_write(place / "weights.pt") as stream:
+            library.save(weights, stream)
+        with atomic_write(place / "reference.npz") as stream:
+            np.savez(stream, **arrays)
+        return {"steps": len(self.plans), "nets": [name for name, _ in self.known.nets], "by_hand": [*by_hand, *noted],
+                "parameters": sum(w.numel() for w in weights.values()), "losses": len(_heads(first))}  # fmt: skip
+
+    def _check(self, kind: str, steady: bool) -> str:
+        first = self.plans[0]
+        given = [first.names[n] for n in first.inputs if not first.is_state(n)]
+        states = sum(first.is_state(n) for n in first.inputs)
+        settings = {"STEPS": len(self.plans), "STATES": states, "INPUTS": given, "KIND": kind, "STEADY": steady}
+        lines = "\n".join(
+            f"{name} = {json.dumps(value) if not isinstance(value, bool) else value}"
+            for name, value in settings.items()
+        )
+        return (_TEMPLATES / "check.txt").read_text("utf-8").replace("SETTINGS", lines)
+
+    def _rules(self) -> str:
+        operator = self.trainers[0].operator
+        named = {t.rule: t.run for t in self.trainers}
+        update = (_TEMPLATES / ("update_operator.txt" if operator else "update_rule.txt")).read_text("utf-8")
+        counts = {t.rule: len(next(iter(t.states.values()), [])) for t in self.trainers}
+        update = update.replace("STATES", f"{_shown(counts)}[self.rule.__name__]")
+        if not operator:
+            named["Part"] = Part
+        return copied(named, _RULES, (_TEMPLATES / "rules.txt").read_text("utf-8") + update)
+
+    def _train(self) -> str:
+        import jinja2
+
+        first, names = self.plans[0], self.known.names
+        for trainer in self.trainers:
+            decays = {names[p]: wd for p, wd in trainer.wd.items()}
+            values = set(decays.values())
+            vars(trainer).update(
+                decay=repr(values.pop()) if len(values) == 1 else _shown({n: wd for n, wd in decays.items() if wd}),
+                rates=_shown({names[p]: m for p, m in trainer.lr_mult.items()}), numbers=_shown(trainer.options),
+                chosen=f"[{', '.join(map(literal, self._chosen(trainer)))}]",
+            )  # fmt: skip
+        epochs, where = self.epochs
+        line = next((part.event.line for part in first.parts if isinstance(part, Differentiated)), self.script)
+        text = jinja2.Template((_TEMPLATES / "train.py.j2").read_text("utf-8"), trim_blocks=True, lstrip_blocks=True)
+        classes = set(re.findall(r"^class (\w+)", self.text.model, re.MULTILINE))
+        used = {name for name in classes if re.search(rf"\b{name}\(", self.text.training)}
+        rules = sorted({"Trainer", *(t.rule for t in self.trainers)}) if self.trainers else []
+        return text.render(
+            script=self.script, epochs=epochs, rules=rules, epochs_from=f"  # {where}" if where else "", line=line,
+            training=self.text.training.rstrip(), build=self.text.build, step=self.text.step, trainers=self.trainers,
+            imports=sorted({*used, *self.text.nets}), helpers=self.text.helpers,
+            text=" ".join(t.rate for t in self.trainers),
+        )  # fmt: skip
+
+    def _chosen(self, trainer: TrainerText) -> list[str]:
+        """Beginnings of the parameters' names that are no other's."""
+        mine = {self.known.names[p] for p in trainer.parameters}
+        others = {self.known.names[n] for n in self.known.names} - mine
+        others -= {self.known.names[n] for n in self.frozen if n in self.known.names}
+        tops = sorted({name.partition(".")[0] + "." if "." in name else name for name in mine})
+        return tops if not any(name.startswith(tuple(tops)) for name in others) else sorted(mine)
+
+
+def _shown(numbers: Mapping[str, Any]) -> str:
+    return f"{{{', '.join(f'{literal(key)}: {literal(value)}' for key, value in numbers.items())}}}"
+
+
+def _roots(plan: Plan) -> list[Any]:
+    return [part.call for part in plan.parts if hasattr(part, "call")]
+
+
+def _heads(plan: Plan) -> list[int]:
+    return [h for part in plan.parts if isinstance(part, Differentiated) for h in part.event.heads]
+
+
+def _longest(plans: Sequence[Plan], texts: Sequence[StepText]) -> tuple[list[Plan], StepText]:
+    """The first consecutive steps of one text.
+
+    Raises:
+        GluontuneError: no three steps that follow each other have one.
+    """
+    runs: list[list[int]] = []
+    for at, text in enumerate(texts):
+        same = runs and _same(texts[runs[-1][-1]], text)
+        runs[-1].append(at) if same else runs.append([at])
+    best = max(runs, key=len, default=[])
+    if len(best) < _LEAST:
+        line = next((p.event.line for plan in plans for p in plan.parts if isinstance(p, Differentiated)), "")
+        raise GluontuneError(f"{line}: {len(runs)} structures in {len(plans)} steps; a project has one")
+    return [plans[at] for at in best], texts[best[0]]
+
+
+def _same(one: StepText, other: StepText) -> bool:
+    return (one.model, one.training, one.step) == (other.model, other.training, other.step)

@@ -1,0 +1,144 @@
+"""Whole scripts as projects: written, run without mxnet and gluontune, and found wrong where they are changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_scripts import script
+
+from gluontune.capture.project.api import check, migrate_script, trains
+from gluontune.cli.main import main
+from gluontune.core.errors import GluontuneError
+
+pytestmark = [pytest.mark.mxnet, pytest.mark.process]
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory):
+    found = {}
+
+    def migrate(name):
+        if name not in found:
+            folder = tmp_path_factory.mktemp("script")
+            (folder / "train.py").write_text(script(name))
+            found[name] = migrate_script([str(folder / "train.py")], folder / "torch", time_limit=300)
+        return found[name]
+
+    return migrate
+
+
+@pytest.mark.parametrize("name", ["normalized", "adversaries", "recurrent", "by hand", "gathered", "numpy", "compiled"])
+def test_a_script_becomes_a_project_that_agrees(name, migrated):
+    made = migrated(name)
+    assert made.told.endswith("\nagrees")
+    assert made.steps >= 3
+    greatest = float(re.search(r"float64, losses and new parameters: greatest difference (\S+)", made.told)[1])
+    assert greatest < 1e-10
+    ruff = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=made.path, capture_output=True, text=True)
+    assert ruff.returncode == 0, ruff.stdout
+
+
+def test_the_project_reads_as_the_script_does(migrated):
+    text = Path(migrated("normalized").path, "train.py").read_text()
+    assert "self.net = build_net()" in text
+    assert "clip_global_norm(model.parameters(), 20.0)" in text
+    assert 'trainers["trainer"].step(len(data))' in text
+    assert '"momentum": 0.9' in text
+    adversaries = Path(migrated("adversaries").path, "train.py").read_text()
+    assert adversaries.count(".backward(") == 2
+    assert "self.judge = build_judge()" in adversaries
+    gathered = Path(migrated("gathered").path, "train.py").read_text()
+    assert gathered.count("model.zero_grad()") == 1  # after the update, as in the script: gradients are added
+    names = json.loads(Path(migrated("normalized").path, "names.json").read_text())
+    assert "net.1.running_var" in names
+
+
+def test_the_project_trains_alone_on_the_scripts_samples(migrated):
+    place = migrated("normalized").path
+    told = subprocess.run([sys.executable, "train.py", "--epochs", "2"], cwd=place, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    losses = [float(number) for number in re.findall(r"losses \[(.+)\]", told.stdout)]
+    assert len(losses) == 2 and losses[1] < losses[0]
+    with np.load(Path(place, "data.npz")) as stored:
+        assert len(stored["data"]) == len(stored["label"]) == 96
+    assert migrated("normalized").by_hand == ()
+    assert "batches come from the script (train.py:" in migrated("recurrent").by_hand[0]
+    assert "# BY HAND: batches come from the script" in Path(migrated("recurrent").path, "data.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "before", "after"),
+    [
+        ("normalized", "train.py", "return 0.05", "return 0.051"),
+        ("normalized", "train.py", "20.0)", "2.0)"),
+        ("adversaries", "train.py", "loss2.sum()", "loss.sum()"),
+        ("recurrent", "train.py", "return [loss], [state3.detach(), state4.detach()]",
+         "return [loss], [state4.detach(), state3.detach()]"),
+        ("numpy", "model.py", "torch.tanh(", "torch.relu("),
+        ("numpy", "train.py", "corrected=True", "corrected=False"),
+    ],
+)  # fmt: skip
+def test_a_project_that_computes_something_else_is_found_out(name, file, before, after, migrated):
+    path = Path(migrated(name).path, file)
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+    try:
+        assert "does NOT agree" in check(path.parent) or "Error" in check(path.parent)
+    finally:
+        path.write_text(text)
+
+
+def test_numbers_of_the_script_are_given_to_the_step_and_its_words_to_the_script(tmp_path, capfd):
+    text = script("normalized").replace("loss = cross(out, y) +", "hist.append(1); loss = cross(out, y) / len(hist) +")
+    text = text.replace("for epoch in range(2):", "hist = []\nfor epoch in range(2):")
+    text = text.replace('"learning_rate": 0.05', '"learning_rate": float(__import__("sys").argv[1])')
+    (tmp_path / "train.py").write_text(text)
+    out = tmp_path / "torch"
+    assert main(["migrate", "--json", str(tmp_path / "train.py"), str(out), "--", "0.07"]) == 0
+    assert "agrees" in json.loads(capfd.readouterr().out)["told"]
+    written = (out / "train.py").read_text()
+    assert "data, label, number = batch" in written
+    assert "return 0.07" in written
+
+
+def test_nothing_is_dropped_in_the_check_of_a_net_of_np_with_dropout(tmp_path):
+    text = script("numpy").replace('activation="tanh"), ', 'activation="tanh"), nn.Dropout(0.5), ')
+    (tmp_path / "train.py").write_text(text)
+    made = migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
+    assert "float64" in made.told and "float32" not in made.told  # the script's own losses have other masks
+    assert "nn.Dropout(0.5)" in (tmp_path / "torch" / "model.py").read_text()
+
+
+def test_what_cannot_be_written_is_refused_with_its_line_and_leaves_nothing(tmp_path, capfd):
+    text = script("normalized").replace("loss = cross(out, y) +", "hist.append(out.mean()); loss = sum(hist) +")
+    (tmp_path / "train.py").write_text(text.replace("for epoch in range(2):", "hist = []\nfor epoch in range(2):"))
+    assert main(["migrate", str(tmp_path / "train.py"), str(tmp_path / "torch")]) == 1
+    assert re.search(r"train\.py:\d+: ", capfd.readouterr().err)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_script_that_fails_is_told_by_its_own_words(tmp_path):
+    (tmp_path / "train.py").write_text("import mxnet\nraise ValueError('mine')")
+    with pytest.raises(GluontuneError, match=r"train\.py: ended before a training step: .*mine"):
+        migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
+
+
+def test_mxnet_and_gluontune_are_not_there_for_the_check(tmp_path):
+    for name in ("mxnet", "gluontune"):
+        (tmp_path / "check.py").write_text(f"import {name}\nprint('agrees')")
+        assert f"{name} is not for this project" in check(tmp_path)
+
+
+def test_a_job_file_is_no_script(tmp_path):
+    (tmp_path / "job.py").write_text("def net():\n    return None\n")
+    (tmp_path / "train.py").write_text("net = 1\nloss.backward()\n")
+    assert (trains(tmp_path / "job.py"), trains(tmp_path / "train.py")) == (False, True)
+    with pytest.raises(GluontuneError, match=r"no\.py"):
+        trains(tmp_path / "no.py")
