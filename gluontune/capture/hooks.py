@@ -33,6 +33,7 @@ class Hooks:
         self.thread, self.depth = threading.get_ident(), 0
         self.parameters: weakref.WeakSet[Any] = weakref.WeakSet()  # Gluon's that have been given arrays
         self.changes = 0  # how often parameters were given arrays
+        self.modes = [mx.autograd.is_recording(), mx.autograd.is_training()]  # of this thread
         self._before: list[tuple[Any, str, Any]] = []
 
     @property
@@ -103,13 +104,18 @@ class Hooks:
             if not self.active:
                 return before(handle, arrays, keys, values, out, is_np, many)
 
+            if self.handler.follow is not None:
+                found = self.handler.follow.op(handle, arrays, keys, values, out, is_np, many)
+                if found is not None:
+                    return found
+
             def run(inputs: Any = None, changed: dict[str, str] | None = None) -> Any:
                 given = {**attrs, **(changed or {})}
                 ours = arrays if inputs is None else inputs
                 return before(handle, ours, list(given), list(given.values()), out, is_np, many)
 
-            attrs = {str(key): str(value) for key, value in zip(keys, values)}
-            return self.handler.op(Call(names[handle], arrays, attrs, out, run, is_np, many))
+            attrs, raw = {str(key): str(value) for key, value in zip(keys, values)}, (handle, keys, values)
+            return self.handler.op(Call(names[handle], arrays, attrs, out, run, is_np, many, raw))
 
         self._put(register, "_imperative_invoke", invoke)
 
@@ -195,6 +201,10 @@ class Hooks:
             reqs = [grad_reqs] * len(arrays) if isinstance(grad_reqs, str) else list(grad_reqs)
             handler.mark(arrays, gradients, reqs)
 
+        for name, at in (("set_recording", 0), ("set_training", 1)):
+            self._put(autograd, name, self._mode(autograd.__dict__[name], at))
+        old = importlib.import_module("mxnet.contrib.autograd")
+        self._put(old, "set_is_training", self._modes_of(old.__dict__["set_is_training"]))
         self._method(autograd, "backward", backward)
         self._method(autograd, "mark_variables", mark)
         for name in ("grad", "get_symbol"):
@@ -214,6 +224,28 @@ class Hooks:
             self._put(kind, name, self._changing(kind.__dict__[name]))
         req = kind.__dict__["grad_req"]
         self._put(kind, "grad_req", property(req.fget, self._changing(req.fset)))
+
+    def _mode(self, before: Callable[[bool], bool], at: int) -> Callable[[bool], bool]:
+        """Sets a mode of this thread, and notes it: a look at MXNet's takes longer than an operator's check."""
+
+        @functools.wraps(before)
+        def change(on: bool) -> bool:
+            was = before(on)
+            if threading.get_ident() == self.thread:
+                self.modes[at] = bool(on)
+            return was
+
+        return change
+
+    def _modes_of(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(before)
+        def change(*args: Any, **kwargs: Any) -> Any:
+            was = before(*args, **kwargs)
+            if threading.get_ident() == self.thread:
+                self.modes[:] = [self.mx.autograd.is_recording(), self.mx.autograd.is_training()]
+            return was
+
+        return change
 
     def _changing(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """What gives a parameter arrays."""
