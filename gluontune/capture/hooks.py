@@ -258,7 +258,8 @@ class Hooks:
             if not self.active:
                 return run()
             arrays = [getattr(parameter, name, None) or () for name in ("_data", "_grad")]
-            return self.handler.outside([array for held in arrays for array in held], run)
+            given = [value for value in (*args, *kwargs.values()) if hasattr(value, "asnumpy")]
+            return self.handler.outside([*given, *[array for held in arrays for array in held]], run)
 
         return change
 

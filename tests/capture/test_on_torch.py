@@ -88,7 +88,7 @@ def test_steps_that_come_again_are_followed_as_long_as_they_are_the_same(names, 
     printed, found, _ = run(tmp_path, script, "--backend", "torch")
     known = as_it_is(tmp_path / "after", *texts)
     for name, mine, theirs in zip(names, printed.split("---\n"), [known] if len(texts) == 1 else known):
-        assert numbers(mine) == pytest.approx(numbers(theirs), rel=1e-3, abs=1e-3), name
+        assert numbers(mine) == pytest.approx(numbers(theirs), rel=2e-3, abs=2e-3), name
     assert found["why_not"] == ""
     assert found["steps_followed"] >= sum(FOLLOWED[name][-1] for name in names)
 
