@@ -11,7 +11,7 @@ import numpy as np
 from gluontune.capture.guard import ERRORS
 from gluontune.capture.interpret import Interpreter
 from gluontune.capture.straight import Part
-from gluontune.capture.template import Entry, Leaf, Template
+from gluontune.capture.template import Entry, Leaf, Template, plain
 
 _PARTS = 64  # of one template, at most; a script that reads elsewhere each time is computed from entry to entry
 
@@ -34,7 +34,7 @@ class Follower:
         self.env: list[Any] = []
         self.given: list[Any] = []
         self.runs: dict[int, Any] = {}  # what makes views, by entry
-        self.updated = False
+        self.updated, self.over = False, False
         self._take(templates[0])
 
     @property
@@ -119,8 +119,9 @@ class Follower:
             entry,
         ):
             return False
-        self.given[self.at] = values if dynamic else None
-        return True
+        if dynamic:  # arrays as numbers are read, which may end the step's following
+            self.given[self.at] = plain(values)
+        return not self.over
 
     def _known(self, arrays: Sequence[Any], places: Sequence[int], entry: Entry) -> bool:
         """Whether arrays are those of the template's places; new ones arrive."""

@@ -107,7 +107,7 @@ class FollowingTorch(RepeatingTorch):
             entry = follow.entries[at]
             if entry.results[0] in kept:
                 array, base = follow.arrays[entry.results[0]], follow.arrays[entry.inputs[0]]
-                self.aliases[id(array)] = Alias(array, base, entry.shown, run)
+                self.aliases[id(array)] = Alias(array, base, entry.shown, run if entry.shown else None)
         self.number += len(template.values)
         trained, self.updated = follow.updated, False
         self.follow = None
@@ -140,6 +140,8 @@ class FollowingTorch(RepeatingTorch):
         known = self.truth.get(id(array))
         if self._kind(array) != leaf.kind:
             return None
+        if leaf.number is None:  # it is written to, and not read
+            return leaf
         return self._from_mxnet(array) if known is None else known.tensor
 
     # the way back
@@ -149,12 +151,8 @@ class FollowingTorch(RepeatingTorch):
         follow, self.follow = self.follow, None
         if follow is None:
             return
-        self._again_now, self.updated, self.log, self.placed = (
-            True,
-            False,
-            [] if self.log is not None else None,
-            dict[int, Any](),
-        )
+        follow.over, self.updated, self.placed = True, False, {}
+        self.log = None if self.log is None else []
         if follow.template.refused:
             self.templates.remove(follow.template)
         self._repeat(follow)
@@ -186,7 +184,7 @@ class FollowingTorch(RepeatingTorch):
 
     @or_mxnet
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        if self.follow is not None and kind != "grad":
+        if self.follow is not None:
             result = run()
             if result is None or result is array or self.follow.view(array, kind, arguments, run, result):
                 return result
@@ -252,11 +250,12 @@ class FollowingTorch(RepeatingTorch):
 
     def _asked(self, place: int) -> Any:
         """The tensor of an array, or None where the template cannot tell it."""
-        assert self.follow is not None
+        follow = self.follow
+        assert follow is not None
         try:
-            return self.follow.value(place)
+            return follow.value(place)
         except ERRORS as error:
-            self.follow.template.refused = str(error) or type(error).__name__
+            follow.template.refused = str(error) or type(error).__name__
         return None
 
     @or_mxnet

@@ -9,7 +9,7 @@ from gluontune.capture.events import Op, Step, mutated
 from gluontune.capture.handler import Call
 from gluontune.capture.interpret import computes
 from gluontune.capture.lazy import BY_VALUES, LazyTorch
-from gluontune.capture.template import Entry, Leaf, Template, is_plain
+from gluontune.capture.template import Entry, Leaf, Template, is_plain, plain
 
 _TEMPLATES = 32  # at most; the least used goes
 _WATCHED = 64  # structures seen once that are remembered
@@ -148,7 +148,8 @@ class LearningTorch(LazyTorch):
         """An operator of a step that is not followed. results: its arrays, where it is gone through again."""
         count = len(self.placed)
         before = self._values_now() if self.log is not None and (call.out is not None or mutated(call)) else None
-        if not computes(call.name) or call.name in BY_VALUES or call.name == "reset_arrays":
+        copies = call.name == "_copyto"  # which becomes a conversion
+        if not (copies or computes(call.name)) or call.name in BY_VALUES or call.name == "reset_arrays":
             self.log = None
         if results is None:
             out = super().op(call)
@@ -163,7 +164,7 @@ class LearningTorch(LazyTorch):
             handle, keys, values = call.raw
             what, modes = (call.name, handle, call.is_np, call.many), (self.was_recording, self.training)
             specs = tuple(self._kind(array) for array in results)
-            entry = Entry("op", what, list(keys), list(values), list(map(id, call.inputs)), list(map(id, results)),
+            entry = Entry("op", what, list(keys), plain(values), list(map(id, call.inputs)), list(map(id, results)),
                           kind, modes, specs=specs)  # fmt: skip
             self._logged(entry, before, count)
         return out
@@ -171,7 +172,7 @@ class LearningTorch(LazyTorch):
     def _viewing(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
         count = len(self.placed)
         result = super().view(array, kind, arguments, run)
-        if kind == "grad" or not self.lazy:
+        if not self.lazy or (kind == "grad" and getattr(self._owner(array), "parameter", None) is None):
             self.log = None
         elif self.log is not None and result is not None and result is not array:
             specs = ((tuple(result.shape), result.dtype),)

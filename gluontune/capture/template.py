@@ -12,7 +12,7 @@ from gluontune.capture.events import Op, Step, Value
 from gluontune.capture.held import Held
 from gluontune.capture.program import CHANGING, renumbered
 
-_PLAIN = (str, int, float, bool, type(None), type, np.dtype)
+_PLAIN = (str, int, float, bool, type(None), type, np.dtype, np.generic)
 
 
 class Leaf(NamedTuple):
@@ -98,9 +98,12 @@ def is_plain(value: Any) -> bool:
     """Whether an attribute can be compared by ``==``."""
     if isinstance(value, (tuple, list)):
         return all(map(is_plain, value))
-    if isinstance(value, _PLAIN) or type(value).__module__ == "mxnet.context":
-        return True
-    return hasattr(value, "dtype") and getattr(value, "shape", None) == ()
+    return isinstance(value, _PLAIN) or type(value).__module__ == "mxnet.context"
+
+
+def plain(values: Sequence[Any]) -> list[Any]:
+    """Attributes that can be compared: arrays, which MXNet takes as text, are read."""
+    return [value if isinstance(value, _PLAIN) or is_plain(value) else str(value) for value in values]
 
 
 class Template:
