@@ -256,3 +256,14 @@ class Follower:
         known = self.truth.get(id(array))
         ours = 3 + (known is not None and known.array is array) + self.template.viewed[place]
         return sys.getrefcount(array) > ours
+
+    def kept(self) -> set[int]:
+        """The places of arrays that the program has, and of those that they share memory with."""
+        fixed, bases = self.template.fixed_arrays, self.template.bases
+        found = {place for place in range(self.template.count) if fixed[place] is not None or self.alive(place)}
+        for place in list(found):
+            base = bases.get(place)
+            while base is not None:
+                found.add(base)
+                base = bases.get(base)
+        return found

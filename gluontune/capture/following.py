@@ -80,18 +80,11 @@ class FollowingTorch(RepeatingTorch):
         try:
             follow.compute()
         except ERRORS as error:
-            follow.template.refused = str(error)
+            follow.template.refused = str(error) or type(error).__name__
             return False
         template, env, truth = follow.template, follow.env, self.truth
-        fixed = template.fixed_arrays
-        alive = [place for place in range(template.count) if fixed[place] is not None or follow.alive(place)]
-        bases = set()
-        for place in alive:
-            base = template.bases.get(place)
-            while base is not None:
-                bases.add(base)
-                base = template.bases.get(base)
-        for place in sorted({*alive, *bases}):
+        kept = follow.kept()
+        for place in sorted(kept):
             array, number, leaf = follow.arrays[place], template.last[place], template.leaves.get(place)
             if place in template.bases or number is None or env[number] is None:
                 continue
@@ -99,10 +92,8 @@ class FollowingTorch(RepeatingTorch):
                 continue
             value = template.values[number]
             truth[id(array)] = Truth(array, env[number].detach(), (value.shape, value.dtype))
-        kept = {*alive, *bases}
-        for place in range(template.count):
-            if place not in kept:
-                truth.pop(id(follow.arrays[place]), None)
+        for place in set(range(template.count)) - kept:
+            truth.pop(id(follow.arrays[place]), None)
         for at, run in follow.runs.items():
             entry = follow.entries[at]
             if entry.results[0] in kept:
@@ -168,13 +159,10 @@ class FollowingTorch(RepeatingTorch):
     def op(self, call: Call) -> Any:
         if not self.lazy:
             return super().op(call)
-        follow = self.follow
-        if follow is None or follow.complete:
-            if follow is not None and follow.template.was_recording is not None:
-                self.was_recording = follow.template.was_recording
-            follow = None
+        if self.follow is None or self.follow.complete:
+            if self.follow is not None and self.follow.template.was_recording is not None:
+                self.was_recording = self.follow.template.was_recording
             self._between_steps()
-        follow = None
         if self.follow is not None:
             found = self.follow.op(*call.raw[:1], call.inputs, *call.raw[1:], call.out, call.is_np, call.many)
             if found is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.capture.handler import Call, Handler
-from gluontune.capture.methods import TAKES, inert, noting, without_store
+from gluontune.capture.methods import TAKES, inert, noting, noting_mode, noting_modes, without_store
 from gluontune.capture.operators import Operators, operator_names
 from gluontune.capture.views import arrays_behind
 
@@ -202,9 +202,9 @@ class Hooks:
             handler.mark(arrays, gradients, reqs)
 
         for name, at in (("set_recording", 0), ("set_training", 1)):
-            self._put(autograd, name, self._mode(autograd.__dict__[name], at))
+            self._put(autograd, name, noting_mode(autograd.__dict__[name], self.modes, at))
         old = importlib.import_module("mxnet.contrib.autograd")
-        self._put(old, "set_is_training", self._modes_of(old.__dict__["set_is_training"]))
+        self._put(old, "set_is_training", noting_modes(old.__dict__["set_is_training"], self.modes, autograd))
         self._method(autograd, "backward", backward)
         self._method(autograd, "mark_variables", mark)
         for name in ("grad", "get_symbol"):
@@ -224,28 +224,6 @@ class Hooks:
             self._put(kind, name, self._changing(kind.__dict__[name]))
         req = kind.__dict__["grad_req"]
         self._put(kind, "grad_req", property(req.fget, self._changing(req.fset)))
-
-    def _mode(self, before: Callable[[bool], bool], at: int) -> Callable[[bool], bool]:
-        """Sets a mode of this thread, and notes it: a look at MXNet's takes longer than an operator's check."""
-
-        @functools.wraps(before)
-        def change(on: bool) -> bool:
-            was = before(on)
-            if threading.get_ident() == self.thread:
-                self.modes[at] = bool(on)
-            return was
-
-        return change
-
-    def _modes_of(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(before)
-        def change(*args: Any, **kwargs: Any) -> Any:
-            was = before(*args, **kwargs)
-            if threading.get_ident() == self.thread:
-                self.modes[:] = [self.mx.autograd.is_recording(), self.mx.autograd.is_training()]
-            return was
-
-        return change
 
     def _changing(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """What gives a parameter arrays."""
