@@ -13,7 +13,7 @@ from gluontune.capture.interpret import Interpreter
 from gluontune.capture.straight import Part
 from gluontune.capture.template import Entry, Leaf, Template, plain
 
-_PARTS = 64  # of one template, at most; a script that reads elsewhere each time is computed from entry to entry
+_PARTS = 256  # of one template, at most; a script that reads elsewhere each time is computed from entry to entry
 
 
 class Follower:
@@ -244,7 +244,8 @@ class Follower:
         number = self.template.number_of(place, self.at)
         if number is None:
             return None
-        self.compute()
+        if self.env[number] is None and number not in self.template.leaf_numbers:
+            self.compute()
         if self.env[number] is None:
             known = self.truth.get(id(self.arrays[place]))
             return known and known.tensor

@@ -107,7 +107,8 @@ class LazyTorch(Recorder):
         if known is not None and id(array) not in self.held and id(array) not in self.aliases:
             return known.tensor
         number = self.hold(array).value
-        self.flush()
+        if number not in self.env:
+            self.flush()
         return self.env[number]
 
     def flush(self) -> None:

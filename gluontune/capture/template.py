@@ -157,6 +157,7 @@ class Template:
                              if leaf.array is not None and leaf.number is not None]  # fmt: skip
         recording = [entry.modes[0] for entry in self.entries if entry.kind == "op"]
         self.was_recording = recording[-1] if recording else None
+        self.leaf_numbers = {leaf.number for leaf in self.leaves.values()}
         self.viewed = [0] * self.count
         for entry in self.entries:
             if entry.kind == "view":
