@@ -293,14 +293,14 @@ FOLLOWED = {
         "", "if count % 4 == 0: total += float(net[0].weight.grad().norm().asscalar())", "", 8),
     "a step that ends early": ("", "if count in (8, 19): continue", "", 8),
     "a view that outlives its step": (
-        "", "", "total += 0 if kept is None else float(kept.sum().asscalar()); kept = out[2:5]", 8),
+        "", "", "total += 0 if kept is None else float(kept.sum().asscalar()); kept = out[2:5]", 0),
     "outputs that are kept": ("", "", "outs.append(out); total += float(outs[len(outs) // 2].sum().asscalar())", 16),
     "a state that is carried": ("out = out + 0.1 * state", "", "state = out.detach() * 0.5", 16),
     "a state that is replaced": (
         "out = out + 0.1 * state", "", "state = nd.ones((16, 4)) * count if count % 5 == 0 else out * 0.5", 8),
     "weights that are set": ("", "", "if count == 12: net[0].weight.set_data(net[0].weight.data() * 0.5)", 12),
     "arrays from the host": ("out = out * nd.array(np.full((16, 1), 1 + count / 10))", "", "", 16),
-    "a buffer that is written to": ("", "", "state[:] = out; total += float(state.sum().asscalar())", 16),
+    "a buffer that is written to": ("", "", "state[:] = out; total += float(state.sum().asscalar())", 0),
     "gradients that are scaled": (
         "", "for p in net.collect_params().values():\n            if p.grad_req != 'null': p.grad()[:] *= 0.5", "", 16),
     "a part that is written to, once": ("", "if count == 13: net[0].weight.data()[1:3] = 0", "", 8),
