@@ -13,6 +13,7 @@ class Call(NamedTuple):
         name: MXNet's. inputs: arrays. attrs: by name, as MXNet's text. out: the array or arrays to write to, or None.
         run: computes it by MXNet; returns an array, or a list where the operator has several outputs.
         is_np, many: whether it returns arrays of ``mx.np``, and a list whatever their number.
+        raw: handle, keys and values of the attributes, as the front end gave them.
     """
 
     name: str
@@ -22,10 +23,17 @@ class Call(NamedTuple):
     run: Callable[..., Any]
     is_np: bool = False
     many: bool = False
+    raw: tuple[Any, Any, Any] = (None, (), ())
 
 
 class Handler:
-    """What is done at each hook; here, what MXNet does."""
+    """What is done at each hook; here, what MXNet does.
+
+    Attributes:
+        follow: what may answer a call of an operator before :meth:`op` is asked, or None.
+    """
+
+    follow: Any = None
 
     def op(self, call: Call) -> Any:
         """An operator."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.capture.handler import Call, Handler
-from gluontune.capture.methods import TAKES, inert, noting, without_store
+from gluontune.capture.methods import TAKES, inert, noting, noting_mode, noting_modes, without_store
 from gluontune.capture.operators import Operators, operator_names
 from gluontune.capture.views import arrays_behind
 
@@ -33,6 +33,7 @@ class Hooks:
         self.thread, self.depth = threading.get_ident(), 0
         self.parameters: weakref.WeakSet[Any] = weakref.WeakSet()  # Gluon's that have been given arrays
         self.changes = 0  # how often parameters were given arrays
+        self.modes = [mx.autograd.is_recording(), mx.autograd.is_training()]  # of this thread
         self._before: list[tuple[Any, str, Any]] = []
 
     @property
@@ -103,13 +104,18 @@ class Hooks:
             if not self.active:
                 return before(handle, arrays, keys, values, out, is_np, many)
 
+            if self.handler.follow is not None:
+                found = self.handler.follow.op(handle, arrays, keys, values, out, is_np, many)
+                if found is not None:
+                    return found
+
             def run(inputs: Any = None, changed: dict[str, str] | None = None) -> Any:
                 given = {**attrs, **(changed or {})}
                 ours = arrays if inputs is None else inputs
                 return before(handle, ours, list(given), list(given.values()), out, is_np, many)
 
-            attrs = {str(key): str(value) for key, value in zip(keys, values)}
-            return self.handler.op(Call(names[handle], arrays, attrs, out, run, is_np, many))
+            attrs, raw = {str(key): str(value) for key, value in zip(keys, values)}, (handle, keys, values)
+            return self.handler.op(Call(names[handle], arrays, attrs, out, run, is_np, many, raw))
 
         self._put(register, "_imperative_invoke", invoke)
 
@@ -195,6 +201,10 @@ class Hooks:
             reqs = [grad_reqs] * len(arrays) if isinstance(grad_reqs, str) else list(grad_reqs)
             handler.mark(arrays, gradients, reqs)
 
+        for name, at in (("set_recording", 0), ("set_training", 1)):
+            self._put(autograd, name, noting_mode(autograd.__dict__[name], self.modes, at))
+        old = importlib.import_module("mxnet.contrib.autograd")
+        self._put(old, "set_is_training", noting_modes(old.__dict__["set_is_training"], self.modes, autograd))
         self._method(autograd, "backward", backward)
         self._method(autograd, "mark_variables", mark)
         for name in ("grad", "get_symbol"):
@@ -226,7 +236,8 @@ class Hooks:
             if not self.active:
                 return run()
             arrays = [getattr(parameter, name, None) or () for name in ("_data", "_grad")]
-            return self.handler.outside([array for held in arrays for array in held], run)
+            given = [value for value in (*args, *kwargs.values()) if hasattr(value, "asnumpy")]
+            return self.handler.outside([*given, *[array for held in arrays for array in held]], run)
 
         return change
 

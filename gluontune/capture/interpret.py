@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Op
@@ -15,7 +15,7 @@ from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Node
 from gluontune.runtime.pytorch import torch
 
-Env = MutableMapping[int, Any]  # tensors by the numbers of their values
+Env = Any  # tensors by the numbers of their values: a mutable mapping or a list
 
 
 def bridge_name(name: str) -> str:
@@ -58,7 +58,7 @@ class Interpreter:
     def run(self, event: Op | Backward, env: Env) -> None:
         """Compute an event from the values in ``env``, and put its results there."""
         if isinstance(event, Backward):
-            self._backward(event, env)
+            self.backward(event, env)
             return
         for number, tensor in zip(event.outputs, self.results(event, env)):
             self.put(env, number, self.tensor(tensor))
@@ -84,23 +84,28 @@ class Interpreter:
                 self.put(env, op.outputs[place], self.tensor(tensor))
 
     def results(self, op: Op, env: Env) -> Sequence[Any]:
-        """What an operator returns."""
-        if op.mask is not None:
-            mask = self.tensor(op.mask)
-            return [env[op.inputs[0]] * mask]
-        function = self._function(op)
-        with self.torch.enable_grad() if op.recording else self.torch.no_grad():
-            found = function(*[env[number] for number in op.inputs])
+        """What an operator returns, as a sequence."""
+        found = self.found(op, env)
         return found if isinstance(found, (tuple, list)) else (found,)
 
-    def _function(self, op: Op) -> Callable[..., Any]:
+    def found(self, op: Op, env: Env) -> Any:
+        """What an operator returns: a tensor or several."""
+        if op.mask is not None:
+            mask = self.tensor(op.mask)
+            return env[op.inputs[0]] * mask
+        function = self.function(op)
+        with self.torch.enable_grad() if op.recording else self.torch.no_grad():
+            return function(*[env[number] for number in op.inputs])
+
+    def function(self, op: Op) -> Callable[..., Any]:
+        """What computes the operator; kept."""
         key = op.name, tuple(op.attrs.items()), op.training, op.results, len(op.outputs)
         found = self.functions.get(key)
         if found is None:
-            found = self.functions[key] = self._made(op)
+            found = self.functions[key] = self.made(op)
         return found
 
-    def _made(self, op: Op) -> Callable[..., Any]:
+    def made(self, op: Op) -> Callable[..., Any]:
         """What computes the operator; where it changes inputs, it returns their new values, too."""
         attrs = dict(op.attrs)
         if self.steady and op.name == "RNN" and "p" in attrs:
@@ -125,7 +130,8 @@ class Interpreter:
         module = entry.run(**given).train(op.training)
         return functools.partial(_batch_norm, module) if len(op.outputs) > op.results else module
 
-    def _backward(self, b: Backward, env: Env) -> None:
+    def backward(self, b: Backward, env: Env) -> None:
+        """Compute a backward pass."""
         library = self.torch
         heads = [env[h] for h in b.heads]
         given: Sequence[int | None] = b.head_grads or [None] * len(heads)

@@ -6,28 +6,26 @@ their values are PyTorch's. What PyTorch's side does not know is computed by MXN
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gluontune.capture.events import Op, Step, Value
 from gluontune.capture.guard import ERRORS, or_mxnet
 from gluontune.capture.handler import Call
 from gluontune.capture.held import Held
 from gluontune.capture.interpret import Interpreter, computes
-from gluontune.capture.operators import result_types
+from gluontune.capture.operators import EmptyHandles, result_types
+from gluontune.capture.program import CHANGING
 from gluontune.capture.recorder import Recorder
 from gluontune.capture.retreat import Retreat
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
 #: Operators whose results' shapes depend on values.
-_BY_VALUES = {"_contrib_boolean_mask", "_npi_boolean_mask", "_npi_unique", "_npx_nonzero", "_npi_delete"}
+BY_VALUES = {"_contrib_boolean_mask", "_npi_boolean_mask", "_npi_unique", "_npx_nonzero", "_npi_delete"}
 Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
 
 
@@ -51,7 +49,7 @@ class LazyTorch(Recorder):
         self.env: dict[int, Any] = {}  # tensors by the numbers of their values
         self.made: dict[int, Any] = {}  # the program's arrays by the values that they were given in this step
         self.done = 0  # events of the step that are computed
-        self.new_handle = importlib.import_module("mxnet.ndarray.ndarray")._new_alloc_handle
+        self.handles = EmptyHandles(mx)
         self.kinds = (mx.nd.NDArray, mx.np.ndarray)
 
     # values
@@ -59,7 +57,8 @@ class LazyTorch(Recorder):
     def _key(self, call: Call, inputs: Sequence[int]) -> Any:
         values = self.step.values
         given = tuple((values[number].shape, values[number].dtype) for number in inputs)
-        return call.name, tuple(call.attrs.items()), given, self.training
+        attrs = tuple(item for item in call.attrs.items() if item[0] not in CHANGING)
+        return call.name, attrs, given, self.training
 
     def _arrived(self, value: int, array: Any, key: int) -> None:
         if not self.lazy:
@@ -100,12 +99,16 @@ class LazyTorch(Recorder):
         return any(id(array) in known for known in (self.held, self.truth, self.aliases))
 
     def _from_mxnet(self, array: Any) -> Any:
-        return torch().from_numpy(self._copy(array).copy())
+        return torch().from_numpy(self._copy(array))
 
     def tensor(self, array: Any) -> Any:
         """An array's value; what is pending is computed."""
+        known = self.truth.get(id(array))
+        if known is not None and id(array) not in self.held and id(array) not in self.aliases:
+            return known.tensor
         number = self.hold(array).value
-        self.flush()
+        if number not in self.env:
+            self.flush()
         return self.env[number]
 
     def flush(self) -> None:
@@ -151,7 +154,7 @@ class LazyTorch(Recorder):
         if call.out is not None:
             self._add(call, inputs, list(call.out) if isinstance(call.out, (list, tuple)) else [call.out], "")
             return call.out
-        spec = None if call.name in _BY_VALUES else self.specs.get(self._key(call, inputs))
+        spec = None if call.name in BY_VALUES else self.specs.get(self._key(call, inputs))
         results = self._now(call, inputs) if spec is None else [self._empty(*one, call.is_np) for one in spec]
         if spec is not None:
             self._add(call, inputs, results, "", spec)
@@ -199,8 +202,7 @@ class LazyTorch(Recorder):
 
     def _empty(self, shape: tuple[int, ...], dtype: str, is_np: bool) -> Any:
         """An array without memory."""
-        handle = self.new_handle(shape, self.mx.cpu(), True, np.dtype(dtype).type)
-        return self.kinds[is_np](handle=handle)
+        return self.kinds[is_np](handle=self.handles(shape, dtype))
 
     def _by_mxnet(self, call: Call) -> Any:
         """An operator that PyTorch's side does not know, on values brought to MXNet."""

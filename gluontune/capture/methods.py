@@ -1,8 +1,9 @@
-"""Methods of Gluon's that do less where every operator is to be seen."""
+"""Methods of MXNet's that do less, or note more, where every operator is to be seen."""
 
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 
@@ -47,3 +48,31 @@ def _without_values(given: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return type(given)(_without_values(each) for each in given)
     return type(given)(None) if hasattr(given, "asnumpy") else given
+
+
+def noting_mode(before: Any, modes: list[bool], at: int) -> Any:
+    """A function that sets a mode of a thread, and notes it of this one: to ask MXNet takes longer."""
+    thread = threading.get_ident()
+
+    @functools.wraps(before)
+    def change(on: bool) -> Any:
+        was = before(on)
+        if threading.get_ident() == thread:
+            modes[at] = bool(on)
+        return was
+
+    return change
+
+
+def noting_modes(before: Any, modes: list[bool], autograd: Any) -> Any:
+    """A function that sets both modes."""
+    thread = threading.get_ident()
+
+    @functools.wraps(before)
+    def change(*args: Any, **kwargs: Any) -> Any:
+        was = before(*args, **kwargs)
+        if threading.get_ident() == thread:
+            modes[:] = [autograd.is_recording(), autograd.is_training()]
+        return was
+
+    return change

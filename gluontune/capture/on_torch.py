@@ -9,11 +9,11 @@ from typing import Any
 
 from gluontune.capture.account import Account
 from gluontune.capture.events import Op, Step, draws
+from gluontune.capture.following import FollowingTorch
 from gluontune.capture.forked import Forked
 from gluontune.capture.helpers.samples import Samples
 from gluontune.capture.hooks import Hooks
 from gluontune.capture.interpret import computes
-from gluontune.capture.lazy import LazyTorch
 from gluontune.capture.program import StepProgram, program_of
 from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script
 from gluontune.core.errors import GluontuneError
@@ -41,7 +41,7 @@ class OnTorch:
         self.gaps: Gaps | None = None
         self.why_not, self.draws = "no training step was seen", False
         self.proven: set[int] = set()
-        self.recorder = LazyTorch(mx, folder, self._finished)
+        self.recorder = FollowingTorch(mx, folder, self._finished)
         self.recorder.computes, self.recorder.copying = computes, False
         self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
         self.recorder.retreated = self._retreated
@@ -100,7 +100,13 @@ class OnTorch:
     def document(self) -> dict[str, Any]:
         """What happened, for JSON."""
         gaps = None if self.gaps is None else vars(self.gaps)
-        return {"steps": self.steps, "steps_on_torch": self.moved, "gaps": gaps, "why_not": self.why_not}
+        return {
+            "steps": self.steps,
+            "steps_on_torch": self.moved,
+            **self.recorder.facts(),
+            "gaps": gaps,
+            "why_not": self.why_not,
+        }
 
 
 class TorchAccount(Account):

@@ -51,6 +51,36 @@ def result_types(mx: Any, name: str, attrs: Mapping[str, str], dtypes: Sequence[
     return [np.dtype(kind).name for output, kind in zip(whole.list_outputs(), types) if output.startswith("y_")]
 
 
+class EmptyHandles:
+    """Handles of arrays without memory, on the CPU, as ``_new_alloc_handle`` makes them; its words are kept.
+
+    Args:
+        mx: the mxnet module.
+    """
+
+    def __init__(self, mx: Any):
+        self._make = importlib.import_module("mxnet.ndarray.ndarray")._new_alloc_handle
+        self._mx, self._create, self._handle = mx, mx.base._LIB.MXNDArrayCreateEx, mx.base.NDArrayHandle
+        self._check, self._plain = mx.base.check_call, not mx.ndarray.ndarray._int64_enabled()
+        self._known: dict[tuple[Any, str], tuple[Any, ...]] = {}
+
+    def __call__(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """A new handle of a shape and a type."""
+        words = self._known.get((shape, dtype))
+        if words is None:
+            kind = np.dtype(dtype).type
+            if not self._plain or np.prod(shape, dtype=float) >= 2**31:
+                return self._make(shape, self._mx.cpu(), True, kind)
+            number = self._mx.ndarray.ndarray._DTYPE_NP_TO_MX[kind]
+            buffer = (ctypes.c_uint * len(shape))(*shape)
+            one, none = ctypes.c_int(1), ctypes.c_int(0)
+            words = self._known[shape, dtype] = (
+                buffer, ctypes.c_uint(len(shape)), one, none, one, ctypes.c_int(number))  # fmt: skip
+        found = self._handle()
+        self._check(self._create(*words, ctypes.byref(found)))
+        return found
+
+
 def operator_names(mx: Any) -> dict[int, str]:
     """Operators' names by the number that generated functions call them by: of its aliases the one in MXNet's table."""
     return {handle: canonical(name) or name for handle, name in reversed(list(_all_names(mx)))}

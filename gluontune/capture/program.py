@@ -100,7 +100,7 @@ def program_of(step: Step, roots: Collection[int] = ()) -> StepProgram:
     return StepProgram(
         tuple(step.values[value] for value in order),
         leaves,
-        tuple(_renumbered(event, number) for event in kept),
+        tuple(renumbered(event, number) for event in kept),
         {name: number[value] for name, value in step.writes.items()},
     )
 
@@ -111,7 +111,7 @@ def _read_by(event: Op | Backward) -> list[int]:
     return [*event.heads, *[g for g in event.head_grads or () if g is not None], *event.variables]
 
 
-def _renumbered(event: Op | Backward, number: dict[int, int]) -> Op | Backward:
+def renumbered(event: Op | Backward, number: dict[int, int]) -> Op | Backward:
     outputs = [number[v] for v in event.outputs]
     if isinstance(event, Op):
         return replace(event, inputs=[number[v] for v in event.inputs], outputs=outputs)

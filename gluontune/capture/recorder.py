@@ -77,10 +77,15 @@ class Recorder(Values):
 
     def _between_steps(self) -> None:
         """A step without batches is over when the next recording begins."""
-        recording = self.mx.autograd.is_recording()
+        recording, training = self._modes()
         if recording and not self.was_recording and self.updated and not self.batches:
             self._end_unless_open()
-        self.was_recording, self.training = recording, self.mx.autograd.is_training()
+        self.was_recording, self.training = recording, training
+
+    def _modes(self) -> tuple[bool, bool]:
+        """Whether operators are recorded, and whether they train."""
+        recording, training = self.hooks.modes
+        return recording, training
 
     def _changed(self, call: Call) -> dict[str, str] | None:
         """Attributes that make a step computable again: no dropout between the layers of an RNN."""
@@ -140,7 +145,7 @@ class Recorder(Values):
         if kind == "grad":
             self._gradient_of(array, result)
             return result
-        recording, training = self.mx.autograd.is_recording(), self.mx.autograd.is_training()
+        recording, training = self._modes()
         recording = recording and kind != "detach"  # no gradient passes, and none is written
         operators = view_operators(kind, arguments, array, result)
         view = View(operators, *self._kind(result), recording, training)
@@ -248,6 +253,13 @@ class Recorder(Values):
         return run()
 
     def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
+        self._updating(trainer, batch_size)
+        result = run()
+        self.updated = True
+        return result
+
+    def _updating(self, trainer: Any, batch_size: Any) -> None:
+        """A trainer begins to update."""
         told = {"optimizer": type(trainer._optimizer).__name__.lower(), "learning_rate": trainer.learning_rate}
         names = [parameter.name for parameter in trainer._params if parameter.grad_req != "null"]
         self.step.updates.append({**told, "batch_size": batch_size, "parameters": names, "line": self._line()})
@@ -257,20 +269,25 @@ class Recorder(Values):
                 self._refuse(f"where the gradient of {parameter.name} comes from is not seen")
         if len(trainer._contexts) > 1:
             self._refuse(f"gradients of {len(trainer._contexts)} devices are added by a store")
-        result = run()
-        self.updated = True
-        return result
 
     def batch(self, source: Any, run: Callable[[], Any]) -> Any:
         self.batches = True
-        if self.updated or not any(isinstance(event, Backward) for event in self.step.events):
+        if self._may_end():
             self._end_unless_open()
         result = run()
-        for place, array in arrays_in(result):
+        self._batch_of(arrays_in(result))
+        return result
+
+    def _may_end(self) -> bool:
+        """Whether a batch may begin another step."""
+        return self.updated or not any(isinstance(event, Backward) for event in self.step.events)
+
+    def _batch_of(self, arrays: Sequence[tuple[str, Any]]) -> None:
+        """A batch's arrays, by their places in it, are leaves."""
+        for place, array in arrays:
             value = self._new(array, source="batch", name=place, line=self._line())
             self._arrived(value, array, id(array))
             self.held[id(array)] = Held(array, value)
-        return result
 
     def _end_unless_open(self) -> None:
         """End the step, unless a later backward pass may go through it, as through a generator's images.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from small_scripts import ODD, SCRIPTS, TYPED, WHOLE, odd_script, script
+from small_scripts import FOLLOWED, ODD, SCRIPTS, TYPED, WHOLE, followed_script, odd_script, script
 from warm_python import warm
 
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]
@@ -73,6 +73,24 @@ def test_what_no_step_did_before_changes_nothing(name, odd, tmp_path):
     assert found["steps_on_torch"] >= 4
     assert LEFT.get(name, "") in found["why_not"]
     assert bool(found["why_not"]) == (name in LEFT) == ("then MXNet the rest: train.py:" in told)
+
+
+QUICK_FOLLOWED = ("another operator in mid-step", "a value that is read at times", "a view that outlives its step")
+
+
+@pytest.mark.parametrize(
+    "names", [QUICK_FOLLOWED, pytest.param([n for n in FOLLOWED if n not in QUICK_FOLLOWED], marks=pytest.mark.slow)]
+)
+def test_steps_that_come_again_are_followed_as_long_as_they_are_the_same(names, tmp_path):
+    texts = [followed_script(name) for name in names]
+    (tmp_path / "after").mkdir()
+    script = f"for text in {texts}:\n    exec(text, {{}})\n    print('---')\n"
+    printed, found, _ = run(tmp_path, script, "--backend", "torch")
+    known = as_it_is(tmp_path / "after", *texts)
+    for name, mine, theirs in zip(names, printed.split("---\n"), [known] if len(texts) == 1 else known):
+        assert numbers(mine) == pytest.approx(numbers(theirs), rel=2e-3, abs=2e-3), name
+    assert found["why_not"] == ""
+    assert found["steps_followed"] >= sum(FOLLOWED[name][-1] for name in names)
 
 
 def test_whole_numbers_have_mxnets_types_and_values(tmp_path):

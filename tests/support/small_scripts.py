@@ -255,6 +255,64 @@ def odd_script(name: str) -> str:
     return _BEGIN + _ODD.replace("BEFORE", before).replace("AFTER", after)
 
 
+#: Programs whose steps are alike but for what is named: ``BEFORE`` stands in the recorded part, ``BETWEEN`` after the
+#: backward pass, ``AFTER`` after the update. The number is that of steps, of 24, that can be followed at least.
+_FOLLOWED = """
+net = nn.HybridSequential()
+net.add(nn.Dense(8, activation="relu"), nn.BatchNorm(), nn.Dense(4))
+net.initialize(mx.init.Xavier())
+extra = nn.Dense(4, in_units=4); extra.initialize(mx.init.Xavier())
+trainer = gluon.Trainer([*net.collect_params().values(), *extra.collect_params().values()], "adam",
+                        {"learning_rate": 0.01, "wd": 1e-3})
+count, kept, outs, state = 0, None, [], nd.zeros((16, 4))
+for epoch in range(4):
+    total = 0.0
+    for x, y in loader:
+        count += 1
+        with autograd.record():
+            out = net(x)
+            BEFORE
+            loss = cross(out, y)
+        loss.backward()
+        BETWEEN
+        trainer.step(len(x), ignore_stale_grad=True)
+        AFTER
+        total += float(loss.mean().asscalar())
+    print(epoch, round(total, 4), round(float(net[0].weight.data().norm().asscalar()), 4))
+print(round(float(net(x).sum().asscalar()), 4))
+"""
+
+FOLLOWED = {
+    "the same each time": ("", "", "", 16),
+    "another operator in mid-step": ("if count in (9, 17): out = out * 1.5", "", "", 12),
+    "a rate that changes": ("", "", "trainer.set_learning_rate(0.02 / (1 + count))", 16),
+    "a factor that changes": ("out = out * (1 + 0.1 * count) - 0.01 * count", "", "", 16),
+    "two structures in turn": ("out = extra(out) if count % 2 else out", "", "", 12),
+    "a value that is read at times": ("if count % 3 == 0: total += float(out.sum().asscalar())", "", "", 14),
+    "a gradient that is read at times": (
+        "", "if count % 4 == 0: total += float(net[0].weight.grad().norm().asscalar())", "", 8),
+    "a step that ends early": ("", "if count in (8, 19): continue", "", 8),
+    "a view that outlives its step": (
+        "", "", "total += 0 if kept is None else float(kept.sum().asscalar()); kept = out[2:5]", 0),
+    "outputs that are kept": ("", "", "outs.append(out); total += float(outs[len(outs) // 2].sum().asscalar())", 16),
+    "a state that is carried": ("out = out + 0.1 * state", "", "state = out.detach() * 0.5", 16),
+    "a state that is replaced": (
+        "out = out + 0.1 * state", "", "state = nd.ones((16, 4)) * count if count % 5 == 0 else out * 0.5", 8),
+    "weights that are set": ("", "", "if count == 12: net[0].weight.set_data(net[0].weight.data() * 0.5)", 12),
+    "arrays from the host": ("out = out * nd.array(np.full((16, 1), 1 + count / 10))", "", "", 16),
+    "a buffer that is written to": ("", "", "state[:] = out; total += float(state.sum().asscalar())", 0),
+    "gradients that are scaled": (
+        "", "for p in net.collect_params().values():\n            if p.grad_req != 'null': p.grad()[:] *= 0.5", "", 16),
+    "a part that is written to, once": ("", "if count == 13: net[0].weight.data()[1:3] = 0", "", 8),
+}  # fmt: skip
+
+
+def followed_script(name: str) -> str:
+    """The text of one of :data:`FOLLOWED`."""
+    before, between, after, _ = FOLLOWED[name]
+    return _BEGIN + _FOLLOWED.replace("BEFORE", before).replace("BETWEEN", between).replace("AFTER", after)
+
+
 #: Of whole numbers, ``a`` and ``b``.
 WHOLE = [
     "a+1", "1-a", "a*2", "a+b", "a*b", "a==b", "a==2", "a<b", "a<2", "nd.where(a==2,a,b)", "a.sum()", "a.max()",

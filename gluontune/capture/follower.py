@@ -1,0 +1,270 @@
+"""A step that does what a template says: each hook is compared with the next entry, and values come when asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.guard import ERRORS
+from gluontune.capture.interpret import Interpreter
+from gluontune.capture.straight import Part
+from gluontune.capture.template import Entry, Leaf, Template, plain
+
+_PARTS = 256  # of one template, at most; a script that reads elsewhere each time is computed from entry to entry
+
+
+class Follower:
+    """Follows one step.
+
+    Args:
+        arriving: the tensor of an array that is as a leaf says, or None. empty: makes a result of a shape and a type.
+        modes: whether MXNet records and trains now.
+    """
+
+    def __init__(self, templates: Sequence[Template], interpreter: Interpreter, arriving: Callable[[Any, Leaf], Any],
+                 empty: Callable[..., Any], modes: Callable[[], tuple[bool, bool]], truth: dict[int, Any]):  # fmt: skip
+        self.templates, self.interpreter, self.truth = templates, interpreter, truth
+        self._arriving, self._empty, self._modes = arriving, empty, modes
+        self.at, self.done = 0, 0  # entries; events that are computed
+        self.place: dict[int, int] = {}
+        self.arrays: list[Any] = []
+        self.env: list[Any] = []
+        self.given: list[Any] = []
+        self.runs: dict[int, Any] = {}  # what makes views, by entry
+        self.updated, self.over = False, False
+        self._take(templates[0])
+
+    @property
+    def complete(self) -> bool:
+        """Whether the template has no more entries."""
+        return self.at == len(self.entries)
+
+    def _take(self, template: Template) -> None:
+        """Follow a template from here, the entries so far being the same."""
+        seen, arrays = template.seen[self.at], self.arrays
+        self.template, self.entries = template, template.entries
+        self.place = {
+            key: place for key, place in template.fixed.items() if place in template.given or key in self.truth
+        }
+        self.arrays = list(template.fixed_arrays)
+        for place in range(seen):
+            self.arrays[place] = arrays[place]
+            self.place[id(arrays[place])] = place
+        known = self.env[: self.entries[self.at - 1].numbers] if self.at else []
+        self.env = [*known, *[None] * (len(template.values) - len(known))]
+        self.given = [*self.given[: self.at], *[None] * (len(self.entries) - self.at)]
+
+    def _next(self, matches: Callable[[Entry], bool]) -> Entry | None:
+        """The next entry, of this template or of another that began alike."""
+        if not self.complete and matches(self.entries[self.at]):
+            return self.entries[self.at]
+        before = self.template
+        for other in self.templates:
+            if other is before or other.refused or len(other.entries) <= self.at:
+                continue
+            if other.signatures[: self.at] == before.signatures[: self.at]:
+                self._take(other)
+                if matches(self.entries[self.at]):
+                    return self.entries[self.at]
+        if self.template is not before:
+            self._take(before)
+        return None
+
+    # hooks: None, or False, where the step is no longer what the template says
+
+    def op(self, handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:
+        """An operator's results."""
+        outs = None if out is None else list(out) if isinstance(out, (list, tuple)) else [out]
+        entry = None if self.at == len(self.entries) else self.entries[self.at]
+        try:
+            if entry is None or not self._is_op(entry, handle, arrays, keys, values, out, outs, is_np, many):
+                entry = self._next(lambda e: self._is_op(e, handle, arrays, keys, values, out, outs, is_np, many))
+        except ERRORS:
+            return None
+        if entry is None:
+            return None
+        if outs is not None:
+            results = outs
+        else:
+            results = [self._empty(*spec, is_np) for spec in entry.specs]
+            for place, array in zip(entry.results, results):
+                self.arrays[place] = array
+                self.place[id(array)] = place
+        self.at += 1
+        if outs is not None:
+            return out
+        return results if many or len(results) > 1 else results[0]
+
+    def _is_op(self, entry: Entry, handle: Any, arrays: Any, keys: Any, values: Any, out: Any,
+               outs: list[Any] | None, is_np: Any, many: Any) -> bool:  # fmt: skip
+        if entry.kind != "op" or entry.what[1] != handle or entry.what[2:] != (is_np, many):
+            return False
+        if keys != entry.keys or entry.modes != self._modes():
+            return False
+        dynamic = entry.dynamic_places
+        if dynamic:
+            if len(values) != len(entry.values):
+                return False
+            if any(a != b for at, (a, b) in enumerate(zip(values, entry.values)) if at not in dynamic):
+                return False
+        elif values != entry.values:
+            return False
+        kind = "" if out is None else "list" if isinstance(out, (list, tuple)) else "one"
+        if kind != entry.out or not self._known(
+            arrays if outs is None else [*arrays, *outs],
+            entry.inputs if outs is None else [*entry.inputs, *entry.results],
+            entry,
+        ):
+            return False
+        if dynamic:  # arrays as numbers are read, which may end the step's following
+            self.given[self.at] = plain(values)
+        return not self.over
+
+    def _known(self, arrays: Sequence[Any], places: Sequence[int], entry: Entry) -> bool:
+        """Whether arrays are those of the template's places; new ones arrive."""
+        get = self.place.get
+        found = [get(id(array)) for array in arrays]
+        if found == places:
+            return True
+        if len(found) != len(places):
+            return False
+        for array, mine, place in zip(arrays, found, places):
+            if mine == place or get(id(array)) == place:
+                continue
+            leaf = next((leaf for leaf in entry.leaves if leaf.place == place), None)
+            if leaf is None or mine is not None or not self._arrives(array, leaf):
+                return False
+        return True
+
+    def _arrives(self, array: Any, leaf: Leaf) -> bool:
+        tensor = self._arriving(array, leaf)
+        if tensor is None:
+            return False
+        if leaf.number is not None:
+            self._put(leaf.number, tensor)
+        earlier = self.arrays[leaf.place]
+        if earlier is not None:
+            self.place.pop(id(earlier), None)
+        self.arrays[leaf.place] = array
+        self.place[id(array)] = leaf.place
+        return True
+
+    def _put(self, number: int, tensor: Any) -> None:
+        wanted = number in self.template.wanted and tensor.is_floating_point()
+        self.env[number] = tensor.detach().requires_grad_() if wanted else tensor
+
+    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Any, result: Any) -> bool:
+        """Whether a view is the template's."""
+        entry = self._next(lambda e: (
+            e.kind == "view" and e.what == (kind, arguments) and e.modes == self._modes()
+            and self._known([array], e.inputs, e) and e.specs[0] == self._spec(result)))  # fmt: skip
+        if entry is None:
+            return False
+        self._new(entry.results[0], result)
+        self.runs[self.at] = run
+        self.at += 1
+        return True
+
+    @staticmethod
+    def _spec(array: Any) -> Any:
+        return tuple(array.shape), array.dtype
+
+    def _new(self, place: int, array: Any) -> None:
+        self.arrays[place] = array
+        self.place[id(array)] = place
+
+    def write(self, array: Any, values: Any) -> bool:
+        """Whether the template copies values of the host there, too."""
+        entry = self._next(lambda e: e.kind == "write" and self._known([array], e.results, e))
+        if entry is None:
+            return False
+        number = entry.now[entry.results[0]]
+        value = self.template.values[number]
+        if not isinstance(values, np.ndarray) or values.shape != value.shape:
+            return False
+        self._put(number, self.interpreter.torch.from_numpy(np.array(values, dtype=value.dtype, order="C")))
+        self.at += 1
+        return True
+
+    def backward(self, heads: Sequence[Any], grads: Sequence[Any] | None, train: bool, retain: bool) -> Entry | None:
+        """The entry of a backward pass."""
+        given = [] if grads is None else [grad for grad in grads if grad is not None]
+        shape = grads if grads is None else tuple(grad is None for grad in grads)
+        entry = self._next(lambda e: (
+            e.kind == "backward" and e.what == (train, retain, len(heads), shape)
+            and self._known([*heads, *given], e.inputs, e)))  # fmt: skip
+        if entry is not None:
+            self.at += 1
+        return entry
+
+    def told(self, kind: str, what: tuple[Any, ...]) -> bool:
+        """Whether an update begins or ends there, too."""
+        entry = self._next(lambda e: e.kind == kind and len(e.what) == len(what) and all(
+            a is b or a == b for a, b in zip(e.what, what)))  # fmt: skip
+        if entry is None:
+            return False
+        self.updated = self.updated or kind == "updated"
+        self.at += 1
+        return True
+
+    def batch(self, arrays: Sequence[Any]) -> bool:
+        """Whether a batch is of the template's kind."""
+        entry = self._next(lambda e: e.kind == "batch" and len(e.inputs) == len(arrays) and self._known(
+            arrays, e.inputs, e))  # fmt: skip
+        if entry is None:
+            return False
+        self.at += 1
+        return True
+
+    # values
+
+    def compute(self) -> None:
+        """Compute what is pending."""
+        end = self.entries[self.at - 1].events if self.at else 0
+        if end == self.done:
+            return
+        template, env = self.template, self.env
+        limit = self.entries[self.at - 1].numbers
+        for number, key in template.fixed_leaves:
+            if number < limit and env[number] is None:
+                self._put(number, self.truth[key].tensor)
+        part = template.parts.get((self.done, end))
+        if part is None:
+            if len(template.parts) >= _PARTS:
+                template.parts.pop(next(iter(template.parts)))
+            part = template.parts[self.done, end] = Part(template, self.interpreter, self.done, end)
+        part(env, self.given)
+        self.done = end
+
+    def value(self, place: int) -> Any:
+        """The tensor that an array holds, or None where the template does not know."""
+        number = self.template.number_of(place, self.at)
+        if number is None:
+            return None
+        if self.env[number] is None and number not in self.template.leaf_numbers:
+            self.compute()
+        if self.env[number] is None:
+            known = self.truth.get(id(self.arrays[place]))
+            return known and known.tensor
+        return self.env[number]
+
+    def alive(self, place: int) -> bool:
+        """Whether the program has an array; one of its references is the truth's."""
+        array = self.arrays[place]
+        known = self.truth.get(id(array))
+        ours = 3 + (known is not None and known.array is array) + self.template.viewed[place]
+        return sys.getrefcount(array) > ours
+
+    def kept(self) -> set[int]:
+        """The places of arrays that the program has, and of those that they share memory with."""
+        fixed, bases = self.template.fixed_arrays, self.template.bases
+        found = {place for place in range(self.template.count) if fixed[place] is not None or self.alive(place)}
+        for place in list(found):
+            base = bases.get(place)
+            while base is not None:
+                found.add(base)
+                base = bases.get(base)
+        return found

@@ -1,0 +1,303 @@
+"""A program's steps on PyTorch, followed by templates where they repeat; else as :class:`LazyTorch` has them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluontune.capture.events import Step
+from gluontune.capture.follower import Follower
+from gluontune.capture.guard import ERRORS, or_mxnet
+from gluontune.capture.handler import Call
+from gluontune.capture.held import Alias
+from gluontune.capture.lazy import Truth
+from gluontune.capture.repeating import Made, RepeatingTorch
+from gluontune.capture.template import Leaf
+
+
+class FollowingTorch(RepeatingTorch):
+    """Follows templates; see :class:`Recorder`.
+
+    Attributes:
+        follow: the step under way, or None where it is none that is known.
+    """
+
+    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
+        super().__init__(mx, folder, finished)
+        self.follow: Follower | None = None
+        self.followed = 0
+
+    # modes and references
+
+    def _is_ours(self, array: Any) -> bool:
+        return super()._is_ours(array) or (self.follow is not None and id(array) in self.follow.place)
+
+    # the begin and the end of a step
+
+    def _begin(self) -> None:
+        """A step begins: is it followed?"""
+        super()._begin()
+        self.follow = None
+        if not self.lazy or not self.templates:
+            return
+        if self.changes != (self.hooks.changes, self.marked):
+            self.templates.clear()
+            return
+        self.follow = Follower(self.templates, self.interpreter, self._arriving, self._empty, self._modes, self.truth)
+
+    def _end_unless_open(self) -> None:
+        if self.follow is not None and self.follow.complete and not self._left_open() and self._finish():
+            return
+        if self.follow is not None:
+            self._diverge()
+        before = self.step
+        super()._end_unless_open()
+        if self.step is before:
+            self.log = None
+
+    def _may_end(self) -> bool:
+        if self.follow is not None:
+            if self.follow.complete:
+                return self.follow.template.may_end
+            if self.follow.at == 0 or self.follow.entries[self.follow.at].kind == "batch":
+                return False
+            self._diverge()
+        return super()._may_end()
+
+    def _left_open(self) -> bool:
+        follow = self.follow
+        assert follow is not None
+        return any(kind not in self.never_used and follow.alive(place) for place, kind in follow.template.open_ones)
+
+    def _finish(self) -> bool:
+        """Compute a followed step's rest, and note what the program still holds; whether that went well."""
+        follow = self.follow
+        assert follow is not None
+        array = None
+        try:
+            follow.compute()
+        except ERRORS as error:
+            follow.template.refused = str(error) or type(error).__name__
+            return False
+        template, env, truth = follow.template, follow.env, self.truth
+        kept = follow.kept()
+        for place in sorted(kept):
+            array, number, leaf = follow.arrays[place], template.last[place], template.leaves.get(place)
+            if place in template.bases or number is None or env[number] is None:
+                continue
+            if leaf is not None and leaf.number == number and id(array) in truth:
+                continue
+            value = template.values[number]
+            truth[id(array)] = Truth(array, env[number].detach(), (value.shape, value.dtype))
+        for place in set(range(template.count)) - kept:
+            truth.pop(id(follow.arrays[place]), None)
+        for at, run in follow.runs.items():
+            entry = follow.entries[at]
+            if entry.results[0] in kept:
+                array, base = follow.arrays[entry.results[0]], follow.arrays[entry.inputs[0]]
+                self.aliases[id(array)] = Alias(array, base, entry.shown, run if entry.shown else None)
+        self.number += len(template.values)
+        trained, self.updated = follow.updated, False
+        self.follow = None
+        self.templates.remove(template)
+        self.templates.insert(0, template)
+        self.followed += 1
+        if self.followed % 16 == 0:
+            del follow, array
+            self._sweep()
+        if trained:
+            self.finished(Step())
+        self._begin()
+        return True
+
+    def _sweep(self) -> None:
+        """Forget values of arrays that the program has no more."""
+        ours = self._forget_unused()
+        bases = {id(alias.base) for alias in self.aliases.values()}
+        for key in [key for key in self.truth if key > 0 and key not in bases]:
+            if sys.getrefcount(self.truth[key].array) <= ours[key] + 1:
+                del self.truth[key]
+
+    def _arriving(self, array: Any, leaf: Leaf) -> Any:
+        """The tensor of an array that is as a leaf says, or None."""
+        if id(array) in self.aliases:
+            return None
+        owner = self._owner(array)
+        if (None if owner is None else (owner.kind, owner.name, self._variable(array))) != leaf.owner:
+            return None
+        known = self.truth.get(id(array))
+        if self._kind(array) != leaf.kind:
+            return None
+        if leaf.number is None:  # it is written to, and not read
+            return leaf
+        return self._from_mxnet(array) if known is None else known.tensor
+
+    # the way back
+
+    def _diverge(self) -> None:
+        """The step is another one: its books are made, as if it had not been followed."""
+        follow, self.follow = self.follow, None
+        if follow is None:
+            return
+        follow.over, self.updated, self.placed = True, False, {}
+        self.log = None if self.log is None else []
+        if follow.template.refused:
+            self.templates.remove(follow.template)
+        self._repeat(follow)
+        limit = follow.entries[follow.at - 1].numbers if follow.at else 0
+        for number, tensor in enumerate(follow.env[:limit]):
+            if tensor is not None:
+                self.env[self.base + 1 + number] = tensor
+        self.done = follow.done
+
+    # hooks
+
+    @or_mxnet
+    def op(self, call: Call) -> Any:
+        if not self.lazy:
+            return super().op(call)
+        if self.follow is None or self.follow.complete:
+            if self.follow is not None and self.follow.template.was_recording is not None:
+                self.was_recording = self.follow.template.was_recording
+            self._between_steps()
+        if self.follow is not None:
+            found = self.follow.op(*call.raw[:1], call.inputs, *call.raw[1:], call.out, call.is_np, call.many)
+            if found is not None:
+                return found
+            self._diverge()
+        return self._operator(call, None)
+
+    @or_mxnet
+    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        if self.follow is not None:
+            result = run()
+            if result is None or result is array or self.follow.view(array, kind, arguments, run, result):
+                return result
+            run = Made(run, result)
+        self._diverge()
+        return self._viewing(array, kind, arguments, run)
+
+    @or_mxnet
+    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+        if self.follow is not None and self.follow.write(array, values):
+            run()
+            return
+        self._diverge()
+        self._writing(array, values, run)
+
+    @or_mxnet
+    def backward(
+        self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
+    ) -> Any:
+        if self.follow is not None:
+            entry = self.follow.backward(heads, head_grads, train, retain)
+            if entry is not None:
+                for place in entry.fresh:
+                    self.follow.arrays[place]._fresh_grad = True
+                return None
+        self._diverge()
+        return self._differentiating(heads, head_grads, train, retain, run)
+
+    @or_mxnet
+    def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
+        if not self.lazy:
+            return super().update(trainer, batch_size, run)
+        if self.follow is None or not self.follow.told("update", (trainer,)):
+            self._diverge()
+            self._updating(trainer, batch_size)
+        result = run()
+        if self.follow is None or not self.follow.told("updated", ()):
+            self._diverge()
+            self._updated()
+        self.updated = True
+        return result
+
+    def _batch_of(self, arrays: Sequence[tuple[str, Any]]) -> None:
+        if self.follow is not None and self.follow.batch([array for _, array in arrays]):
+            return
+        self._diverge()
+        super()._batch_of(arrays)
+
+    @or_mxnet
+    def read(self, array: Any, run: Callable[[], Any]) -> Any:
+        follow = self.follow
+        if follow is not None:
+            place = follow.place.get(id(array))
+            if place is None and id(array) in self.truth and id(array) not in self.aliases:
+                return _values(self.truth[id(array)].tensor)
+            if place is None and id(array) not in self.aliases:
+                return run()
+            tensor = None if place is None else self._asked(place)
+            if tensor is not None:
+                return _values(tensor)
+            self._diverge()
+        return super().read(array, run)
+
+    def _asked(self, place: int) -> Any:
+        """The tensor of an array, or None where the template cannot tell it."""
+        follow = self.follow
+        assert follow is not None
+        try:
+            return follow.value(place)
+        except ERRORS as error:
+            follow.template.refused = str(error) or type(error).__name__
+        return None
+
+    @or_mxnet
+    def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
+        if self.lazy:
+            changed = (self.hooks.changes, self.marked) != self.changes and bool(self.templates)
+            if not changed and not any(map(self._is_ours, arrays)):
+                return run()
+            known = () if self.follow is None else self.follow.place
+            if changed or self.follow is None or self.follow.at or any(id(array) in known for array in arrays):
+                self._diverge()
+                self.log = None
+        return super().outside(arrays, run)
+
+    @or_mxnet
+    def wait(self, run: Callable[[], Any]) -> Any:
+        if self.follow is not None:
+            try:
+                self.follow.compute()
+                return run()
+            except ERRORS as error:
+                self.follow.template.refused = str(error) or type(error).__name__
+                self._diverge()
+        return super().wait(run)
+
+    @or_mxnet
+    def unknown(self, what: str, run: Callable[[], Any]) -> Any:
+        self._diverge()
+        self.log = None
+        return super().unknown(what, run)
+
+    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+        try:
+            self._diverge()
+        except ERRORS as error:
+            self.retreat(error)
+        self.log = None
+        super().mark(arrays, gradients, reqs)
+
+    def retreat(self, error: Exception) -> None:
+        self._diverge()
+        self.log = None
+        super().retreat(error)
+
+    def facts(self) -> dict[str, int]:
+        """How many steps were followed, and how many structures are known."""
+        return {"steps_followed": self.followed, "structures": len(self.templates)}
+
+    def release(self) -> None:
+        super().release()
+        self.follow, self.log = None, None
+        self.templates.clear()
+        self.placed.clear()
+
+
+def _values(tensor: Any) -> np.ndarray:
+    return tensor.detach().cpu().numpy().copy()  # type: ignore[no-any-return]

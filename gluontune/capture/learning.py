@@ -1,0 +1,219 @@
+"""A log of each step that PyTorch computes, and templates of those whose structure comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gluontune.capture.events import Op, Step, mutated
+from gluontune.capture.handler import Call
+from gluontune.capture.interpret import computes
+from gluontune.capture.lazy import BY_VALUES, LazyTorch
+from gluontune.capture.template import Entry, Leaf, Template, is_plain, plain
+
+_TEMPLATES = 32  # at most; the least used goes
+_WATCHED = 64  # structures seen once that are remembered
+_FRUITLESS = 200  # steps without a known structure, after which nothing is logged
+
+
+class LearningTorch(LazyTorch):
+    """Logs steps, and makes templates; see :class:`Recorder`.
+
+    Attributes:
+        templates: those in use first. log: what the hooks saw of the step, or None where it cannot be followed.
+        placed: arrays of the step in the order of their appearance, by id, with their leaves.
+        base: the number before the step's first value. changes: of parameters, that the templates hold for.
+    """
+
+    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
+        super().__init__(mx, folder, finished)
+        self.templates: list[Template] = []
+        self.log: list[Entry] | None = None
+        self.placed: dict[int, Leaf | None] = {}
+        self.base, self.changes = 0, (-1, -1)
+        self._seen: dict[Any, list[int]] = {}  # ids of arrays by place, by signature
+        self._fruitless = 0
+        self._fresh: list[int] = []  # variables that a backward pass reached
+
+    def _begin(self) -> None:
+        """A step begins."""
+        self.base, self.placed = self.number, {}
+        self.log = [] if self.lazy and self._fruitless < _FRUITLESS else None
+
+    def end(self) -> None:
+        super().end()
+        self._begin()
+
+    def _differentiated(self, array: Any) -> None:
+        self._fresh.append(id(array))
+        super()._differentiated(array)
+
+    def _close(self, step: Step) -> None:
+        if self.lazy and self.log:
+            self._learn(step)
+        super()._close(step)
+
+    def _leaf_of(self, array: Any, number: int | None) -> Leaf:
+        owner = self._owner(array)
+        told = None if owner is None else (owner.kind, owner.name, self._variable(array))
+        return Leaf(len(self.placed), number, self._kind(array), told)
+
+    def _leaf(self, array: Any) -> Any:
+        entry = super()._leaf(array)
+        if self.log is not None and id(array) not in self.placed:
+            self.placed[id(array)] = self._leaf_of(array, entry.value - self.base - 1)
+        return entry
+
+    def _again(self, array: Any) -> Any:
+        found = super()._again(array)
+        if found is not None:
+            self.log = None  # shares memory with an array of an earlier step
+        return found
+
+    def _logged(self, entry: Entry, before: dict[int, int] | None, count: int) -> None:
+        """Add what a hook saw to the log.
+
+        Args:
+            before: values of arrays before, where the hook may have changed any. count: of arrays before.
+        """
+        if self.log is None:
+            return
+        held = self.held
+        changed = entry.results if before is None else [k for k, e in held.items() if before.get(k) != e.value]
+        if any(key < 0 for key in changed) or not all(map(is_plain, entry.values)):
+            self.log = None
+            return
+        for key in [*entry.inputs, *entry.results, *changed]:
+            if key not in self.placed:
+                target = key in entry.results and (entry.out or entry.kind == "write")
+                self.placed[key] = self._leaf_of(held[key].array, None) if target else None
+        entry.now = {key: held[key].value - self.base - 1 for key in changed if not self._is_leaf_now(key, count)}
+        entry.leaves = tuple(leaf for leaf in list(self.placed.values())[count:] if leaf is not None)
+        entry.events, entry.numbers = len(self.step.events), self.number - self.base
+        self.log.append(entry)
+
+    def _is_leaf_now(self, key: int, count: int) -> bool:
+        leaf = self.placed[key]
+        return leaf is not None and leaf.place >= count and leaf.number == self.held[key].value - self.base - 1
+
+    def _values_now(self) -> dict[int, int]:
+        return {key: entry.value for key, entry in self.held.items()}
+
+    def _learn(self, step: Step) -> None:
+        """Make a template of a step that has the structure of an earlier one."""
+        assert self.log is not None
+        places = {key: at for at, key in enumerate(self.placed)}
+        signatures = [entry.signature(places) for entry in self.log]
+        key, ids = tuple(signatures), list(places)
+        earlier = self._seen.pop(key, None)
+        self._fruitless += 1
+        changes = self.hooks.changes, self.marked
+        if changes != self.changes:
+            self.templates.clear()
+            self._seen.clear()
+            self.changes, earlier = changes, None
+        if earlier is None:
+            if len(self._seen) >= _WATCHED:
+                self._seen.pop(next(iter(self._seen)))
+            self._seen[key] = ids
+            return
+        if any(signatures == template.signatures for template in self.templates):
+            return
+        batches = {i for entry in self.log if entry.kind == "batch" for i in entry.inputs}
+        fixed = {}
+        for place, (then, now) in enumerate(zip(earlier, ids)):
+            entry, leaf = self.held[now], self.placed[now]
+            owner = self._owner(entry.array)
+            if then == now and now not in batches and entry.base is None and (leaf is not None or owner is not None):
+                fixed[place] = entry.array
+            elif leaf is None and owner is not None:
+                return
+        opened = [
+            (number, (event.name, i, step.values[number].shape))
+            for event in step.events
+            if isinstance(event, Op) and event.recording and not self.tape.values.isdisjoint(event.outputs)
+            for i, number in enumerate(event.outputs)
+            if number not in self.tape.closed
+        ]
+        may_end = super()._may_end()
+        template = Template(self.log, places, signatures, step, self.base, self.held, self.interpreter.wanted, fixed,
+                            opened, self.updated, may_end)  # fmt: skip
+        self._fruitless = 0
+        self.templates.insert(0, template)
+        del self.templates[_TEMPLATES:]
+
+    # what hooks see, of a step that is not followed
+
+    def _operator(self, call: Call, results: list[Any] | None) -> Any:
+        """An operator of a step that is not followed. results: its arrays, where it is gone through again."""
+        count = len(self.placed)
+        before = self._values_now() if self.log is not None and (call.out is not None or mutated(call)) else None
+        copies = call.name == "_copyto"  # which becomes a conversion
+        if not (copies or computes(call.name)) or call.name in BY_VALUES or call.name == "reset_arrays":
+            self.log = None
+        if results is None:
+            out = super().op(call)
+            if not self.lazy:
+                return out
+            results = list(out) if isinstance(out, (list, tuple)) else [out]
+        else:
+            out, begun = None, self._begun(call)
+            self._add(begun, [self.hold(array).value for array in call.inputs], results, "")
+        if self.log is not None:
+            kind = "" if call.out is None else "list" if isinstance(call.out, (list, tuple)) else "one"
+            handle, keys, values = call.raw
+            what, modes = (call.name, handle, call.is_np, call.many), (self.was_recording, self.training)
+            specs = tuple(self._kind(array) for array in results)
+            entry = Entry("op", what, list(keys), plain(values), list(map(id, call.inputs)), list(map(id, results)),
+                          kind, modes, specs=specs)  # fmt: skip
+            self._logged(entry, before, count)
+        return out
+
+    def _viewing(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        count = len(self.placed)
+        result = super().view(array, kind, arguments, run)
+        if not self.lazy or (kind == "grad" and getattr(self._owner(array), "parameter", None) is None):
+            self.log = None
+        elif self.log is not None and result is not None and result is not array:
+            specs = ((tuple(result.shape), result.dtype),)
+            entry = Entry("view", (kind, arguments), inputs=[id(array)], results=[id(result)], modes=self._modes(),
+                          specs=specs, shown=self.held[id(result)].view)  # fmt: skip
+            self._logged(entry, None, count)
+        return result
+
+    def _writing(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+        count, before = len(self.placed), self._values_now() if self.log is not None else None
+        super().write(array, values, run)
+        self._logged(Entry("write", results=[id(array)]), before, count)
+
+    def _differentiating(
+        self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
+    ) -> Any:
+        count, before = len(self.placed), self._values_now() if self.log is not None else None
+        self._fresh = []
+        result = LazyTorch.backward(self, heads, head_grads, train, retain, run)
+        shape = None if head_grads is None else tuple(grad is None for grad in head_grads)
+        given = [*heads, *[grad for grad in head_grads or () if grad is not None]]
+        entry = Entry("backward", (train, retain, len(heads), shape), inputs=list(map(id, given)), fresh=self._fresh)
+        self._logged(entry, before, count)
+        return result
+
+    def _updating(self, trainer: Any, batch_size: Any) -> None:
+        super()._updating(trainer, batch_size)
+        self._logged(Entry("update", (trainer,)), None, len(self.placed))
+
+    def _updated(self) -> None:
+        self.updated = True
+        self._logged(Entry("updated"), None, len(self.placed))
+
+    def _batch_of(self, arrays: Sequence[tuple[str, Any]]) -> None:
+        count = len(self.placed)
+        super()._batch_of(arrays)
+        if self.log is None:
+            return
+        for _, array in arrays:
+            if id(array) in self.placed:
+                self.log = None
+                return
+            self.placed[id(array)] = self._leaf_of(array, self.held[id(array)].value - self.base - 1)
+        self._logged(Entry("batch", inputs=[id(array) for _, array in arrays]), None, count)

@@ -1,0 +1,249 @@
+"""Parts of a template computed by straight Python code: no look-ups, no bookkeeping, updates of one kind together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, MutableSequence, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gluontune.capture.events import Backward, Op
+from gluontune.capture.interpret import Interpreter
+from gluontune.capture.program import CHANGING
+from gluontune.capture.template import Template
+from gluontune.capture.updates import UPDATES, Tensors
+from gluontune.convert.graph.schemas import schema
+from gluontune.core.errors import GluontuneError
+
+Env = MutableSequence[Any]
+_BOUND = 1e-5  # relative, of the first results: rules for many tensors round otherwise
+_SHOULD_BE_TRIED = 2  # runs of a part that its proof takes
+
+
+class Part:
+    """Some events of a template in a row.
+
+    The first run is the interpreter's, and shows what each operator returns. The second is computed both ways, from
+    the same random numbers, and compared. All others are the straight code's.
+
+    Args:
+        interpreter: for the first runs. begin, end: events.
+    """
+
+    def __init__(self, template: Template, interpreter: Interpreter, begin: int, end: int):
+        self.template, self.interpreter, self.runs = template, interpreter, 0
+        self.events = template.events[begin:end]
+        dynamic = template.dynamic()
+        self.entries = [dynamic.get(at) for at in range(begin, end)]
+        self.several: dict[int, bool] = {}  # whether an operator returns a sequence
+        self.returned: dict[int, list[tuple[Any, Any]]] = {}  # shapes and types by place of the event
+        self.code: Callable[[Env, Sequence[Any]], None] | None = None
+
+    def __call__(self, env: Env, given: Sequence[Any]) -> None:
+        """Compute the events.
+
+        Args:
+            env: values by number. given: attributes' values of the step's entries, where they differ.
+        """
+        if self.code is not None and self.runs >= _SHOULD_BE_TRIED:
+            self.code(env, given)
+            return
+        library, before = self.interpreter.torch, list(env)
+        state = library.get_rng_state() if self.code is not None else None
+        self._interpreted(env, given, self.code is not None)
+        if self.code is None:
+            self.code = self._written()
+        else:
+            after = library.get_rng_state()
+            library.set_rng_state(state)
+            self.code(before, given)
+            self._compare(before, env)
+            library.set_rng_state(after)
+        self.runs += 1
+
+    def event(self, place: int, given: Sequence[Any]) -> Op | Backward:
+        """An event with this step's numbers."""
+        event, entry = self.events[place], self.entries[place]
+        if entry is None or given[entry] is None:
+            return event
+        assert isinstance(event, Op)
+        known = self.template.entries[entry]
+        attrs = dict(event.attrs)
+        alike = [p for p in range(place) if self.entries[p] == entry and self.events[p].name == event.name]  # type: ignore[union-attr]
+        at = len(alike)
+        for key, value in zip(map(str, known.keys), given[entry]):
+            if key in attrs and key in CHANGING:
+                attrs[key] = str(value)
+            elif key in ("lrs", "wds") and key[:-1] in attrs:
+                attrs[key[:-1]] = str(value).strip("()[] ").split(",")[at].strip()
+        return replace(event, attrs=attrs)
+
+    def _interpreted(self, env: Env, given: Sequence[Any], twice: bool) -> None:
+        """Compute event by event. twice: the graph of an earlier part is gone through once more."""
+        for place in range(len(self.events)):
+            event = self.event(place, given)
+            if isinstance(event, Backward):
+                self.interpreter.backward(replace(event, retain=event.retain or twice), env)
+                continue
+            found = self.interpreter.found(event, env)
+            several = isinstance(found, (tuple, list))
+            found = found if several else (found,)
+            self.several[place] = several
+            self.returned[place] = [(tuple(tensor.shape), tensor.dtype) for tensor in found]
+            for number, tensor in zip(event.outputs, found):
+                self._put(env, number, self._as_declared(tensor, number))
+
+    def _put(self, env: Env, number: int, tensor: Any) -> None:
+        wanted = number in self.template.wanted and not tensor.requires_grad and tensor.is_floating_point()
+        env[number] = tensor.detach().requires_grad_() if wanted else tensor
+
+    def _as_declared(self, tensor: Any, number: int) -> Any:
+        value = self.template.values[number]
+        if tuple(tensor.shape) != value.shape:
+            if tensor.numel() != math.prod(value.shape):
+                raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {value.shape}")
+            tensor = tensor.reshape(value.shape)
+        dtype = getattr(self.interpreter.torch, value.dtype)
+        return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+    def _compare(self, mine: Env, theirs: Env) -> None:
+        for event in self.events:
+            for number in event.outputs:
+                a, b = mine[number].detach(), theirs[number].detach()
+                if a.shape != b.shape or a.dtype != b.dtype:
+                    raise GluontuneError("a template computes something else")
+                if not self.interpreter.torch.allclose(a, b, rtol=_BOUND, atol=_BOUND * _size(b), equal_nan=True):
+                    raise GluontuneError("a template computes something else")
+
+    # code
+
+    def _written(self) -> Callable[[Env, Sequence[Any]], None]:
+        library = self.interpreter.torch
+        names: dict[str, Any] = {"_mode": library._C._set_grad_enabled}
+        lines: list[str] = []
+        mode, place = True, 0
+        while place < len(self.events):
+            event = self.events[place]
+            if isinstance(event, Backward):
+                names[f"b{place}"] = _backward(self.interpreter, event)
+                lines.append(f"b{place}(e)")
+                place += 1
+                continue
+            if event.recording != mode:
+                mode = event.recording
+                lines.append(f"_mode({mode})")
+            if event.name in UPDATES:
+                last = place
+                while last < len(self.events) and _is_update(self.events[last], event):
+                    last += 1
+                names[f"u{place}"] = Updates(self, range(place, last))
+                lines.append(f"u{place}(e, g)")
+                place = last
+                continue
+            self._operator(place, event, names, lines)
+            place += 1
+        if not mode:
+            lines.append("_mode(True)")
+        body = "\n        ".join(lines or ["pass"])
+        text = f"def part(e, g):\n    try:\n        {body}\n    finally:\n        _mode(True)\n"
+        exec(compile(text, "<a step's template>", "exec"), names)
+        return names["part"]  # type: ignore[no-any-return]
+
+    def _operator(self, place: int, event: Op, names: dict[str, Any], lines: list[str]) -> None:
+        function = self.interpreter.function(event) if self.entries[place] is None else Changing(self, place)
+        names[f"f{place}"] = function
+        given = "g" if isinstance(function, Changing) else ""
+        arguments = ", ".join([*[f"e[{n}]" for n in event.inputs], *([f"given={given}"] if given else [])])
+        returned = self.returned[place]
+        several = self.several[place]
+        lines.append(f"r = f{place}({arguments})")
+        for at, (number, kind) in enumerate(zip(event.outputs, returned)):
+            value = self.template.values[number]
+            text = f"r[{at}]" if several else "r"
+            if kind[0] != value.shape:
+                text += f".reshape({value.shape})"
+            dtype = getattr(self.interpreter.torch, value.dtype)
+            if kind[1] != dtype:
+                names[f"_{value.dtype}"] = dtype
+                text += f".to(_{value.dtype})"
+            lines.append(f"e[{number}] = {text}")
+            if number in self.template.wanted:
+                names["_put"] = self._put
+                lines.append(f"_put(e, {number}, e[{number}])")
+
+
+class Changing:
+    """An operator whose numbers change from step to step."""
+
+    def __init__(self, part: Part, place: int):
+        self.part, self.place = part, place
+        self.entry: Any = part.entries[place]
+        self.known: Any = object()
+        self.function: Any = None
+
+    def __call__(self, *inputs: Any, given: Sequence[Any]) -> Any:
+        values = given[self.entry]
+        key = None if values is None else list(map(str, values))
+        if key != self.known:
+            self.known = key
+            event = self.part.event(self.place, given)
+            assert isinstance(event, Op)
+            self.function = self.part.interpreter.made(event)
+        return self.function(*inputs)
+
+
+class Updates:
+    """Updates in a row: those by the same numbers are computed together."""
+
+    def __init__(self, part: Part, places: range):
+        self.part, self.places = part, places
+        self.entries = sorted({e for e in part.entries[places.start : places.stop] if e is not None})
+        self.known: Any = object()
+        self.groups: list[tuple[Any, dict[str, Any], list[list[int]], list[list[int]]]] = []
+
+    def __call__(self, env: Env, given: Sequence[Any]) -> None:
+        key = [None if given[e] is None else list(map(str, given[e])) for e in self.entries]
+        if key != self.known:
+            self.known, self.groups = key, self._grouped(given)
+        for update, typed, inputs, outputs in self.groups:
+            found = update(*[Tensors([env[n] for n in numbers]) for numbers in inputs], **typed)
+            for numbers, tensors in zip(outputs, found if isinstance(found, tuple) else (found,)):
+                for number, tensor in zip(numbers, tensors.parts):
+                    self.part._put(env, number, tensor)
+
+    def _grouped(self, given: Sequence[Any]) -> list[Any]:
+        groups: list[list[Op]] = []
+        alike: dict[Any, list[Op]] = {}
+        made: set[int] = set()
+        for place in self.places:
+            op = self.part.event(place, given)
+            assert isinstance(op, Op)
+            if not made.isdisjoint(op.inputs):  # one goes on from another
+                alike, made = {}, set()
+            key = op.name, len(op.inputs), tuple(op.attrs.items())
+            if key not in alike:
+                alike[key] = []
+                groups.append(alike[key])
+            alike[key].append(op)
+            made.update(op.outputs)
+        return [
+            (
+                UPDATES[ops[0].name],
+                schema(ops[0].name).typed(ops[0].attrs),
+                [list(numbers) for numbers in zip(*[op.inputs for op in ops])],
+                [list(numbers) for numbers in zip(*[op.outputs for op in ops])],
+            )
+            for ops in groups
+        ]
+
+
+def _is_update(event: Op | Backward, first: Op) -> bool:
+    return isinstance(event, Op) and event.name in UPDATES and event.recording == first.recording
+
+
+def _backward(interpreter: Interpreter, event: Backward) -> Callable[[Env], None]:
+    return lambda env: interpreter.backward(event, env)
+
+
+def _size(tensor: Any) -> float:
+    return float(tensor.abs().max()) if tensor.numel() and tensor.is_floating_point() else 0.0

@@ -1,0 +1,194 @@
+"""Templates of steps: what the hooks saw of one, by places of arrays, and the values that its events compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gluontune.capture.events import Op, Step, Value
+from gluontune.capture.held import Held
+from gluontune.capture.program import CHANGING, renumbered
+
+_PLAIN = (str, int, float, bool, type(None), type, np.dtype, np.generic)
+
+
+class Leaf(NamedTuple):
+    """An array at its first appearance in a step.
+
+    Args:
+        place: of the array. number: of its value, or None where it is written to before it is read.
+        kind: shape and type. owner: kind, name and request of what it belongs to, or None.
+        array: itself, where it is the same in each step.
+    """
+
+    place: int
+    number: int | None
+    kind: tuple[tuple[int, ...], str]
+    owner: tuple[str, str, str] | None
+    array: Any = None
+
+
+@dataclass
+class Entry:
+    """What one hook saw: an operator, a view, a write, a backward pass, an update's begin or end, a batch.
+
+    Args:
+        kind: ``op``, ``view``, ``write``, ``backward``, ``update``, ``updated`` or ``batch``.
+        what: of an operator its name, handle, ``is_np`` and ``many``; else the hook's arguments that are no arrays.
+        keys, values: of an operator's attributes. inputs, results: ids of arrays, later places.
+        out: whether the results were given, as an array or a list (``one``, ``list``), or "".
+        modes: recording, training.
+        events, numbers: how many the step had afterwards. now: the values of arrays that it changed, by id or place.
+        leaves: arrays that appeared. specs: shapes and types of results. shown: of a view how it follows from its
+            base. fresh: variables that a backward pass reached.
+    """
+
+    kind: str
+    what: tuple[Any, ...] = ()
+    keys: Sequence[Any] = ()
+    values: Sequence[Any] = ()
+    inputs: list[int] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)
+    out: str = ""
+    modes: tuple[bool, bool] = (False, False)
+    events: int = 0
+    numbers: int = 0
+    now: dict[int, int] = field(default_factory=dict)
+    leaves: tuple[Leaf, ...] = ()
+    specs: tuple[Any, ...] = ()
+    shown: Any = None
+    fresh: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        #: The places of attributes that may differ from step to step.
+        self.dynamic_places = {at for at, key in enumerate(self.keys) if str(key) in CHANGING}
+
+    def signature(self, places: Mapping[int, int]) -> Any:
+        """Equal for equal hooks, numbers that change aside."""
+        fixed = tuple((str(k), str(v)) for k, v in zip(self.keys, self.values) if str(k) not in CHANGING)
+        arrays = tuple(places[i] for i in self.inputs), tuple(places[r] for r in self.results)
+        changed = tuple(sorted((places[i], n) for i, n in self.now.items()))
+        kinds = tuple((leaf.number, leaf.kind, leaf.owner) for leaf in self.leaves)
+        what = (
+            repr(self.what)
+            if self.kind == "view"
+            else tuple(map(id, self.what))
+            if self.kind == "update"
+            else self.what
+        )
+        return (
+            self.kind,
+            what,
+            fixed,
+            arrays,
+            self.out,
+            self.modes,
+            self.events,
+            self.numbers,
+            changed,
+            kinds,
+            self.specs,
+        )
+
+
+def is_plain(value: Any) -> bool:
+    """Whether an attribute can be compared by ``==``."""
+    if isinstance(value, (tuple, list)):
+        return all(map(is_plain, value))
+    return isinstance(value, _PLAIN) or type(value).__module__ == "mxnet.context"
+
+
+def plain(values: Sequence[Any]) -> list[Any]:
+    """Attributes that can be compared: arrays, which MXNet takes as text, are read."""
+    return [value if isinstance(value, _PLAIN) or is_plain(value) else str(value) for value in values]
+
+
+class Template:
+    """A step that can be followed.
+
+    Args:
+        entries: with ids. places: of arrays, by ids. signatures: of the entries.
+        step, base: the step, and the number before its first value. held: at its end.
+        wanted: numbers of values that gradients are asked of. fixed: places of arrays that are the same in each step.
+        open_ones: values that the step left open, with what made them.
+    """
+
+    def __init__(self, entries: Sequence[Entry], places: Mapping[int, int], signatures: Sequence[Any], step: Step,
+                 base: int, held: Mapping[int, Held], wanted: set[int], fixed: Mapping[int, Any],
+                 open_ones: Sequence[tuple[int, Any]], trained: bool, may_end: bool):  # fmt: skip
+        self.signatures, self.trained, self.may_end = list(signatures), trained, may_end
+        self.values: list[Value] = [step.values[base + 1 + at] for at in range(entries[-1].numbers)]
+        dense = {base + 1 + at: at for at in range(len(self.values))}
+        self.events = [renumbered(event, dense) for event in step.events[: entries[-1].events]]
+        self.wanted = {dense[n] for n in wanted if n in dense}
+        self.count = len(places)
+        self.entries, self.seen = [], [0]  # places before each entry
+        self.history: list[list[tuple[int, int]]] = [[] for _ in places]
+        self.bases = {places[k]: places[id(e.base.array)] for k, e in held.items()
+                      if k in places and e.base is not None and e.base.array is not None}  # fmt: skip
+        self.leaves: dict[int, Leaf] = {}
+        for at, entry in enumerate(entries):
+            new = tuple(leaf._replace(array=fixed.get(leaf.place)) for leaf in entry.leaves)
+            for leaf in new:
+                self.leaves[leaf.place] = leaf
+                if leaf.number is not None:
+                    self.history[leaf.place].append((-1, leaf.number))
+            now = {places[key]: number for key, number in entry.now.items()}
+            for place, number in now.items():
+                self.history[place].append((at, number))
+            inputs = [places[key] for key in entry.inputs]
+            mine = Entry(entry.kind, entry.what, list(entry.keys), list(entry.values), inputs,
+                         [places[r] for r in entry.results], entry.out, entry.modes, entry.events, entry.numbers, now,
+                         new, entry.specs, entry.shown, [places[key] for key in entry.fresh])  # fmt: skip
+            self.entries.append(mine)
+            known = [self.seen[-1], *[p + 1 for p in [*mine.inputs, *mine.results, *now, *self._places(new)]]]
+            self.seen.append(max(known))
+        self.fixed = {id(array): place for place, array in fixed.items()}
+        self.fixed_arrays = [fixed.get(place) for place in range(self.count)]
+        self.last = [known[-1][1] if known else None for known in self.history]
+        self.open_ones = [(place, kind) for number, kind in open_ones for place in range(self.count)
+                          if number in dense and self.last[place] == dense[number]]  # fmt: skip
+        #: Fixed arrays whose value before the step is not asked for.
+        self.given = {place for place in fixed if place not in self.leaves or self.leaves[place].number is None}
+        self.fixed_leaves = [(leaf.number, id(leaf.array)) for leaf in self.leaves.values()
+                             if leaf.array is not None and leaf.number is not None]  # fmt: skip
+        recording = [entry.modes[0] for entry in self.entries if entry.kind == "op"]
+        self.was_recording = recording[-1] if recording else None
+        self.leaf_numbers = {leaf.number for leaf in self.leaves.values()}
+        self.viewed = [0] * self.count
+        for entry in self.entries:
+            if entry.kind == "view":
+                self.viewed[entry.inputs[0]] += 1
+        self.parts: dict[tuple[int, int], Any] = {}
+        self.refused = ""
+
+    @staticmethod
+    def _places(leaves: Sequence[Leaf]) -> list[int]:
+        return [leaf.place for leaf in leaves]
+
+    def number_of(self, place: int, before: int) -> int | None:
+        """The value that an array holds before an entry; None where it must be looked for."""
+        known = [(at, number) for at, number in self.history[place] if at < before]
+        if not known:
+            return None
+        since, base = known[-1][0], self.bases.get(place)
+        while base is not None:  # a view of what was written to since
+            if any(since < at < before for at, _ in self.history[base]):
+                return None
+            base = self.bases.get(base)
+        return known[-1][1]
+
+    def event_range(self, at: int) -> range:
+        """The events of an entry."""
+        return range(self.entries[at - 1].events if at else 0, self.entries[at].events)
+
+    def dynamic(self) -> dict[int, int]:
+        """The entry of each event whose attributes may change."""
+        found: dict[int, int] = {}
+        for at, entry in enumerate(self.entries):
+            if entry.kind == "op" and entry.dynamic_places:
+                found.update((e, at) for e in self.event_range(at) if isinstance(self.events[e], Op))
+        return found
