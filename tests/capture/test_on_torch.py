@@ -91,6 +91,7 @@ def test_steps_that_come_again_are_followed_as_long_as_they_are_the_same(names, 
         assert numbers(mine) == pytest.approx(numbers(theirs), rel=2e-3, abs=2e-3), name
     assert found["why_not"] == ""
     assert found["steps_followed"] >= sum(FOLLOWED[name][-1] for name in names)
+    assert found["kept_batches"] > 0  # of the loader
 
 
 def test_whole_numbers_have_mxnets_types_and_values(tmp_path):
