@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fresh_root import FILL, PARTS, WHEEL, in_order, pip_settings
+from fresh_root import FILL, PARTS, WHEEL, WHEELS, in_order, pip_settings
 
 
 @pytest.mark.parametrize("given", [["offline"], ["alone", "offline"], ["py312", "offline", "first"]])
@@ -32,5 +32,7 @@ def test_files_that_pips_settings_name_come_along(tmp_path, monkeypatch):
 
 
 def test_the_docs_fill_the_folder_of_wheels_as_the_trial_does():
-    docs = Path(__file__).parents[2] / "docs" / "how-to" / "install.md"
-    assert WHEEL.replace(" -q", "").replace("/wheels/", "").replace("/wheels", "wheels") in docs.read_text()
+    docs = (Path(__file__).parents[2] / "docs" / "how-to" / "install.md").read_text()
+    assert WHEEL.replace(" -q", "").replace("/wheels/", "").replace("/wheels", "wheels") in docs
+    listing = WHEELS.partition(" >")[0]  # with -q pip lists nothing
+    assert f"{listing} > list.txt" in docs

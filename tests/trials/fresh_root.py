@@ -33,7 +33,7 @@ WHEEL = (
     ".venv/bin/python -m pip wheel -q -w /wheels -r /wheels/list.txt hatchling editables"  # what builds gluontune, too
 )
 WHEELS = (
-    ".venv/bin/python -m pip list -q --format freeze --exclude-editable >/wheels/list.txt && "
+    ".venv/bin/python -m pip list --format freeze --exclude-editable >/wheels/list.txt && "
     f"{{ {WHEEL} || {WHEEL} --extra-index-url https://download.pytorch.org/whl/cpu; }}"
 )
 PARTS = {
