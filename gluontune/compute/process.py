@@ -15,7 +15,9 @@ logger = logging.getLogger("gluontune.compute")
 
 _started: str | None = None
 _FLOAT32_OPERATORS = ("Convolution",)
-_NO_BFLOAT16 = ("dot", "batch_dot")  # without such kernels on a CPU, unknown to AMP
+# Without such kernels on a CPU, unknown to AMP; the second only where an attribute has one of these values.
+_NO_BFLOAT16 = ("dot", "batch_dot", "_contrib_MultiBoxPrior")
+_NOT_ALL_BFLOAT16 = [("Pooling", "pool_type", ["lp", "sum"])]
 _MIXED = ("Concat", "concat", "LeakyReLU")  # refuse bfloat16 beside float32 (PReLU's slope), unknown to AMP
 _operators: dict[tuple[Any, str], Any] = {}  # by module and name, before AMP patched them
 
@@ -141,6 +143,7 @@ def _init_amp() -> None:
     listed = import_module("mxnet.contrib.amp.amp").list_fp32_ops(amp.amp.bfloat16)
     lists = import_module("mxnet.contrib.amp.lists.symbol_bf16")
     lists.WIDEST_TYPE_CASTS.extend(_MIXED)
+    lists.CONDITIONAL_FP32_FUNCS.extend(_NOT_ALL_BFLOAT16)
     alone = [name for name in (*listed, *_NO_BFLOAT16) if _takes_arrays(mx, name)]
     amp.init(target_dtype="bfloat16", fp32_ops=list(dict.fromkeys(alone)))
 

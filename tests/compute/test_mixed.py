@@ -207,12 +207,32 @@ for mode in ("imperative", "hybridized"):
         loss = net(mx.nd.ones((8, 5))).sum()
     loss.backward()
     print(net.dense.weight.grad().astype("float32").asnumpy().shape)
+
+class Detector(mx.gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.conv = mx.gluon.nn.Conv2D(8, 3)
+
+    def hybrid_forward(self, F, images):
+        x = self.conv(images)
+        anchors = F.contrib.MultiBoxPrior(x, sizes=(0.2, 0.4), ratios=(1, 2))
+        pooled = F.Pooling(x, kernel=(2, 2), pool_type="lp", p_value=2)
+        return anchors.sum() + pooled.sum() + F.Activation(x, "softrelu").sum()
+
+net = Detector()
+net.initialize()
+for mode in ("imperative", "hybridized"):
+    gt.compute.set_mode(net, mode)
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((2, 3, 8, 8)))
+    loss.backward()
+    print(net.conv.weight.grad().astype("float32").asnumpy().shape)
 """
 
 
 def test_bfloat16_and_float32_are_joined_and_multiplied():
-    """As nets of tables and of attention do; bfloat16 is for the whole process."""
+    """As nets of tables, of attention and of detection do; bfloat16 is for the whole process."""
     if bfloat16_support().level == "none":
         pytest.skip("this CPU has no bfloat16")
     done = subprocess.run([sys.executable, "-c", MIXED], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["(8, 5)", "(8, 5)"], done.stderr[-600:]
+    assert done.stdout.splitlines() == ["(8, 5)"] * 2 + ["(8, 3, 3, 3)"] * 2, done.stderr[-600:]
