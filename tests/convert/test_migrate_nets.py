@@ -289,6 +289,18 @@ def test_recurrent_nets_of_numpy_arrays_begin_with_zeros_and_give_their_last_ste
         assert made.agrees, made.told
 
 
+def test_quotients_of_whole_numbers_are_whole(tmp_path):
+    """As those of a detector's places in its map, of which MXNet cuts the rest off."""
+
+    def places(self, F, x):
+        _, width = F.split(F.shape_array(x), num_outputs=2, axis=0)
+        place = F.Cast(F.topk(F.flatten(x), k=7), "int64")
+        row = F.Cast(F.broadcast_div(place, width - 2), "float32")
+        return F.broadcast_mul(row, x), F.Cast(place / 2, "float32"), F.broadcast_div(x, x + 9)
+
+    migrated(block(places), drawn(4, 7), tmp_path)
+
+
 def test_an_operator_that_only_names_the_library_imports_it(tmp_path):
     """``getattr(torch, dtype)``: operators.py had no import of torch."""
     net = block(lambda self, F, x: F.cast(x, "float64"))

@@ -9,7 +9,7 @@ from gluontune.convert.bridge.names import identifier, is_attribute
 from gluontune.convert.bridge.registry import OPERATORS, attributes, unknown_output
 from gluontune.convert.graph.symbol import Graph
 from gluontune.convert.migrate.calls import Call, Entry, entries
-from gluontune.convert.migrate.expressions import arguments, expression, named
+from gluontune.convert.migrate.expressions import arguments, expression, has_whole_numbers, named
 from gluontune.convert.migrate.text import Part
 from gluontune.convert.migrate.units import Flow, Unit, flow_of
 from gluontune.core.texts import literal
@@ -238,7 +238,7 @@ class Body:
         used = self.home.writer.used
         if not entry.stateful:
             args = [self._value(e) for e in node.inputs]
-            return expression(node, args, self._like(), used)
+            return expression(node, args, self._like(), used, has_whole_numbers(self.graph.nodes))
         found = self.home.writer.own_layer(unit, self.call)
         if found is not None and not found[0].names:
             part = Part(found[0].kind, found[0].values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import keyword
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ _FORMS = {"square": "{0}.square()", "_copy": "{0}", "round": "{0}.sign() * ({0}.
           "cbrt": "{0}.sign() * {0}.abs().pow(1 / 3)", "rcbrt": "{0}.sign() / {0}.abs().pow(1 / 3)",
           "logical_not": "({0} == 0).to({0}.dtype)", "_maximum_scalar": "{0}.clamp(min={scalar})",
           "_minimum_scalar": "{0}.clamp(max={scalar})"}  # fmt: skip
+#: Quotients that keep the type of whole numbers, as a sign of Python's does not.
+_CUT_OFF = ("broadcast_div", "elemwise_div", "_div_scalar", "_rdiv_scalar")
 _REDUCED = {"mean": "mean", "sum": "sum", "_npi_mean": "mean", "_np_sum": "sum"}
 
 
@@ -188,19 +190,25 @@ def named(node: Node, used: dict[str, Any]) -> str:
     return name
 
 
-def expression(node: Node, args: Sequence[str], like: str, used: dict[str, Any]) -> str:
+def has_whole_numbers(nodes: Iterable[Node]) -> bool:
+    """Whether operators of a graph give arrays of whole numbers, whose quotients MXNet cuts off."""
+    return any(n.op in ("shape_array", "size_array") or "int" in str(n.attrs.get("dtype", "")) for n in nodes)
+
+
+def expression(node: Node, args: Sequence[str], like: str, used: dict[str, Any], whole: bool = False) -> str:
     """A stateless operator's computation as text.
 
     Args:
         node: the operator. args: texts of its inputs. like: text of a tensor on the net's device.
         used: gets the functions that the text calls as ``operators.name``.
+        whole: its inputs may be whole numbers, which Python's division would turn into floats.
 
     Raises:
         GluontuneError: an operator without text.
     """
     op, entry = node.op or "", OPERATORS[node.op or ""]
     attrs = attributes(entry, node)
-    short = _short(op, args, attrs)
+    short = None if whole and op in _CUT_OFF else _short(op, args, attrs)
     if short is not None:
         return short
     settings = arguments(attrs, entry.run)
