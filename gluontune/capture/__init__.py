@@ -5,11 +5,6 @@ Nothing here imports mxnet before the script does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gluontune.core import lazy
 
-if TYPE_CHECKING:
-    from gluontune.capture.api import capture as capture
-else:
-    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -1,7 +1,6 @@
 """Public names imported on first use, so that ``import gluontune`` stays light.
 
-A room lists its names once, as imports that only type checkers and editors read: in a stub beside it,
-``__init__.pyi``, or under ``if TYPE_CHECKING:`` with the rest under its ``else:``::
+A room lists its names once, as imports in a stub beside it (``__init__.pyi``), which type checkers and editors read::
 
     from gluontune.training.api import run as run
     from gluontune.training.loop import drive
@@ -22,14 +21,9 @@ from typing import Any
 
 def homes(file: str) -> dict[str, tuple[str, str]]:
     """The public names of the room whose ``__init__`` is ``file``, each with its module and its name there."""
-    stub = Path(file).with_suffix(".pyi")
-    body = ast.parse((stub if stub.exists() else Path(file)).read_bytes()).body
-    for part in body if not stub.exists() else ():
-        if isinstance(part, ast.If) and getattr(part.test, "id", None) == "TYPE_CHECKING":
-            body = part.body
     imported: dict[str, tuple[str, str]] = {}
     public: dict[str, tuple[str, str]] = {}
-    for line in body:
+    for line in ast.parse(Path(file).with_suffix(".pyi").read_bytes()).body:
         if isinstance(line, ast.ImportFrom):
             for alias in line.names:
                 imported[alias.asname or alias.name] = (line.module or "", alias.name)

@@ -123,7 +123,7 @@ def composition(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Markup:
     Args:
         rows: one list of ``interactions`` in ``factors.json``.
     """
-    return _captioned(study_figures.interaction_dots("lesson-composition", rows), caption)
+    return captioned(study_figures.interaction_dots("lesson-composition", rows), caption)
 
 
 def accuracy_bands(study: Mapping[str, Any], titles: Mapping[str, str], *, caption: str) -> Markup:
@@ -134,7 +134,7 @@ def accuracy_bands(study: Mapping[str, Any], titles: Mapping[str, str], *, capti
     """
     groups = {title: [row for row in study["done"] if row["recipe"] == name] for name, title in titles.items()}
     target = study["given"]["target"]
-    return _captioned(study_figures.accuracy_band("lesson-bands", groups, target), caption)
+    return captioned(study_figures.accuracy_band("lesson-bands", groups, target), caption)
 
 
 def race_table(study: Mapping[str, Any], titles: Mapping[str, str]) -> Markup:
@@ -158,7 +158,12 @@ def _or_dash(value: float | None, form: str) -> str:
     return "—" if value is None else format(value, form)
 
 
-def _captioned(svg: str | None, caption: str) -> Markup:
+def captioned(svg: str | None, caption: str) -> Markup:
+    """One figure with its caption.
+
+    Raises:
+        UsageError: no figure.
+    """
     if svg is None:
         raise UsageError(f"{fmt.clean(caption, 80)}: no measurement to draw")
     return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Union
@@ -12,7 +11,7 @@ import numpy as np
 
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
-from gluontune.course.figures import Markup, framed
+from gluontune.course.figures import Markup, captioned
 from gluontune.report.svg import INK, SERIES, draw, label
 
 # neighbours differ in lightness, not in hue alone; more than six are hard to distinguish
@@ -28,7 +27,7 @@ def figure_of(caption: str, alt: str, size: tuple[float, float], plot: Callable[
     """One figure with its caption; ``alt`` describes it for who cannot see it; ``size`` in inches."""
     name = "gt" + hashlib.sha256(f"{caption}{alt}".encode()).hexdigest()[:10]
     svg = draw(name, size, plot, f"{caption}. {alt}".strip())
-    return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])
+    return captioned(svg, caption)
 
 
 def _thousands(axis: Any) -> None:

@@ -10,26 +10,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gluontune.core import lazy
 
-if TYPE_CHECKING:
-    from gluontune.datasets.catalog import (
-        DATASETS as DATASETS,
-        add as add,
-        fetch as fetch,
-        list_datasets as list_datasets,
-        make as make,
-        open_dataset,
-    )
-    from gluontune.datasets.dataset import (
-        Dataset as Dataset,
-        DatasetInfo as DatasetInfo,
-        DatasetWarning as DatasetWarning,
-    )
-    from gluontune.datasets.split import Split as Split
-
-    open = open_dataset
-else:
-    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

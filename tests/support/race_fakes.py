@@ -39,4 +39,5 @@ Pretended.clock = staticmethod(lambda: Pretended.now)
 def pretend(monkeypatch, seconds):
     monkeypatch.setattr(Pretended, "seconds", staticmethod(seconds), raising=False)
     monkeypatch.setattr(Pretended, "now", 0.0)
+    monkeypatch.setattr(Pretended, "made", 0)
     monkeypatch.setattr(choose, "Race", Pretended)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 from gluontune.core.errors import UsageError, did_you_mean
-from gluontune.course.figures import Markup, framed
+from gluontune.course.figures import Markup, captioned
 
 _FOLDER = Path(__file__).parent
 
@@ -31,5 +32,4 @@ def picture(name: str) -> Markup:
         hint = did_you_mean(name, known)
         raise UsageError(f"picture({name!r}): {hint and hint + ' '}there are {', '.join(known)}")
     svg = (_FOLDER / f"{name}.svg").read_text(encoding="utf-8").strip()
-    caption = svg.partition("<title>")[2].partition("</title>")[0]
-    return framed([f"<figure>{svg}<figcaption>{caption}</figcaption></figure>"])
+    return captioned(svg, html.unescape(svg.partition("<title>")[2].partition("</title>")[0]))

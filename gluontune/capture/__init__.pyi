@@ -1,0 +1,1 @@
+from gluontune.capture.api import capture as capture

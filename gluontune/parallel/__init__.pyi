@@ -1,0 +1,13 @@
+from gluontune.parallel.devices import (
+    choose_kvstore as choose_kvstore,
+    contexts as contexts,
+    split_batch as split_batch,
+)
+from gluontune.parallel.hosts import Hosts as Hosts
+from gluontune.parallel.scaling import (
+    Link as Link,
+    Parts as Parts,
+    expected as expected,
+    minimum_bandwidth as minimum_bandwidth,
+)
+from gluontune.parallel.summing import Ranks as Ranks, SharedSum as SharedSum, start_ranks as start_ranks

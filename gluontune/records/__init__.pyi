@@ -1,0 +1,11 @@
+from gluontune.codec.image import raw_to_pixels as raw_to_pixels
+from gluontune.records.dropin import MXIndexedRecordIO as MXIndexedRecordIO, MXRecordIO as MXRecordIO
+from gluontune.records.fields import boxes_of as boxes_of, boxes_to_label as boxes_to_label
+from gluontune.records.formats import compare_formats as compare_formats
+from gluontune.records.layout import DamagedRecordError as DamagedRecordError, IRHeader as IRHeader
+from gluontune.records.packer import PackReport as PackReport, pack as pack
+from gluontune.records.reader import RecordReader as RecordReader
+from gluontune.records.repairer import RepairReport as RepairReport, repair as repair
+from gluontune.records.transform import pixels_to_raw as pixels_to_raw
+from gluontune.records.verifier import VerifyReport as VerifyReport, verify as verify
+from gluontune.records.writer import RecordWriter as RecordWriter
