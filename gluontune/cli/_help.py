@@ -40,7 +40,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tune": ("tune --dataset sample --budget 10 --out tuned", "tune --dataset cifar10 --out tuned --resume"),
     "esgd": ("esgd --net mlp --loader resident --population 4 --generations 3", "esgd --out esgd --resume"),
     "export onnx": ("export onnx ckpt net.onnx", "export onnx --net mobilenet1.0 --random net.onnx"),
-    "migrate": ("migrate train.py torch/ -- --epochs 2", "migrate job.py torch/", "migrate ckpt torch/ --json"),
+    "migrate": ("migrate train.py torch/ -- --epochs 2", "migrate job.py torch/"),
     "export zoo": ("export zoo", "export zoo mobilenet1.0 cifar_resnet20_v1"),
     "factors": ("factors --target 0.80 --out factors", "factors --methods all --target 0.80 --out factors --resume"),
     "tta": ("tta --target 0.80 --repeats 5 --out tta", "tta --recipe deck --out tta"),

@@ -123,6 +123,9 @@ class _LazyModule(ModuleType):
                 loader, path = later
                 if path is not None:
                     values["__path__"] = path
+                    _already.packages.add(self.__name__)
+                    if _already not in sys.meta_path:
+                        sys.meta_path.insert(0, _already)
                 loader.exec_module(self)
                 self.__class__ = ModuleType  # type: ignore[assignment]
                 return getattr(self, name)
@@ -135,6 +138,30 @@ class _LazyModule(ModuleType):
         return sorted(vars(self))
 
 
+class _Already(MetaPathFinder, Loader):
+    """Finds submodules that a deferred package has imported itself while the import system asked for its path.
+
+    Otherwise they would run again, and the package and its user would hold two of each class.
+    """
+
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        known = target is None and fullname.rpartition(".")[0] in self.packages and fullname in sys.modules
+        return ModuleSpec(fullname, self, loader_state=sys.modules[fullname].__spec__) if known else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
+
+
+_already = _Already()
 _lock = threading.RLock()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import io
 import json
 import subprocess
@@ -24,7 +23,6 @@ from gluontune.records import (
     DamagedRecordError,
     RecordReader,
     blocks as blocks_room,
-    formats as formats_room,
     pack,
     packer as packer_room,
     raw_to_pixels,
@@ -430,17 +428,3 @@ def test_side_files_of_an_older_file_do_not_survive(folder, tmp_path):
         assert list(reader.keys) == [5] and reader[0]
     with pytest.raises((IndexError, DamagedRecordError)):
         reader[0]
-
-
-def test_formats_are_compared_on_the_same_images(folder, capsys):
-    assert formats_room.main([str(folder), "--resize", "32", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert list(rows) == ["files", "JPEG records", "raw-pixel records", "LMDB"]
-    for name, row in rows.items():
-        if name == "LMDB" and row["status"] != "ok":
-            assert "pip install lmdb" in row["status"] and importlib.util.find_spec("lmdb") is None
-            continue
-        assert min(row[k] for k in row if k.endswith("per_sec")) > 0
-    assert rows["raw-pixel records"]["bytes"] > 15 * 32 * 32 * 3 > rows["JPEG records"]["bytes"]
-    assert formats_room.main([str(folder / "nowhere")]) == 1
-    assert formats_room.main([str(folder), "--resize", "32"]) == 0 and "JPEG records" in capsys.readouterr().out

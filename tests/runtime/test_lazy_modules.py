@@ -50,6 +50,22 @@ def test_it_runs_when_something_is_asked_for(package):
         _ = module.nothing
 
 
+def test_a_submodule_that_the_package_imports_itself_runs_once(package, tmp_path):
+    """A user's ``except requests.exceptions.X`` has to catch what requests raises."""
+    inner = "import builtins\nbuiltins.slow_one_ran += 10\nclass Error(Exception):\n    pass\n"
+    (tmp_path / "slow_one" / "inner.py").write_text(inner)
+    with (tmp_path / "slow_one" / "__init__.py").open("a") as file:
+        file.write("from slow_one.inner import Error\n")
+    load()
+    module = importlib.import_module("slow_one.inner")
+    try:
+        assert module.Error is sys.modules["slow_one"].Error and package() == 11
+        assert sys.modules["slow_one"].inner is module and module.__spec__.loader.get_source("slow_one.inner") == inner
+        assert importlib.reload(module).Error is not sys.modules["slow_one"].Error and package() == 21
+    finally:
+        del sys.modules["slow_one.inner"]
+
+
 def test_a_submodule_and_a_listing_run_it_first(package):
     load()
     assert importlib.import_module("slow_one.part").value == "slow_oneslow_one!" and package() == 1

@@ -16,7 +16,7 @@ from gluontune.capture.project.sections import Differentiated, Plan
 from gluontune.capture.proof import rounded
 from gluontune.capture.replay import MXNetReplay
 from gluontune.convert.bridge.operators import drawing
-from gluontune.core.gaps import gap
+from gluontune.core.gaps import gap, size
 
 _KEPT = 4096
 
@@ -54,9 +54,7 @@ def reference(mx: Any, plans: Sequence[Plan], names: Mapping[str, str]) -> tuple
             wide = found[number[id(plan.value(head))]].reshape(-1)
             single = max(single, gap(recorded.reshape(-1).astype(wide.dtype), wide))
         before = {value.name: leaf for value, leaf in zip(program.values, leaves)}
-        changes = [
-            np.abs(found[at] - before[name]).max(initial=0) for name, at in program.writes.items() if name in before
-        ]
+        changes = (size(found[at] - before[name]) for name, at in program.writes.items() if name in before)
         kept[f"{n}/change"] = np.array(max(changes, default=0.0))
         for name, at in program.writes.items():
             flat = found[at].reshape(-1)
