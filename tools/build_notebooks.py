@@ -25,7 +25,7 @@ PUBLISHED = ROOT / "docs" / "lessons"
 LARGEST_FIGURE, LARGEST = 60_000, 500_000
 _KINDS = ("text/html", "image/svg+xml", "image/png", "text/plain")
 #: Folders of the machine that ran a lesson, in what it printed.
-_PLACES = re.compile(r"(?:/[\w.+-]+)*/(?=(?:runs|notebooks|docs|\.venv|gluontune-[\w.-]+|tmp[\w]{6,})/)|/tmp(?=/)")
+_PLACES = re.compile(r"(?:/[\w.+-]+)*/(?=(?:runs|notebooks|docs|\.venv|gluontune(?:-[\w.-]+)?|tmp[\w]{6,})/)|/tmp(?=/)")
 
 
 def notebook_text(script: Path) -> str:
@@ -112,13 +112,23 @@ def _kept(outputs: list[Any], where: str) -> Iterator[Any]:
                 continue
         else:
             output.metadata = {}
-            output.data = {kind: _PLACES.sub("", output.data[kind]) for kind in _KINDS if kind in output.data}
+            output.data = {kind: _light(output.data[kind]) for kind in _KINDS if kind in output.data}
             largest = max((len(text) for text in output.data.values()), default=0)
             if largest > LARGEST_FIGURE:
                 raise GluontuneError(f"{where}: an output of {largest:,} bytes, more than {LARGEST_FIGURE:,}")
             if output.output_type == "execute_result":
                 output.execution_count = None
         yield output
+
+
+def _light(text: str) -> str:
+    """An output without folders; the numbers of its figures have two decimals.
+
+    >>> _light('<svg><path d="M 1.23456 7"/></svg> 1.23456')
+    '<svg><path d="M 1.23 7"/></svg> 1.23456'
+    """
+    figures = re.compile(r"<svg.*?</svg>", re.S)
+    return figures.sub(lambda svg: re.sub(r"(\d\.\d\d)\d+", r"\1", svg.group()), _PLACES.sub("", text))
 
 
 def sentence(facts: Mapping[str, Any], day: datetime.date) -> str:
