@@ -137,10 +137,14 @@ def rooms_of(package: Any) -> list[str]:
 
 
 def course_page() -> str:
-    """The lessons and their questions; each leads to its page with the published outputs."""
+    """The lessons and their questions; each leads to its page with outputs: of ``make course``, or as published."""
     lessons = find_lessons(ROOT / "notebooks")
+    fresh = ROOT / "runs" / "course"
+    executed = (
+        fresh if all((fresh / f"{lesson.name}.ipynb").is_file() for lesson in lessons) else ROOT / "docs" / "lessons"
+    )
     with tempfile.TemporaryDirectory() as scratch:
-        for path in write_site(lessons, ROOT / "docs" / "lessons", scratch):
+        for path in write_site(lessons, executed, scratch):
             write(f"course/{path.name}", path.read_text(encoding="utf-8"))
     lines = [
         "# The lessons",

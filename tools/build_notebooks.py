@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import html
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
+from gluontune.report.svg import standalone
 from gluontune.runtime.facts import machine_facts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,18 +109,35 @@ def _kept(outputs: list[Any], where: str) -> Iterator[Any]:
         if output.output_type == "error":
             raise GluontuneError(f"{where} failed: {output.ename}: {output.evalue}")
         if output.output_type == "stream":
-            output.text = _PLACES.sub("", output.text)
-            if output.name == "stderr":
+            if output.name != "stdout":
                 continue
-        else:
-            output.metadata = {}
-            output.data = {kind: _light(output.data[kind]) for kind in _KINDS if kind in output.data}
-            largest = max((len(text) for text in output.data.values()), default=0)
+            output.text = _PLACES.sub("", output.text)
+            yield output
+            continue
+        data = {kind: _light(output.data[kind]) for kind in _KINDS if kind in output.data}
+        for shown in _figures(data.get("text/html", "")) or [data]:
+            largest = max((len(text) for text in shown.values()), default=0)
             if largest > LARGEST_FIGURE:
                 raise GluontuneError(f"{where}: an output of {largest:,} bytes, more than {LARGEST_FIGURE:,}")
-            if output.output_type == "execute_result":
-                output.execution_count = None
-        yield output
+            yield output_of(shown)
+
+
+def output_of(data: Mapping[str, str]) -> Any:
+    """A notebook's output."""
+    import nbformat
+
+    return nbformat.v4.new_output("display_data", data=dict(data))  # type: ignore[no-untyped-call]
+
+
+def _figures(page: str) -> list[dict[str, str]]:
+    """The figures of an output as files with their words: a forge shows these, and takes an ``<svg>`` out of HTML."""
+    found = []
+    for svg, caption in re.findall(r"(<svg.*?</svg>)(?:<figcaption>(.*?)</figcaption>)?", page, re.S):
+        spoken = re.search(r'aria-label="(.*?)"', svg)
+        words = html.unescape(caption or (spoken.group(1) if spoken else "a figure"))
+        found.append({"image/svg+xml": standalone(svg), "text/plain": words})
+        found.append({"text/markdown": f"*{words}*", "text/plain": words})
+    return found
 
 
 def _light(text: str) -> str:

@@ -217,7 +217,8 @@ def test_outputs_are_published_of_what_was_run_and_of_nothing_else(tmp_path):
     script.write_text("# %%\nprint('a')\n\n# %%\ncheck('b', ...)\n")
     done = new_output("stream", name="stdout", text="in /work/here/runs/course/01/x.rec and /tmp/lesson-abc/y\n")
     noise = new_output("stream", name="stderr", text="a warning\n")
-    figure = new_output("display_data", data={"text/html": "<svg/>", "application/x": "1"}, metadata={"transient": 1})
+    page = '<style>a</style><svg aria-label="A &lt; B"><path d="M 1.23456 2"/></svg><figcaption>It grows</figcaption>'
+    figure = new_output("display_data", data={"text/html": page, "application/x": "1"}, metadata={"transient": 1})
     solution = new_code_cell("check('b', 3)", execution_count=4, outputs=[done])
     cells = [
         new_code_cell("dataset = 'sample'", execution_count=1, outputs=[done]),  # papermill's parameters
@@ -231,7 +232,10 @@ def test_outputs_are_published_of_what_was_run_and_of_nothing_else(tmp_path):
     assert first.outputs == [
         {"output_type": "stream", "name": "stdout", "text": "in runs/course/01/x.rec and /lesson-abc/y\n"}
     ]
-    assert second.outputs[0].data == {"text/html": "<svg/>"} and second.execution_count == 2
+    drawn_one, words = second.outputs
+    assert 'd="M 1.23 2"' in drawn_one.data["image/svg+xml"] and "xmlns=" in drawn_one.data["image/svg+xml"]
+    assert drawn_one.data["text/plain"] == "It grows" and words.data["text/markdown"] == "*It grows*"
+    assert second.execution_count == 2
     assert "2 cores of this" in note.source and "check('b', 3)" not in text
 
     script.write_text("# %%\nprint('changed')\n")
