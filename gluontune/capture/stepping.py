@@ -69,6 +69,10 @@ class Stepping:
             from gluontune.compute.process import start_process
 
             start_process(self.options["dtype"], "cpu")
+        for name in self.options["changes"]:
+            helper = resolve(CHANGES[name])()
+            helper.install(mx)
+            self.helpers.append(helper)
         if self.options["backend"] == "torch":
             from gluontune.capture.on_torch import OnTorch
             from gluontune.runtime.pytorch import torch
@@ -76,10 +80,6 @@ class Stepping:
             torch().manual_seed(0)
             torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
             self.engine = OnTorch(mx, self.program.folder, lambda line: None)
-        for name in self.options["changes"]:
-            helper = resolve(CHANGES[name])()
-            helper.install(mx)
-            self.helpers.append(helper)
         self.watch = Watch(mx, self._step)
         self.watch.reads_losses = True
         self.watch.install(mx)  # last, around all the others

@@ -34,8 +34,8 @@ def run(
         raise UsageError(f"--leave {leave!r}: {unknown[0]!r} is no change; choose of {names}")
     if backend not in ("mxnet", "torch"):
         raise UsageError(f"--backend {backend!r}: choose mxnet or torch")
-    if backend == "torch" and (set(left) - {ENVIRONMENT} or dtype != "float32"):
-        raise UsageError("--leave of changes and --dtype go with --backend mxnet")
+    if backend == "torch" and ("blocks" in left or dtype != "float32"):
+        raise UsageError("--leave blocks and --dtype go with --backend mxnet")
     if dtype not in ("float32", "bfloat16"):
         raise UsageError(f"--dtype {dtype!r}: choose float32 or bfloat16")
     if dtype == "bfloat16":

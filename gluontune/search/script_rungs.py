@@ -56,7 +56,8 @@ def _modern_engine(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
     if not pytorch.installed():
         return f"PyTorch is not installed: {pytorch.INSTALL}"
     threads = {} if _THREADS in os.environ else {_THREADS: str(runtime.usable_cores())}
-    changes = {"backend": "torch", "changes": (), "state": "", "dtype": "float32", "runtime": "tuned", "env": threads}
+    kept = tuple(name for name in run.changes if name == "samples")  # blocks are MXNet's
+    changes = {"backend": "torch", "changes": kept, "state": "", "dtype": "float32", "runtime": "tuned", "env": threads}
     return [Variant("PyTorch", changes)]
 
 

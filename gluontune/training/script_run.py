@@ -34,6 +34,8 @@ class ScriptRun:
     'python train.py --epochs 2'
     >>> ScriptRun(("train.py",), runtime="tuned", changes=("blocks",)).command()
     'gluontune run --leave samples train.py'
+    >>> ScriptRun(("train.py",), runtime="tuned", changes=("samples",), backend="torch").command()
+    'gluontune run --backend torch train.py'
     """
 
     words: tuple[str, ...]
@@ -73,12 +75,10 @@ class ScriptRun:
         if not (tuned or self.changes or self.dtype != "float32" or self.backend != "mxnet"):
             return shlex.join(["python", *self.words])
         left = [] if tuned else [ENVIRONMENT]
-        options = []
-        if self.backend != "mxnet":
-            options = ["--backend", self.backend]
-        else:
-            left += [name for name in CHANGES if name not in self.changes]
-            options = [] if self.dtype == "float32" else ["--dtype", self.dtype]
+        options = ["--backend", self.backend] if self.backend != "mxnet" else []
+        options += ["--dtype", self.dtype] if self.dtype != "float32" else []
+        known = CHANGES if self.backend == "mxnet" else ["samples"]
+        left += [name for name in known if name not in self.changes]
         options += ["--leave", ",".join(left)] if left else []
         env = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         return " ".join([*env, shlex.join(["gluontune", "run", *options, *self.words])])

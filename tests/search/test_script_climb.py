@@ -139,7 +139,14 @@ def test_another_engine_that_draws_other_numbers_says_so(pretended):
     _, rows = climb(rungs=["modern-engine"])
     reason = rows["modern-engine"]["reason"]
     assert not rows["modern-engine"]["kept"] and "by 20.0 %" in reason
-    assert "other random numbers" in reason and "gluontune run --backend torch train.py" in reason
+    assert "other random numbers" in reason and "gluontune run --backend torch --leave samples train.py" in reason
+
+
+def test_another_engine_goes_on_with_the_samples_that_were_kept(pretended):
+    found, rows = climb(rungs=["records", "hybridized", "modern-engine"])
+    assert rows["modern-engine"]["recipe"]["changes"] == ("samples",)
+    assert rows["modern-engine"]["speedup_vs_naive"] == pytest.approx(2 * 1.5 * 4, rel=0.02)
+    assert found["best"]["command"].endswith("gluontune run --backend torch train.py --epochs 3")
 
 
 def test_losses_of_a_script_that_is_other_each_time_prove_nothing(pretended):
