@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class _Enough(BaseException):
     """All steps are there: the script is left."""
 
 
-class FirstSteps:
+class FirstSteps(ABC):
     """A script that is run until enough of its steps are seen.
 
     Args:
@@ -47,13 +48,13 @@ class FirstSteps:
         self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
         self.hooks.install()
 
+    @abstractmethod
     def recorder_of(self, mx: Any) -> Any:
         """What records."""
-        raise NotImplementedError
 
+    @abstractmethod
     def document(self) -> dict[str, Any]:
         """What was learned, for JSON."""
-        raise NotImplementedError
 
     def leave(self) -> None:
         """Leave the script."""
