@@ -131,7 +131,7 @@ def test_the_command_line_of_a_way():
         "gluontune run --dtype bfloat16 --leave environment,samples -m pkg.train"
     )
     assert ScriptRun(("train.py",), runtime="tuned", backend="torch").command() == (
-        "gluontune run --backend torch train.py"
+        "gluontune run --backend torch --leave samples train.py"
     )
 
 
