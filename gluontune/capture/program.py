@@ -80,17 +80,7 @@ def program_of(step: Step, roots: Collection[int] = ()) -> StepProgram:
     Args:
         roots: values of the step that a later one goes on from.
     """
-    live = {*step.writes.values(), *roots}
-    kept: list[Op | Backward] = []
-    for event in reversed(step.events):
-        if live.isdisjoint(event.outputs) or step.values[event.outputs[0]].source == "mxnet":
-            continue
-        kept.append(event)
-        if isinstance(event, Op):
-            live.update(event.inputs)
-        else:
-            live.update([*event.heads, *[g for g in event.head_grads or () if g is not None], *event.variables])
-    kept.reverse()
+    kept = [step.events[place] for place in live_events(step, roots)]
     made = {output for event in kept for output in event.outputs}
     order = dict.fromkeys(v for event in kept for v in _read_by(event) if v not in made)
     order.update(dict.fromkeys(v for v in step.writes.values() if v not in made))
@@ -103,6 +93,17 @@ def program_of(step: Step, roots: Collection[int] = ()) -> StepProgram:
         tuple(renumbered(event, number) for event in kept),
         {name: number[value] for name, value in step.writes.items()},
     )
+
+
+def live_events(step: Step, roots: Collection[int] = ()) -> list[int]:
+    """The places of the events that parameters, or values that the next step goes on from (``roots``), depend on."""
+    live, found = {*step.writes.values(), *roots}, list[int]()
+    for place in range(len(step.events) - 1, -1, -1):
+        event = step.events[place]
+        if not live.isdisjoint(event.outputs) and step.values[event.outputs[0]].source != "mxnet":
+            found.append(place)
+            live.update(_read_by(event))
+    return found[::-1]
 
 
 def _read_by(event: Op | Backward) -> list[int]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from gluontune.capture.events import ADDED, NORMALIZING, RUNNING, Backward, Op, Value, draws
-from gluontune.capture.project.tracing import BlockCall, Seen, Told, live_events
+from gluontune.capture.program import live_events
+from gluontune.capture.project.tracing import BlockCall, Seen, Told
 from gluontune.convert.bridge.names import identifier
 from gluontune.convert.migrate.calls import Call
 from gluontune.core.errors import GluontuneError
@@ -63,7 +64,7 @@ class Plan:
         self.seen, self.step, self.roots, self.paths = seen, seen.step, roots, paths
         self.carried = carried
         self.events = seen.step.events
-        self.live = live_events(seen, roots)
+        self.live = live_events(seen.step, roots)
         self.owner: dict[int, str] = {}
         self.slope: dict[int, str] = {}  # parameters' names by values of gradients
         self.inputs: list[int] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.capture.events import Op, Step
+from gluontune.capture.events import Step
 from gluontune.capture.recorder import Recorder
 
 _EPOCHS = ("epochs", "num_epochs", "nepoch", "epoch_num", "n_epochs", "max_epochs", "num_epoch")
@@ -202,19 +202,3 @@ class Tracing(Recorder):
 
 def _is_the_scripts(frame: Any) -> bool:
     return not str(frame.f_globals.get("__name__", "")).startswith(("mxnet", "gluontune"))
-
-
-def live_events(seen: Seen, roots: set[int]) -> list[int]:
-    """The places of the events that parameters, or values that the next step goes on from (``roots``), depend on."""
-    step, found = seen.step, list[int]()
-    live = {*step.writes.values(), *roots}
-    for place in range(len(step.events) - 1, -1, -1):
-        event = step.events[place]
-        if live.isdisjoint(event.outputs) or step.values[event.outputs[0]].source == "mxnet":
-            continue
-        found.append(place)
-        if isinstance(event, Op):
-            live.update(event.inputs)
-        else:
-            live.update([*event.heads, *[g for g in event.head_grads or () if g is not None], *event.variables])
-    return found[::-1]
