@@ -19,6 +19,8 @@ MUTATED = {
     "_contrib_group_adagrad_update": (2,), "mp_sgd_update": (2,), "mp_sgd_mom_update": (2, 3),
     "mp_nag_mom_update": (2, 3),
 }  # fmt: skip
+#: Update operators that leave the rows alone that a sparse gradient lacks, unless they are told otherwise.
+LAZY = ("sgd_update", "sgd_mom_update", "adam_update")
 #: A running statistic of BatchNorm takes in a batch's: MXNet does so in the backward pass, in its order.
 RUNNING = "running"
 #: A gradient is added to what was there, as ``grad_req="add"`` asks.

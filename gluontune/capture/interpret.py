@@ -9,7 +9,7 @@ from typing import Any
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Op
 from gluontune.capture.operators import canonical
-from gluontune.capture.updates import UPDATES, Tensors
+from gluontune.capture.updates import UPDATES, Tensors, update_of
 from gluontune.convert.bridge.registry import OPERATORS, attributes
 from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Node
@@ -78,7 +78,7 @@ class Interpreter:
     def _update(self, ops: Sequence[Op], env: Env) -> None:
         inputs = zip(*[[env[number] for number in op.inputs] for op in ops])
         with self.torch.no_grad():
-            found = UPDATES[ops[0].name](*map(Tensors, inputs), **schema(ops[0].name).typed(ops[0].attrs))
+            found = update_of(ops[0].name, ops[0].attrs)(*map(Tensors, inputs))
         for place, results in enumerate(found if isinstance(found, tuple) else (found,)):
             for op, tensor in zip(ops, results.parts):
                 self.put(env, op.outputs[place], self.tensor(tensor))
@@ -118,8 +118,7 @@ class Interpreter:
             momentum = float(attrs["momentum"])
             return lambda old, new: old * momentum + new * (1 - momentum)
         if op.name in UPDATES:
-            typed, update = schema(op.name).typed(attrs), UPDATES[op.name]
-            return lambda *inputs: update(*inputs, **typed)
+            return update_of(op.name, attrs)
         name = bridge_name(op.name)
         entry = OPERATORS[name]
         given = attributes(entry, Node(name, f"{op.name} ({op.line})", schema(name).typed(attrs)))

@@ -10,6 +10,7 @@ import numpy as np
 
 from gluontune.capture.events import (
     ADDED,
+    LAZY,
     NORMALIZING,
     RUNNING,
     Backward,
@@ -101,7 +102,10 @@ class Recorder(Values):
         return not self.tape.values.isdisjoint(inputs) or any(self._variable(array) for array in call.inputs)
 
     def _complete(self, call: Call) -> dict[str, str]:
-        """The attributes, with the number of inputs where the operator takes any number."""
+        """The attributes, with the number of inputs where the operator takes any number; lazy where rows are left."""
+        if call.name in LAZY:
+            lazy = call.inputs[1].stype == "row_sparse" and call.attrs.get("lazy_update", "True") in ("True", "1")
+            return {**call.attrs, "lazy_update": str(lazy)}
         count = count_of(call.name)
         return {**call.attrs, count: str(len(call.inputs))} if count and count not in call.attrs else call.attrs
 

@@ -125,6 +125,8 @@ class MXNetReplay:
             at = len(inputs) - changed
             inputs = [*inputs[:at], *[array.copy() for array in inputs[at:]]]
         is_np = op.name.startswith(("_np", "_np_", "_npi_", "_npx_"))
+        if op.attrs.get("lazy_update") == "True":
+            inputs[1] = inputs[1].tostype("row_sparse")
         with self._mode(op):
             found = [self._wide(array) for array in self.operators(op.name, inputs, attrs, None, is_np)]
         for number, array in zip(op.outputs, [*found[: op.results], *inputs[len(inputs) - changed :]]):

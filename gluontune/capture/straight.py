@@ -11,8 +11,7 @@ from gluontune.capture.events import Backward, Op
 from gluontune.capture.interpret import Interpreter
 from gluontune.capture.program import CHANGING
 from gluontune.capture.template import Template
-from gluontune.capture.updates import UPDATES, Tensors
-from gluontune.convert.graph.schemas import schema
+from gluontune.capture.updates import UPDATES, Tensors, update_of
 from gluontune.core.errors import GluontuneError
 
 Env = MutableSequence[Any]
@@ -199,14 +198,14 @@ class Updates:
         self.part, self.places = part, places
         self.entries = sorted({e for e in part.entries[places.start : places.stop] if e is not None})
         self.known: Any = object()
-        self.groups: list[tuple[Any, dict[str, Any], list[list[int]], list[list[int]]]] = []
+        self.groups: list[tuple[Any, list[list[int]], list[list[int]]]] = []
 
     def __call__(self, env: Env, given: Sequence[Any]) -> None:
         key = [None if given[e] is None else list(map(str, given[e])) for e in self.entries]
         if key != self.known:
             self.known, self.groups = key, self._grouped(given)
-        for update, typed, inputs, outputs in self.groups:
-            found = update(*[Tensors([env[n] for n in numbers]) for numbers in inputs], **typed)
+        for update, inputs, outputs in self.groups:
+            found = update(*[Tensors([env[n] for n in numbers]) for numbers in inputs])
             for numbers, tensors in zip(outputs, found if isinstance(found, tuple) else (found,)):
                 for number, tensor in zip(numbers, tensors.parts):
                     self.part._put(env, number, tensor)
@@ -228,8 +227,7 @@ class Updates:
             made.update(op.outputs)
         return [
             (
-                UPDATES[ops[0].name],
-                schema(ops[0].name).typed(ops[0].attrs),
+                update_of(ops[0].name, ops[0].attrs),
                 [list(numbers) for numbers in zip(*[op.inputs for op in ops])],
                 [list(numbers) for numbers in zip(*[op.outputs for op in ops])],
             )

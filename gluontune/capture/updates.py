@@ -5,9 +5,10 @@ Rules of https://github.com/apache/mxnet/blob/v1.9.x/src/operator/optimizer_op-i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gluontune.convert.graph.schemas import schema
 from gluontune.runtime.pytorch import torch
 
 UPDATES: dict[str, Callable[..., Any]] = {}
@@ -106,6 +107,32 @@ def _sparse_adagrad_update(w: Any, g: Any, h: Any, *, lr: float, epsilon: float,
     g = _scaled(g, rescale_grad, clip_gradient)
     h = h + g * g
     return w - lr * g / (h + epsilon).sqrt(), h
+
+
+def update_of(name: str, attrs: Mapping[str, str]) -> Callable[..., Any]:
+    """The rule of an update operator with its attributes, of tensors or of :class:`Tensors`.
+
+    One that is lazy by its attributes changes only rows where the gradient is not zero: MXNet's sparse gradient has no
+    others, unless a row that it has is all zeros.
+    """
+    typed, rule = schema(name).typed(attrs), UPDATES[name]
+    lazy = typed.pop("lazy_update", False) and attrs.get("lazy_update") == "True"
+
+    def update(*inputs: Any) -> Any:
+        found = rule(*inputs, **typed)
+        if not lazy:
+            return found
+        several = found if isinstance(found, tuple) else (found,)
+        return tuple(_in_rows(inputs[1], new, old) for new, old in zip(several, (inputs[0], *inputs[2:])))
+
+    return update
+
+
+def _in_rows(gradient: Any, new: Any, old: Any) -> Any:
+    if isinstance(new, Tensors):
+        return Tensors([_in_rows(*parts) for parts in zip(gradient.parts, new.parts, old.parts)])
+    rows = (gradient != 0).flatten(1).any(1).reshape(-1, *[1] * (gradient.dim() - 1))
+    return torch().where(rows, new, old)
 
 
 class Tensors:

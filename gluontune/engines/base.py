@@ -47,7 +47,7 @@ class Engine(ABC):
         feed, progress: the loaders, and the position of the training.
         methods, phases: the recipe's methods; the times of the phases of a step.
         batches_per_epoch: steps in one epoch, on all ranks alike. samples_per_step: images of this rank in one step.
-        fresh: whether the session is at the seeded start.
+        fresh: whether the session is at the seeded start. remarks: new ones, for the result's notes.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Engine(ABC):
         self.writer = checkpoint.Writer(**checkpoints) if checkpoints else None
         self._losses: list[Any] = []  # of the current steps, on the device
         self.fresh = False
+        self.remarks: list[str] = []
 
     @abstractmethod
     def build(self, opened: Callable[[], None] | None = None) -> None:
@@ -116,10 +117,6 @@ class Engine(ABC):
     def capabilities(self) -> dict[str, Command]:
         """The commands that only this engine's card declares, by name."""
         return {}
-
-    def warnings(self) -> list[str]:
-        """Remarks on the net, for the result's notes."""
-        return []
 
     def versions(self) -> dict[str, str]:
         """The version of the engine's library."""

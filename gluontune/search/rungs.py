@@ -204,15 +204,14 @@ def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
 def _torch_trains(recipe: Recipe, site: Site) -> str | None:
     if not site.torch:
         return f"PyTorch is not installed: {pytorch.INSTALL}"
-    if site.step != "usual":
-        return "the job's step() computes with MXNet's arrays, which PyTorch does not take"
-    if not site.splits:
-        return "the job's data() returns Gluon datasets, which need mxnet in the process that trains"
-    if site.metric not in ("accuracy", "loss"):
-        return f"the job's metric ({site.metric}) is one of MXNet's"
-    if recipe.optimizer not in TORCH_RULES:
+    if recipe.optimizer not in TORCH_RULES and not _followed(site):
         return f"the torch backend has no optimizer {recipe.optimizer!r}"
     return None
+
+
+def _followed(site: Site) -> bool:
+    """Whether PyTorch can only follow MXNet's program: in one process, in float32."""
+    return site.step != "usual" or not site.splits or site.metric not in ("accuracy", "loss")
 
 
 @_rung("modern-engine", "the same net, start, batches and rules, computed by PyTorch", _torch_trains)
@@ -222,11 +221,13 @@ def _modern_engine(recipe: Recipe, site: Site) -> list[Variant]:
         "batch_size_per_device": recipe.global_batch_size, "engine": "local", "num_devices": 1,
         "exchange_every": 1, "compression": "none",
     }  # fmt: skip
-    if recipe.loader == "gluon":
+    if recipe.loader == "gluon" and site.splits:
         loader = ("resident", 0) if site.fits_memory else ("threaded", site.cores)
         changes.update(zip(("loader", "num_workers"), loader))
     changes = {name: value for name, value in changes.items() if getattr(recipe, name) != value}
     found = [Variant("PyTorch", changes)]
+    if _followed(site):
+        return found
     if site.cores > 1 and not site.gpus:
         each = max(1, recipe.global_batch_size // site.cores)
         several = {"engine": "ddp", "num_devices": site.cores, "batch_size_per_device": each}

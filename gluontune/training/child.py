@@ -46,8 +46,7 @@ def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) 
         given += [setup.get("rejoins", False), setup.get("local_rank")]
         session = resolve(ENGINES[recipe.backend].session)(recipe, *given)
         session.build((lambda: _await_go(session, send, lines)) if setup.get("compares") else None)
-        for text in session.warnings():
-            send(event="note", text=text)
+        _tell(session, send)
         send(
             event="ready", batches_per_epoch=session.batches_per_epoch, samples_per_step=session.samples_per_step,
             num_train=session.feed.num_train, **session.site(), seconds=time.perf_counter() - start,
@@ -63,6 +62,7 @@ def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) 
                 raise _unsupported(command["do"])
             answer = commands[command["do"]](command)
             busy.clear()
+            _tell(session, send)
             send(event="done", **(answer or {}))
     except Exception as error:
         traceback.print_exc()
@@ -76,6 +76,12 @@ def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) 
         with contextlib.suppress(Exception):
             if session is not None:
                 session.close()
+
+
+def _tell(session: Engine, send: Any) -> None:
+    """Send the session's new remarks."""
+    while session.remarks:
+        send(event="note", text=session.remarks.pop(0))
 
 
 def _unsupported(command: str) -> UsageError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluontune.capture.events import MUTATED
+from gluontune.capture.events import LAZY, MUTATED
 from gluontune.capture.operators import Operators
-from gluontune.capture.updates import UPDATES, Tensors
+from gluontune.capture.updates import UPDATES, Tensors, update_of
 from gluontune.convert.graph.schemas import schema
 from gluontune.core.gaps import worst
 from gluontune.runtime import mxnet
@@ -50,3 +50,23 @@ def test_an_update_is_mxnets(name, clip):
     several = UPDATES[name](*[Tensors([torch().from_numpy(array.copy())] * 2) for array in arrays], **typed)
     for one, two in zip(mine, several if isinstance(several, tuple) else (several,)):
         assert worst([part.numpy() for part in two.parts], [one.numpy()] * 2) < 1e-6
+
+
+@pytest.mark.parametrize("name", LAZY)
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_sparse_gradient_changes_its_own_rows_alone(name, lazy):
+    mx, random = mxnet(), np.random.default_rng(11)
+    arrays = [random.uniform(0.1, 1, (5, 3)).astype("float32") for _ in schema(name).inputs]
+    arrays[1][[0, 3]] = 0
+    attrs = {"lr": 0.1, "wd": 0.1, "lazy_update": lazy, **OPTIONS.get(name, {})}
+    given = [mx.nd.array(array) for array in arrays]
+    given[1] = given[1].tostype("row_sparse")
+    Operators(mx)(name, given, attrs, given[0])
+    theirs = [given[0], *[given[place] for place in MUTATED.get(name, ())]]
+    rule = update_of(name, {key: str(value) for key, value in attrs.items()})
+    found = rule(*[torch().from_numpy(array.copy()) for array in arrays])
+    mine = [tensor.numpy() for tensor in (found if isinstance(found, tuple) else (found,))]
+    assert worst(mine, [array.asnumpy() for array in theirs]) < 1e-5
+    assert np.array_equal(mine[0][[0, 3]], arrays[0][[0, 3]]) == lazy
+    several = rule(*[Tensors([torch().from_numpy(array.copy())] * 2) for array in arrays])
+    assert worst([t.parts[1].numpy() for t in (several if isinstance(several, tuple) else (several,))], mine) < 1e-6

@@ -34,9 +34,9 @@ SMALL = {
 
 
 def torch_session(**changes):
-    from gluontune.engines.torch.session import TorchSession
+    from gluontune.engines.torch.opening import session_of
 
-    session = TorchSession(gt.Recipe(**{**SMALL, "backend": "torch", **changes}))
+    session = session_of(gt.Recipe(**{**SMALL, "backend": "torch", **changes}))
     session.build()
     return session
 
@@ -106,8 +106,8 @@ def test_a_users_number_of_threads_holds(monkeypatch):
 def test_the_process_that_trains_never_imports_mxnet():
     code = (
         "import sys, json, gluontune as gt\n"
-        "from gluontune.engines.torch.session import TorchSession\n"
-        f"s = TorchSession(gt.Recipe(backend='torch', **json.loads({json.dumps(json.dumps(SMALL))})))\n"
+        "from gluontune.engines.torch.opening import session_of\n"
+        f"s = session_of(gt.Recipe(backend='torch', **json.loads({json.dumps(json.dumps(SMALL))})))\n"
         "s.build(); seen = s.steps(2); s.validate(); s.close()\n"
         "print(json.dumps([seen['samples'], 'mxnet' in sys.modules, s.site()['device']]))"
     )
@@ -213,24 +213,6 @@ def net():
     found.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
     return found
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (NET + "def step(net, x, y):\n    return gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y)\n",
-         "job.py:.*step.*gluontune run --backend torch"),
-        (NET + "import mxnet\ndef metric():\n    return mxnet.metric.MSE()\n",
-         "job.py:.*metric.*gluontune run --backend torch"),
-        ("class Odd(gluon.Block):\n    def __init__(self):\n        super().__init__()\n"
-         "        self.d = gluon.nn.Dense(10)\n    def forward(self, x):\n        return self.d(x)\n"
-         "def net():\n    return Odd()\n", "Odd is a Block: only a HybridBlock"),
-    ],
-    ids=["step", "metric", "Block"],
-)  # fmt: skip
-def test_a_job_that_only_mxnet_can_compute_is_told_with_its_line(tmp_path, text, told):
-    with pytest.raises(GluontuneError, match=told):
-        torch_session(net="mlp", job=job(tmp_path, text))
 
 
 def test_a_job_with_net_and_loss_of_its_own_trains(tmp_path):

@@ -91,7 +91,7 @@ def losses(job: str, mode: str, dtype: str, steps: int, size: int) -> dict[str, 
         )  # fmt: skip
         session = resolve(ENGINES[recipe.backend].session)(recipe)
         session.build()
-        found["notes"] = session.warnings()
+        found["notes"] = list(session.remarks)
         for _ in range(steps):
             found["losses"].append(session.steps(1)["loss"])
     except GluontuneError as error:

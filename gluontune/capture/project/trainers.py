@@ -90,6 +90,8 @@ def _of_operators(name: str, kind: str, plan: Plan, told: Told, ops: dict[str, O
     rule = rules.pop()
     typed = {parameter: schema(rule).typed(op.attrs) for parameter, op in ops.items()}
     first = next(iter(typed.values()))
+    if any(op.attrs.get("lazy_update") == "True" for op in ops.values()):
+        raise GluontuneError(f"{told.line}: an update of the rows alone that a sparse gradient has: no text yet")
     options = {key: _short(value) for key, value in first.items() if key not in (*_CHANGING, "lazy_update")}
     correction = 1.0
     if rule == "adam_update":

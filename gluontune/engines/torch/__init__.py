@@ -7,9 +7,9 @@ from typing import Any
 #: The fields of an ``EngineCard``.
 CARD: dict[str, Any] = {
     "title": "PyTorch",
-    "session": "gluontune.engines.torch.session:TorchSession",
+    "session": "gluontune.engines.torch.opening:session_of",
     "contradictions": (
-        (("backend", "loader"), lambda r: r.loader == "gluon",
+        (("backend", "loader"), lambda r: r.loader == "gluon" and not r.job,
          "Gluon's DataLoader needs mxnet in the process that trains; use loader='threaded' or 'resident'"),
         (("backend", "engine", "num_devices"),
          lambda r: r.engine not in ("local", "ddp") or (r.engine == "local" and r.num_devices > 1),

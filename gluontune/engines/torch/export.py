@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import die_with_parent, how_it_ended
 from gluontune.core.reading import parse_json
@@ -35,7 +35,7 @@ from gluontune.engines import ENGINES
 from gluontune.recipe import Recipe
 
 _TRIED_BATCHES = 2  # of the training data: enough to try one, and for the shapes
-_REFUSES = 3  # the exit code of a process that has written the reason of a refusal
+_REFUSES, _NEEDS_MXNET = 3, 4  # exit codes of a process that has written the reason of a refusal
 _SIZE = struct.Struct("<Q")  # bytes of the facts, which precede the arrays
 (EXPORT_VARIABLE,) = ENGINES["torch"].shared  # the path of the memory; without it, each rank exports
 _LOOK_S = 0.02
@@ -112,8 +112,9 @@ def exported(recipe: Recipe) -> Exported:
         )  # fmt: skip
         out.seek(0)
         content = out.read()
-    if done.returncode == _REFUSES:
-        raise GluontuneError(content.decode("utf-8"))
+    if done.returncode in (_REFUSES, _NEEDS_MXNET):
+        kind = GluontuneError if done.returncode == _REFUSES else NotExported
+        raise kind(content.decode("utf-8"))
     if done.returncode != 0 or not content:
         name = "the process that exports the net from MXNet"
         raise GluontuneError(how_it_ended(name, done.returncode, done.stderr))
@@ -188,20 +189,21 @@ def export_job(recipe: Recipe) -> Exported:
         work, loss_block = session.work, session.training_step.loss
         job = work.job
         if job.step is not None:
-            raise _refused(job.place("step"), "the job's step() computes with MXNet's arrays")
+            raise NotExported(f"{job.place('step')}the job's step() computes with MXNet's arrays")
         if job.dataset is None:
-            raise _refused(
-                job.place("data"), "data() returns Gluon datasets, which need mxnet in the process that trains"
-            )
+            raise NotExported(f"{job.place('data')}data() returns Gluon datasets")
         if job.metric()[0] is not None:
-            raise _refused(job.place("metric"), "the job's metric() is one of MXNet's")
+            raise NotExported(f"{job.place('metric')}the job's metric() is one of MXNet's")
         made = work.net if work.feed.stage is None else work.net.net
-        net, loss = traced(made), traced(loss_block, 2)
+        try:
+            net, loss = traced(made), traced(loss_block, 2)
+        except GluontuneError as error:
+            raise NotExported(f"{job.place('net')}{error}") from error
         if net.train is None:
-            raise _refused(job.place("net"), f"{place_of_branch(made)}: {net.why}")
+            raise NotExported(f"{job.place('net')}{place_of_branch(made)}: {net.why}")
         if loss.differs:
             where = place_of_branch(loss_block)
-            raise _refused(job.place("loss"), f"the loss computes something else in training: {where}")
+            raise NotExported(f"{job.place('loss')}the loss computes something else in training: {where}")
         params = list(work.net.collect_params().values())
         places = {p.name: place for place, p in work.parameters.items()}
         values = work.host_weights()
@@ -221,11 +223,8 @@ def export_job(recipe: Recipe) -> Exported:
         session.close()
 
 
-def _refused(where: str, why: str) -> UsageError:
-    return UsageError(
-        f"recipe field backend='torch': {where}{why}; use backend='mxnet', or write the loop as a script for "
-        "`gluontune run --backend torch`"
-    )
+class NotExported(GluontuneError):
+    """The job cannot be computed without mxnet; the message says why."""
 
 
 def _main() -> int:
@@ -234,7 +233,8 @@ def _main() -> int:
     try:
         content = export_job(Recipe.from_dict(json.loads(sys.stdin.read()))).packed()
     except GluontuneError as error:
-        content, code = " ".join(str(error).split()).encode("utf-8"), _REFUSES
+        content = " ".join(str(error).split()).encode("utf-8")
+        code = _NEEDS_MXNET if isinstance(error, NotExported) else _REFUSES
     except Exception as error:  # the caller adds the place
         traceback.print_exc()
         told = f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"

@@ -14,7 +14,6 @@ import datetime
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines import ENGINES
 from gluontune.engines.base import SAMPLED_EVERY, Engine, State
 from gluontune.engines.methods import MethodSteps
-from gluontune.engines.torch.export import Exported, exported_once
+from gluontune.engines.torch.export import Exported
 from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed, named_loaders
 from gluontune.job.metrics import Outcome, Score, array_score
@@ -48,17 +47,16 @@ class TorchSession(Engine):
     """
 
     name = "torch"
-    job: Exported
+
+    def __init__(self, *given: Any, job: Exported):
+        super().__init__(*given)
+        self.job = job
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Export the net, open the data, convert the net: all work before the first step."""
+        """Open the data, convert the net: all work before the first step."""
         recipe = self.recipe
-        with ThreadPoolExecutor(1) as waiting:  # both take seconds; the export is another process
-            self.phase = "importing PyTorch"
-            export = waiting.submit(exported_once, recipe, self.rank, self.world)
-            library = self.torch = torch()
-            self.phase = "exporting the net from MXNet"
-            self.job = export.result()
+        self.phase = "importing PyTorch"
+        library = self.torch = torch()
         self.phase = "finding the devices"
         self.device = _device(library, recipe.devices)
         if self.device == "gpu":
