@@ -44,6 +44,8 @@ class BatchNorm(torch.nn.Module):
     def forward(self, x: Any, gamma: Any, beta: Any, mean: Any, var: Any) -> Any:
         if self.axis % x.dim() != 1:
             x = x.movedim(self.axis, 1)
+        # MXNet counts in the backward pass, which a fixed gamma lets through if it wants a gradient
+        counted = torch.is_grad_enabled() and any(a.requires_grad for a in (x, gamma, beta))
         gamma = torch.ones_like(gamma) if self.fix_gamma else gamma
         if not self.training or self.use_global_stats:
             out, seen = torch.batch_norm(x, gamma, beta, mean, var, False, 0.0, self.eps, False), (mean, var)
@@ -52,7 +54,11 @@ class BatchNorm(torch.nn.Module):
             if self.output_mean_var or count == 1:
                 axes = [0, *range(2, x.dim())]
                 seen = (x.mean(axes), x.var(axes, unbiased=False))
-            out = self._train(x, gamma, beta, mean, var, count, seen if count == 1 else None)
+            out, *new = self._train(x, gamma, beta, mean, var, count, seen if count == 1 else None)
+            if counted:
+                with torch.no_grad():
+                    mean.copy_(new[0])
+                    var.copy_(new[1])
         out = out if self.axis % x.dim() == 1 else out.movedim(1, self.axis)
         return (out, *seen) if self.output_mean_var else out
 
@@ -66,11 +72,7 @@ class BatchNorm(torch.nn.Module):
             out = torch.batch_norm(x, gamma, beta, new_mean, new_var, True, 1 - self.momentum, self.eps, False)
             # torch adds the unbiased variance
             new_var = var * (self.momentum / count) + new_var * ((count - 1) / count)
-        if out.requires_grad:
-            with torch.no_grad():
-                mean.copy_(new_mean)
-                var.copy_(new_var)
-        return out
+        return out, new_mean, new_var
 
 
 def _relu_sample(draw: Draw) -> Sample:
