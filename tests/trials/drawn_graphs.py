@@ -31,6 +31,7 @@ from gluontune.core.errors import GluontuneError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from drawn_operators import FIXED, OPERATORS, fill
+from operator_samples import SAMPLES
 
 drawing = importlib.import_module("gluontune.convert.bridge.operators.drawing")
 torch = importlib.import_module("torch")
@@ -39,7 +40,7 @@ torch = importlib.import_module("torch")
 _LEFT_OUT = {"_contrib_MultiBoxTarget", "_contrib_MultiBoxDetection", "_contrib_MultiBoxPrior", "CTCLoss",
              "_contrib_box_nms", "_contrib_SyncBatchNorm", "MAERegressionOutput", "_grad_add",
              "amp_multicast", "amp_cast", "_npi_norm"}  # fmt: skip
-_NAMES = sorted(e.name for e in OPERATORS if e.sample is not None and e.name not in _LEFT_OUT)
+_NAMES = sorted(set(SAMPLES) - _LEFT_OUT)
 _PLACES = {"_contrib_": "contrib", "_linalg_": "linalg", "_random_": "random", "_image_": "image"}
 
 
@@ -98,7 +99,7 @@ class Plan:
             self.gives.append(self.step("_plus_scalar", [self.own("normal", (3,), (), True)], {"scalar": 1.0}))
 
     def add(self, name):
-        sample = OPERATORS[name].sample(self.draw)
+        sample = SAMPLES[name](self.draw)
         self.single |= sample.dtype == "float32" or OPERATORS[name].is_rounded(sample.attrs)
         states = _AUXILIARY.get(name, ())
         # MXNet writes ones into a gamma that is fixed, and whoever else reads it may read those
