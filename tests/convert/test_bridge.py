@@ -63,6 +63,30 @@ def test_statistics_that_no_gradient_passes_stay_as_mxnet_leaves_them():
     assert not torch.equal(list(module.buffers())[-1], others[-1])
 
 
+def test_statistics_are_counted_where_only_a_fixed_gamma_wants_a_gradient():
+    """As ``F.BatchNorm``, or a loaded symbol, of what needs none: MXNet's backward pass comes to its gamma."""
+    mx = gt.runtime.mxnet()
+
+    class Net(mx.gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            kept = {"shape": (3,), "grad_req": "null"}
+            self.gamma = self.params.get("gamma", shape=(3,), init="ones")
+            self.beta = self.params.get("beta", init="zeros", **kept)
+            self.mean = self.params.get("mean", init="zeros", **kept)
+            self.var = self.params.get("var", init="ones", **kept)
+
+        def hybrid_forward(self, F, x, gamma, **kept):
+            return F.BatchNorm(x, gamma, kept["beta"], kept["mean"], kept["var"]), gamma * 2
+
+    net = Net()
+    net.initialize()
+    x = np.random.default_rng(0).standard_normal((4, 3, 5)).astype("float32") + 2
+    net(mx.nd.array(x))
+    module = gt.bridge.to_torch(net)
+    assert max(gt.bridge.check(net, module, x, train=True, dtype="float64").statistics.values()) < 1e-9
+
+
 def test_weights_are_read_when_mxnet_is_at_rest(resnet, monkeypatch):
     """In predict mode MXNet orders convolutions' weights anew behind the back of who reads them."""
     mx = gt.runtime.mxnet()

@@ -78,6 +78,11 @@ def chosen(choose):
     return (choose(sign, x) * x).as_nd_ndarray(), {"x": (2, 3, 4), "c": (2, 1, 4)}
 
 
+def moment(of, **how):
+    x = S.var("x").as_np_ndarray()
+    return (of(x, **how) * x).as_nd_ndarray()
+
+
 CASES = {
     **{f"{m}, {n} layers{', both ways' if b else ''}": (lambda m=m, n=n, b=b: fused(m, n, b), "w")
        for m, n, b in [("lstm", 2, False), ("gru", 2, False), ("gru", 2, True), ("rnn_tanh", 3, False),
@@ -88,6 +93,8 @@ CASES = {
                                     {"x": (4, 5), "w": (1,)}), "w"),
     "selu": (lambda: (S.LeakyReLU(S.var("x"), act_type="selu"), {"x": (3, 4)}), "x"),
     "np.where, a number": (lambda: chosen(lambda c, x: S.np.where(c, x, -2.5)), "x"),
+    "np.std": (lambda: (moment(S.np.std, axis=(0, 2), keepdims=True), {"x": (2, 3, 4)}), "x"),
+    "np.var, of a sample": (lambda: (moment(S.np.var, axis=-1, ddof=1, keepdims=True), {"x": (2, 3, 4)}), "x"),
     "np.where of a number": (lambda: chosen(lambda c, x: S.np.where(c, -2.5, x)), "x"),
 }  # fmt: skip
 
@@ -126,7 +133,8 @@ def test_the_input_that_needs_a_gradient_is_the_way_out_that_the_docs_tell():
 
 
 def test_what_is_right_is_left_alone():
-    operators = {"RNN", "LeakyReLU", "FullyConnected", "_npi_where_lscalar", "_npi_where_rscalar"}
+    operators = {"RNN", "LeakyReLU", "FullyConnected", "_npi_where_lscalar", "_npi_where_rscalar", "_npi_std",
+                 "_npi_var"}  # fmt: skip
     assert {fault.operator for fault in FAULTS} == operators
     for symbol, shapes in (fused("lstm", 1, True), (S.LeakyReLU(S.var("x"), act_type="elu"), {"x": (2, 3)})):
         assert right_way(symbol, shapes, "float64") == (symbol, [])

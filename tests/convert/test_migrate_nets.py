@@ -172,9 +172,14 @@ def test_text_that_is_broken_means_the_same():
     from gluontune.convert.migrate.text import same_meaning, tidied
 
     name = "a" * 60
-    for line in (f"y = {{'k': {name}, 'l': {name}}}[mode]", f"z = ({name} + {name})", f"f({name}{name})",
-                 f"x[{name}{name}, {name}]", f"t = ({name}{name},)", f'"""{name} {name} (a)"""'):  # fmt: skip
+    for line in (f"y = {{'k': {name}, 'l': {name}}}[mode]", f"z = ({name} + {name})", f"x[{name}{name}, {name}]",
+                 f'"""{name} {name} (a)"""', f"y = ({name}) and ({name})", f"y = f'{{{name}}} {name}'"):  # fmt: skip
         assert same_meaning(tidied(line + "\n"), line + "\n"), line
+    for line in (f"f({name}, 'é, (', *{name}, **{name})", f"t = ({name}, {name})", f"f(a for a, b in ({name}, {name}))",
+                 f"return {name}, [{name}, ({name} + 1)]", f"x = {name} + g({name},)", f"x = {{'a': {name}, **{name}}}",
+                 f"x = f(k={name}, l=[{name}, h({name}, x)])", f"return [{name}], ({name}, {name})"):  # fmt: skip
+        broken = tidied(line + "\n")
+        assert same_meaning(broken, line + "\n") and broken.count("\n") > 2, line
 
 
 def test_arrays_of_mxnets_are_taken_as_the_sample(tmp_path):

@@ -1,4 +1,4 @@
-"""Drawn cases of the bridge's operators: what a registry entry's ``sample`` asks for, filled, and as a symbol."""
+"""Drawn cases of the bridge's operators: a sample, filled, and as a symbol."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import os
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings, strategies as st
+from operator_samples import SAMPLES
 
 import gluontune as gt
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 importlib.import_module("gluontune.convert.bridge.operators")
 OPERATORS = gt.bridge.OPERATORS
-DRAWN = sorted(entry.name for entry in OPERATORS if entry.sample is not None)
+DRAWN = sorted(SAMPLES)
 EXAMPLES = int(os.environ.get("GLUONTUNE_OPERATOR_EXAMPLES", "4"))
 FIXED = ("index", "integer", "length", "rois", "given")  # inputs that have no gradient
 

@@ -6,6 +6,7 @@ Each job is a ``job.py``. Its losses in a mode are compared with those of impera
 
 * ``equal``: every loss within 1e-4 (bfloat16: 2e-2) of the imperative one;
 * ``rounding``: not further away than ten times what a change of the learning rate by one rounding does;
+* ``draws``: equal once dropout is off: a graph draws the masks in another order than the net's own code;
 * ``told``: refused with a sentence before the first step;
 * ``DIFFERS``: anything else, and so is an exception that is no GluontuneError. The command then exits with 1.
 
@@ -71,6 +72,20 @@ for batch in gluon.data.DataLoader(train, SIZE, last_batch="discard"):
     if count == STEPS:
         break
 """
+
+
+def still() -> None:
+    """Make every net of this process without dropout."""
+    from gluontune.runtime import mxnet
+
+    gluon = mxnet().gluon
+    made = gluon.Block.__setattr__
+
+    def no_rate(block: Any, name: str, value: Any) -> None:
+        off = (name == "_rate" and isinstance(block, gluon.nn.Dropout)) or name == "_dropout"
+        made(block, name, 0.0 if off else value)
+
+    gluon.Block.__setattr__ = no_rate
 
 
 def losses(job: str, mode: str, dtype: str, steps: int, size: int) -> dict[str, Any]:
@@ -140,35 +155,35 @@ def verdict(row: dict[str, Any], base: dict[str, Any], bar: float, rounding: flo
 def one_job(job: str, given: argparse.Namespace) -> dict[str, str]:
     row: dict[str, str] = {}
     for dtype in given.dtypes:
-        command = [
-            sys.executable,
-            __file__,
-            job,
-            "--child",
-            dtype,
-            "--steps",
-            str(given.steps),
-            "--size",
-            str(given.size),
-        ]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = {r["mode"]: r for r in map(json.loads, re.findall(r"^MODE (.*)$", ran.stdout, re.M))}
+        found, ended = in_a_process(job, dtype, given)
         if set(found) != set(MODES):
-            row[f"{dtype} process"] = f"DIFFERS: ended with {ran.returncode}: {ran.stderr.strip()[-200:]}"
+            row[f"{dtype} process"] = f"DIFFERS: {ended}"
             continue
         base, nudged = found.pop("imperative"), found.pop("nudged")
         if not base["losses"]:
             row[f"{dtype} imperative"] = verdict(base, base, 0, 0) + f": {base.get('told', '')}"
             continue
         rounding = gap(nudged["losses"], base["losses"])
+        calm: dict[str, Any] = {}
         for mode, seen in found.items():
-            row[f"{dtype} {mode}"] = verdict(seen, base, BAR[dtype], rounding) + (
-                f": {seen['told']}" if "told" in seen else ""
-            )
+            words = verdict(seen, base, BAR[dtype], rounding)
+            if words.startswith("DIFFERS") and seen["losses"]:
+                calm = calm or in_a_process(job, dtype, given, "--still")[0]
+                apart = gap(calm[mode]["losses"], calm["imperative"]["losses"]) if mode in calm else math.inf
+                words = f"draws {apart:.0e} without" if apart <= BAR[dtype] else f"{words}, without draws {apart:.1e}"
+            row[f"{dtype} {mode}"] = words + (f": {seen['told']}" if "told" in seen else "")
         row[f"{dtype} first and last"] = f"{base['losses'][0]:.4f} {base['losses'][-1]:.4f}"
     if given.scripts:
         row.update(_as_script(job, given))
     return row
+
+
+def in_a_process(job: str, dtype: str, given: argparse.Namespace, *more: str) -> tuple[dict[str, Any], str]:
+    """Each mode's losses, of a process of its own for the job and the dtype, and how it ended."""
+    command = [sys.executable, __file__, job, "--child", dtype, "--steps", str(given.steps), "--size", str(given.size)]
+    ran = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+    found = {r["mode"]: r for r in map(json.loads, re.findall(r"^MODE (.*)$", ran.stdout, re.M))}
+    return found, f"ended with {ran.returncode}: {ran.stderr.strip()[-200:]}"
 
 
 def _as_script(job: str, given: argparse.Namespace) -> dict[str, str]:
@@ -197,7 +212,10 @@ def main() -> int:
     parser.add_argument("--scripts", action="store_true", help="the plain loop, too (jobs with data of their own)")
     parser.add_argument("--out", type=Path, help="a JSON document of the table")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--still", action="store_true", help="without dropout, in every mode")
     given = parser.parse_args()
+    if given.still:
+        still()
     if given.child:
         for mode in MODES:
             print("MODE", json.dumps(losses(given.jobs[0], mode, given.child, given.steps, given.size)), flush=True)

@@ -8,7 +8,7 @@ import inspect
 import operator as python_operator
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,8 @@ _STATES = {"weight", "bias", "gamma", "beta", "moving_mean", "moving_var", "runn
 _FIRST_SIZE = {"Convolution": "num_filter", "FullyConnected": "num_hidden", "Embedding": "input_dim"}
 
 
-def to_torch(
-    net: Any,
-    params: Any = None,
-    *,
-    inputs: int | Sequence[str] | None = None,
-    dtype: str | None = None,
-    training: Any = None,
-) -> Any:
+def to_torch(net: Any, params: Any = None, *, inputs: int | Sequence[str] | None = None, dtype: str | None = None,
+             training: Any = None) -> Any:  # fmt: skip
     """A PyTorch module with the computation of a Gluon net or a symbol.
 
     Parameters have Gluon's names (except names that Python source cannot have: ``from_torch`` maps those); running
@@ -103,11 +97,7 @@ def _both_modes(
         except GluontuneError as error:  # the prediction module remains
             why = str(error)
     arrays = [name for name in source.arrays if any(name in graph.variables() for graph in graphs)]
-    built = []
-    for graph in graphs:
-        part = library.nn.Module()
-        taking = Source(graph, {}, None, set())
-        built.append(library.fx.GraphModule(part, _Builder(library, Places(part), taking, [*names, *arrays]).build()))
+    built = [_without_arrays(library, graph, [*names, *arrays]) for graph in graphs]
     both = places.layer("modes_")
     places.root.add_module(both, modes.ByMode(built[0], built[1] if len(built) > 1 else None, why))
     graph = library.fx.Graph()
@@ -150,19 +140,14 @@ def refuse_unknown(graph: Graph) -> None:
         )
 
 
-def _slots(node: Node) -> tuple[str, ...]:
-    known = known_schema(node.op)
-    return known.inputs if known else ()
-
-
 def _roles(graph: Graph) -> dict[str, set[str]]:
     """The names of the operators' inputs that each variable fills."""
     found: dict[str, set[str]] = {name: set() for name in graph.variables()}
     for node in graph.nodes:
-        for place, (at, _) in enumerate(node.inputs):
-            slots = _slots(node)
-            if graph.nodes[at].op is None and place < len(slots):
-                found[graph.nodes[at].name].add(slots[place])
+        known = known_schema(node.op)
+        for (at, _), slot in zip(node.inputs, known.inputs if known else ()):
+            if graph.nodes[at].op is None:
+                found[graph.nodes[at].name].add(slot)
     return found
 
 
@@ -202,21 +187,22 @@ def _put_arrays(library: Any, places: Places, source: Source, dtype: str | None)
     auxiliary, used = set(graph.auxiliary()), set(graph.variables())
     expected, roles = _first_sizes(graph), _roles(graph)
     for node in graph.nodes:
-        if node.op is not None or node.name not in source.arrays or node.name not in used:
-            continue
-        if node.name in places.of:  # set by the other mode's graph
+        wanted = node.op is None and node.name in source.arrays and node.name in used
+        if not wanted or node.name in places.of:  # set by the other mode's graph
             continue
         array = source.arrays[node.name]
-        _check_shape(graph, node, array, expected.get(node.name))
-        if array.dtype == np.float16 and dtype is None:
-            raise GluontuneError(
-                f"{graph.source}: parameter {node.name} is float16: pass dtype='float32' to convert the parameters"
-            )
-        if array.dtype.name in ("int8", "uint8") and roles[node.name] & _STATES:
-            raise GluontuneError(
-                f"{graph.source}: parameter {node.name} is {array.dtype.name}, and the scale of its "
-                "numbers does not stand in the file: convert the float32 parameters that it was made from"
-            )
+        first, kind, fault = expected.get(node.name), array.dtype.name, ""
+        if node.shape not in (None, array.shape):
+            fault = f"has shape {array.shape}, the symbol wants {node.shape}"
+        elif first is not None and array.shape[:1] != (first,):
+            fault = f"has shape {array.shape}, its layer wants {first} rows"
+        elif kind == "float16" and dtype is None:
+            fault = "is float16: pass dtype='float32' to convert the parameters"
+        elif kind in ("int8", "uint8") and roles[node.name] & _STATES:
+            fault = (f"is {kind}, and the scale of its numbers does not stand in the file: convert the float32 "
+                     "parameters that it was made from")  # fmt: skip
+        if fault:
+            raise GluontuneError(f"{graph.source}: parameter {node.name} {fault}")
         tensor = library.from_numpy(np.array(array, order="C"))
         if dtype and tensor.is_floating_point():
             tensor = tensor.to(getattr(library, dtype))
@@ -238,14 +224,10 @@ def _first_sizes(graph: Graph) -> dict[str, int]:
     return found
 
 
-def _check_shape(graph: Graph, node: Node, array: np.ndarray, first: int | None) -> None:
-    fault = ""
-    if node.shape is not None and node.shape != array.shape:
-        fault = f"the symbol wants {node.shape}"
-    elif first is not None and (not array.shape or array.shape[0] != first):
-        fault = f"its layer wants {first} rows"
-    if fault:
-        raise GluontuneError(f"{graph.source}: parameter {node.name} has shape {array.shape}, {fault}")
+def _without_arrays(library: Any, graph: Graph, names: list[str]) -> Any:
+    """The module of a graph whose variables are all inputs, in the order of ``names``."""
+    root = library.nn.Module()
+    return library.fx.GraphModule(root, _Builder(library, Places(root), Source(graph, {}, names, set()), names).build())
 
 
 class _Builder:
@@ -269,8 +251,15 @@ class _Builder:
         self.like = next(iter(self.values.values()), None)  # its device is that of arrays without inputs
         for number, node in enumerate(self.graph.nodes):
             if node.op is not None:
-                with self._named(node):
+                try:
                     self._add(number, node)
+                except GluontuneError:
+                    raise
+                except Exception as error:
+                    raise GluontuneError(
+                        f"{self.graph.source}: layer {clean(node.name, 80)}: {node.op} cannot be made of its inputs "
+                        f"and attributes ({type(error).__name__}: {clean(error, 200)})"
+                    ) from error
             elif number not in self.values:
                 self.values[number] = self._node("get_attr", self.places.of[node.name])
         outputs = [self._value(entry) for entry in self.graph.outputs]
@@ -290,26 +279,14 @@ class _Builder:
             raise unknown_output(node.name, node.op, place)
         return self.values[number]
 
-    @contextlib.contextmanager
-    def _named(self, node: Node) -> Iterator[None]:
-        """Errors of an operator's inputs and attributes name its layer."""
-        try:
-            yield
-        except GluontuneError:
-            raise
-        except Exception as error:
-            raise GluontuneError(
-                f"{self.graph.source}: layer {clean(node.name, 80)}: {node.op} cannot be made of its inputs and "
-                f"attributes ({type(error).__name__}: {clean(error, 200)})"
-            ) from error
-
     def _add(self, number: int, node: Node) -> None:
         entry = OPERATORS[node.op or ""]
         args = tuple(self._value(pair) for pair in node.inputs)
         attrs = attributes(entry, node)
         if entry.stateful:
             name = self.places.layer(node.name)
-            self.places.root.add_module(name, entry.run(*map(self._body, node.subgraphs), **attrs))
+            bodies = [_without_arrays(self.torch, graph, graph.variables()) for graph in node.subgraphs]
+            self.places.root.add_module(name, entry.run(*bodies, **attrs))
             made = self._node("call_module", name, args)
         else:
             if entry.source:
@@ -320,9 +297,3 @@ class _Builder:
         self.values[number] = made
         if entry.returns_tuple(node.attrs):
             self.tuples.add(number)
-
-    def _body(self, graph: Graph) -> Any:
-        """The module of a subgraph, with its variables as inputs in their order."""
-        root, names = self.torch.nn.Module(), graph.variables()
-        inner = _Builder(self.torch, Places(root), Source(graph, {}, names, set()), names)
-        return self.torch.fx.GraphModule(root, inner.build(), "Step")

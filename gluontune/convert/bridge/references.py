@@ -157,6 +157,18 @@ def _where(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[En
     return [write.add("_npi_where", condition, *sides)]
 
 
+def _moment(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+    data, attrs = node["inputs"][0], {k: v for k, v in node.get("attrs", {}).items() if k in ("axis", "keepdims")}
+    whole = {**attrs, "keepdims": "True"}
+    square = write.add("_npi_square", write.add("_npi_subtract", data, write.add("_npi_mean", data, **whole)))
+    found = write.add("_npi_mean", square, **attrs)
+    if int(node.get("attrs", {}).get("ddof", "0")):
+        count = write.add("_np_sum", write.add("ones_like", data), **attrs)
+        freed = write.add("_npi_subtract_scalar", count, scalar=node["attrs"]["ddof"])
+        found = write.add("_npi_multiply", found, write.add("_npi_true_divide", count, freed))
+    return [write.add("_npi_sqrt", found) if node["op"] == "_npi_std" else found]
+
+
 FAULTS = (
     Fault(
         "RNN", "a fused LSTM, GRU or RNN of several layers on a CPU in float64, or in float32 with "
@@ -186,6 +198,10 @@ FAULTS = (
             lambda attrs, dtype, frozen: True, _where,
         )
         for name in ("_npi_where_lscalar", "_npi_where_rscalar")
+    ),
+    *(
+        Fault(name, "np.std and np.var: their gradient is zero", lambda attrs, dtype, frozen: True, _moment)
+        for name in ("_npi_std", "_npi_var")
     ),
 )  # fmt: skip
 

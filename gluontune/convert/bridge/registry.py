@@ -1,12 +1,12 @@
-"""The registry of operators: each entry has its computation and a drawn test."""
+"""The registry of operators."""
 
 from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Callable, Protocol
+from typing import Any, Callable
 
 from gluontune.convert.graph.schemas import known_schema, parse
 from gluontune.convert.graph.symbol import Node
@@ -21,43 +21,13 @@ IGNORED = {"workspace", "cudnn_tune", "cudnn_off", "num_args", "min_calib_range"
            "num_outputs_", "num_weights", "multi_input_mode"}  # fmt: skip
 
 
-class Draw(Protocol):
-    """The source of a sample's choices: hypothesis in the tests."""
-
-    def pick(self, values: Sequence[Any]) -> Any: ...
-
-    def shape(self, least: int = 1, most: int = 4) -> tuple[int, ...]: ...
-
-    def int(self, low: int, high: int) -> int: ...
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One drawn case.
-
-    Args:
-        inputs: content and shape of each: ``("normal", (2, 3))``; also ``positive``, ``unit`` (-0.9 … 0.9),
-            ``distinct`` (no two alike), ``boxes`` (…, 4), ``("index", shape, high)``.
-        attrs: as in MXNet's text. train: whether MXNet runs in training mode.
-        grads: whether gradients are compared too. dtype: float32 if MXNet computes in no other.
-        random: a draw, whose replacement number is compared (``stand_ins``, ``drawing.STEADY``).
-    """
-
-    inputs: Sequence[tuple[Any, ...]]
-    attrs: Mapping[str, Any]
-    train: bool = False
-    grads: bool = True
-    dtype: str = "float64"
-    random: bool = False
-
-
 @dataclass(frozen=True)
 class Operator:
     """An entry.
 
     Args:
         name: MXNet's. run: of the inputs, then the attributes by name; of a stateful one a module's class that takes
-            the attributes. sample: draws a test; None if tested by hand.
+            the attributes.
         stateful: it differs in training. many: it returns a tuple. source: it has no inputs, and gets ``like``, a
             tensor on the right device. loops: its class takes the modules of its subgraphs first.
         rounded: MXNet computes it in float32, or with float32 constants, for any dtype.
@@ -65,7 +35,6 @@ class Operator:
 
     name: str
     run: Callable[..., Any]
-    sample: Callable[[Draw], Sample] | None = None
     stateful: bool = False
     many: bool | Callable[[Mapping[str, Any]], bool] = False
     source: bool = False

@@ -244,72 +244,42 @@ def same_meaning(one: str, other: str) -> bool:
 
 
 def _broken(line: str) -> list[str]:
-    if len(line) <= _WIDTH or line.lstrip().startswith(("#", '"', "def ", "class ", ">>> ")):
+    text = line.lstrip()
+    try:
+        (statement,) = ast.parse(text).body
+    except (SyntaxError, ValueError):  # a part of a statement, or a comment
         return [line]
-    indent = len(line) - len(line.lstrip())
-    start = _opening(line)
-    if start is None:
+    raw = text.encode()
+    return _laid(raw, 0, len(raw), statement, line[: len(line) - len(text)])
+
+
+#: The part of an expression or a statement that comes last.
+_LAST = {ast.Assign: "value", ast.AnnAssign: "value", ast.AugAssign: "value", ast.Return: "value", ast.Expr: "value",
+         ast.keyword: "value", ast.Starred: "value", ast.BinOp: "right", ast.IfExp: "orelse"}  # fmt: skip
+
+
+def _is_bare(node: Any) -> bool:
+    """Whether it is a tuple without brackets."""
+    return isinstance(node, ast.Tuple) and any(item.col_offset == node.col_offset for item in node.elts)
+
+
+def _laid(raw: bytes, start: int, end: int, node: Any, indent: str, after: str = "") -> list[str]:
+    """The lines of ``raw[start:end]``, the text of ``node``: the items of its last bracket one a line."""
+    line = indent + raw[start:end].decode().strip() + after
+    while (last := _LAST.get(type(node))) or _is_bare(node):
+        node = getattr(node, last) if last else node.elts[-1]
+    items: list[Any] = node.values if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+    opened = getattr(node, "col_offset", 0)
+    if isinstance(node, ast.Call):
+        items = sorted([*node.args, *node.keywords], key=lambda item: item.end_col_offset)
+        opened = raw.index(b"(", node.func.end_col_offset)
+    if len(line) <= _WIDTH or not items:
         return [line]
-    inner, end = (line[start + 1 : line.rindex(line_close(line, start))], line[line.rindex(line_close(line, start)) :])
-    made = [line[: start + 1]]
-    if re.search(r"\sfor\s.+\sin\s", _outside(inner)):  # a comprehension: its commas separate no arguments
-        return [*made, " " * (indent + 4) + inner.strip(), " " * indent + end]
-    pieces = _split(inner)
-    # after a name [x] is an index and (x) a call; elsewhere (x) is x: a comma would make tuples
-    after = re.search(r"[\w)\]}]$", line[:start]) is not None
-    comma = "," if len(pieces) > 1 or inner.rstrip().endswith(",") or (line[start] == "(") == after else ""
-    for piece in pieces:
-        made += _broken(" " * (indent + 4) + piece + comma)
-    return [*made, " " * indent + end]
-
-
-def line_close(line: str, start: int) -> str:
-    return {"(": ")", "[": "]", "{": "}"}[line[start]]
-
-
-def _opening(line: str) -> int | None:
-    """The place of the bracket that is open until the end of the line, or None."""
-    stack: list[int] = []
-    found = None
-    quote = ""
-    for place, letter in enumerate(line):
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        elif letter in "([{":
-            stack.append(place)
-        elif letter in ")]}" and stack:
-            opened = stack.pop()
-            if not stack:
-                found = opened
-    tail = line[found:] if found is not None else ""
-    return found if found is not None and tail.rstrip(",").endswith((")", "]", "}")) else None
-
-
-def _outside(text: str) -> str:
-    """A text without its brackets.
-
-    >>> _outside("f(a, b) for a, b in zip(x, y)")
-    'f for a, b in zip'
-    """
-    while (less := re.sub(r"[(\[{][^()\[\]{}]*[)\]}]", "", text)) != text:
-        text = less
-    return text
-
-
-def _split(text: str) -> list[str]:
-    pieces, depth, start, quote = [], 0, 0, ""
-    for place, letter in enumerate(text):
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        elif letter in "([{":
-            depth += 1
-        elif letter in ")]}":
-            depth -= 1
-        elif letter == "," and depth == 0:
-            pieces.append(text[start:place].strip())
-            start = place + 1
-    return [p for p in [*pieces, text[start:].strip()] if p]
+    lines, at, closed = [indent + raw[start : opened + 1].decode().strip()], opened + 1, node.end_col_offset - 1
+    alone = len(items) == 1 and isinstance(items[0], ast.GeneratorExp)  # its brackets are the call's
+    for item in items:
+        comma = raw.find(b",", min(item.end_col_offset, closed), closed)
+        stop = closed if comma < 0 else comma
+        lines += _laid(raw, at, stop, item, indent + "    ", "" if alone else ",")
+        at = stop + 1
+    return [*lines, indent + raw[closed:end].decode().strip() + after]

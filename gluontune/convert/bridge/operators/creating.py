@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gluontune.convert.bridge.registry import Sample, operator
+from gluontune.convert.bridge.registry import operator
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -18,60 +18,43 @@ def dtype_of(kind: Any, default: Any = None) -> Any:
     return getattr(torch, {"bool_": "bool"}.get(kind, kind)) if isinstance(kind, str) else kind
 
 
-def _one(draw: Any) -> Sample:
-    return Sample([("normal", draw.shape())], {}, grads=False)
-
-
-@operator("zeros_like", sample=_one)
+@operator("zeros_like")
 def zeros_like(x: Any, dtype: Any = None) -> Any:
     return torch.zeros_like(x, dtype=dtype_of(dtype))
 
 
-@operator("ones_like", sample=_one)
+@operator("ones_like")
 def ones_like(x: Any, dtype: Any = None) -> Any:
     return torch.ones_like(x, dtype=dtype_of(dtype))
 
 
-@operator("_npi_full_like", sample=lambda d: Sample([("normal", d.shape())], {"fill_value": 0.7}, grads=False))
+@operator("_npi_full_like")
 def full_like(x: Any, fill_value: float, dtype: Any = None) -> Any:
     return torch.full_like(x, fill_value, dtype=dtype_of(dtype))
 
 
-def _cast_sample(draw: Any) -> Sample:
-    return Sample([("whole", draw.shape())], {"dtype": draw.pick(["float64", "float32"])})
-
-
-def _amp_sample(draw: Any) -> Sample:
-    return Sample([("whole", draw.shape())], {"dtype": "float32"}, dtype="float32")
-
-
-@operator("Cast", sample=_cast_sample)
+@operator("Cast")
 def cast(x: Any, dtype: str) -> Any:
     return x.to(dtype_of(dtype))
 
 
-@operator("amp_cast", sample=_amp_sample)
+@operator("amp_cast")
 def amp_cast(x: Any, dtype: str) -> Any:
     return x.to(dtype_of(dtype)) if x.is_floating_point() else x
 
 
-def _multicast_sample(draw: Any) -> Sample:
-    attrs = {"num_outputs": 2, "cast_narrow": draw.pick([True, False])}
-    return Sample([("whole", (2, 3)), ("whole", draw.shape())], attrs, dtype="float32")
-
-
-@operator("amp_multicast", many=True, sample=_multicast_sample)
+@operator("amp_multicast", many=True)
 def amp_multicast(*arrays: Any, num_outputs: int = 1, cast_narrow: bool = False) -> Any:
     kinds = sorted({a.dtype for a in arrays}, key=lambda d: d.itemsize)
     return tuple(a.to(kinds[0 if cast_narrow else -1]) for a in arrays)
 
 
-@operator("shape_array", sample=_one)
+@operator("shape_array")
 def shape_array(x: Any) -> Any:
     return torch.tensor(tuple(x.shape), dtype=torch.int64, device=x.device)
 
 
-@operator("size_array", sample=_one)
+@operator("size_array")
 def size_array(x: Any) -> Any:
     return torch.tensor([x.numel()], dtype=torch.int64, device=x.device)
 
@@ -90,20 +73,15 @@ def _device(like: Any) -> Any:
 
 
 for _name, _number in {"_zeros": 0, "_ones": 1, "_npi_zeros": 0, "_npi_ones": 1}.items():
-    operator(_name, source=True, sample=lambda d: Sample([], {"shape": d.shape(), "dtype": "float32"}, grads=False))(
-        _filled(_number, 0 if _name.startswith("_npi") else 1)
-    )
+    operator(_name, source=True)(_filled(_number, 0 if _name.startswith("_npi") else 1))
 
 
-@operator("_full", source=True, sample=lambda d: Sample(
-    [], {"shape": d.shape(), "value": 0.7, "dtype": "float32"}, grads=False, dtype="float32"))  # fmt: skip
+@operator("_full", source=True)
 def full(shape: Any = (), value: float = 0.0, dtype: Any = "float32", like: Any = None) -> Any:
     return torch.full(tuple(shape), value, dtype=dtype_of(dtype, torch.float32), device=_device(like))
 
 
-@operator("_arange", "_npi_arange", source=True, sample=lambda d: Sample(
-    [], {"start": d.pick([0.0, 1.0]), "stop": d.pick([3.0, 4.5]), "step": d.pick([1.0, 0.5]), "dtype": "float32"},
-    grads=False))  # fmt: skip
+@operator("_arange", "_npi_arange", source=True)
 def arange(start: float, stop: float | None = None, step: float = 1.0, repeat: int = 1, dtype: Any = "float32",
            like: Any = None) -> Any:  # fmt: skip
     start, stop = (0.0, start) if stop is None else (start, stop)
@@ -111,9 +89,7 @@ def arange(start: float, stop: float | None = None, step: float = 1.0, repeat: i
     return (start + places * step).repeat_interleave(repeat).to(dtype_of(dtype, torch.float32))
 
 
-@operator(
-    "_contrib_arange_like", sample=lambda d: Sample([("normal", d.shape(2, 3))], {"axis": d.pick([0, 1])}, grads=False)
-)
+@operator("_contrib_arange_like")
 def arange_like(x: Any, start: float = 0.0, step: float = 1.0, repeat: int = 1, axis: int | None = None) -> Any:
     count = x.numel() if axis is None else x.shape[axis]
     found = start + step * (torch.arange(count, device=x.device) // repeat).to(x.dtype)

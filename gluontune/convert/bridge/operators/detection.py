@@ -10,18 +10,13 @@ import math
 from typing import Any
 
 from gluontune.convert.bridge.operators.vision import overlaps
-from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.bridge.registry import operator
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
 
 
-def _pooled_sample(draw: Draw) -> Sample:
-    attrs = {"pooled_size": draw.pick([(2, 2), (3, 2)]), "spatial_scale": draw.pick([1.0, 0.5])}
-    return Sample([("distinct", (2, 3, 6, 7)), ("rois", (draw.int(1, 3), 5), 2, 8)], attrs)
-
-
-@operator("ROIPooling", sample=_pooled_sample)
+@operator("ROIPooling")
 def roi_pooling(x: Any, rois: Any, pooled_size: Any, spatial_scale: float) -> Any:
     corners = (rois[:, 1:] * spatial_scale + 0.5).floor().to(x.dtype)
     image = x[rois[:, 0].long().clamp(min=0)]
@@ -48,14 +43,7 @@ def _bins(start: Any, end: Any, count: int, size: int) -> Any:
     return (pixel >= low) & (pixel < high)
 
 
-def _prior_sample(draw: Draw) -> Sample:
-    attrs = {"sizes": draw.pick([(0.5,), (0.4, 0.2)]), "ratios": draw.pick([(1.0,), (1.0, 2.0, 0.5)]),
-             "clip": draw.pick([True, False]), "offsets": draw.pick([(0.5, 0.5), (0.3, 0.6)]),
-             "steps": draw.pick([(-1.0, -1.0), (0.3, 0.2)])}  # fmt: skip
-    return Sample([("normal", (1, 2, draw.int(1, 4), draw.int(1, 4)))], attrs, grads=False, dtype="float32")
-
-
-@operator("_contrib_MultiBoxPrior", sample=_prior_sample)
+@operator("_contrib_MultiBoxPrior")
 def multibox_prior(x: Any, sizes: Any = (1.0,), ratios: Any = (1.0,), clip: bool = False, steps: Any = (-1.0, -1.0),
                    offsets: Any = (0.5, 0.5)) -> Any:  # fmt: skip
     height, width = x.shape[2:]
@@ -72,15 +60,7 @@ def multibox_prior(x: Any, sizes: Any = (1.0,), ratios: Any = (1.0,), clip: bool
     return boxes.clamp(0, 1) if clip else boxes
 
 
-def _target_sample(draw: Draw) -> Sample:
-    attrs = {"overlap_threshold": draw.pick([0.5, 0.2, 0.05]), "ignore_label": draw.pick([-1.0, 5.0]),
-             "negative_mining_ratio": draw.pick([-1.0, 0.5, 1.0]), "negative_mining_thresh": 1.0,
-             "variances": draw.pick([(0.1, 0.1, 0.2, 0.2), (1.0, 1.0, 1.0, 1.0)])}  # fmt: skip
-    labels = ("objects", (3, draw.int(1, 4), 5))
-    return Sample([("boxes", (1, 12, 4)), labels, ("normal", (3, 3, 12))], attrs, dtype="float32")
-
-
-@operator("_contrib_MultiBoxTarget", many=True, sample=_target_sample)
+@operator("_contrib_MultiBoxTarget", many=True)
 def multibox_target(anchors: Any, labels: Any, scores: Any, overlap_threshold: float = 0.5,
                     ignore_label: float = -1.0, negative_mining_ratio: float = -1.0,
                     negative_mining_thresh: float = 0.5, minimum_negative_samples: int = 0,
@@ -139,15 +119,7 @@ def _moves(anchors: Any, boxes: Any, variances: Any) -> Any:
     return torch.cat([middle / size, (sides / size).log()], -1) / boxes.new_tensor(variances)
 
 
-def _detection_sample(draw: Draw) -> Sample:
-    attrs = {"threshold": draw.pick([0.01, 0.5]), "nms_threshold": draw.pick([0.2, 0.5]),
-             "force_suppress": draw.pick([True, False]), "nms_topk": draw.pick([-1, 3]),
-             "clip": draw.pick([True, False])}  # fmt: skip
-    boxes = ("boxes", (1, 6, 4))
-    return Sample([("distinct", (2, 3, 6)), ("unit", (2, 24)), boxes], attrs, dtype="float32")
-
-
-@operator("_contrib_MultiBoxDetection", sample=_detection_sample)
+@operator("_contrib_MultiBoxDetection")
 def multibox_detection(scores: Any, moves: Any, anchors: Any, clip: bool = True, threshold: float = 0.01,
                        background_id: int = 0, nms_threshold: float = 0.5, force_suppress: bool = False,
                        variances: Any = (0.1, 0.1, 0.2, 0.2), nms_topk: int = -1) -> Any:  # fmt: skip
@@ -183,26 +155,7 @@ def _kept(rows: Any, overlap: float, force: bool, topk: int) -> Any:
     return torch.cat([found, rows.new_full((len(rows) - count, 6), -1.0)])
 
 
-def _drawn(draw: Draw, masked: bool) -> Sample:
-    groups, deformed = draw.pick([1, 2]), draw.pick([1, 2])
-    kernel, stride = (draw.int(1, 3), draw.int(2, 3)), (draw.int(1, 2), 1)
-    pad, dilate, sides = (draw.int(0, 1), 1), (1, draw.int(1, 2)), (draw.int(4, 6), 6)
-    image = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in zip(sides, pad, dilate, kernel, stride)]
-    taps = deformed * math.prod(kernel)
-    attrs = {"kernel": kernel, "num_filter": 2 * groups, "num_group": groups, "num_deformable_group": deformed,
-             "stride": stride, "pad": pad, "dilate": dilate, "no_bias": draw.pick([True, False]),
-             "layout": draw.pick(["None", "NCHW"])}  # fmt: skip
-    moved = (2, 2 * taps, *image)
-    offsets = draw.pick([("normal", moved), ("whole", moved)])  # between pixels, and on them
-    inputs: list[tuple[Any, ...]] = [("normal", (2, 4, *sides)), offsets]
-    if masked:
-        inputs.append(("positive", (2, taps, *image)))
-    inputs.append(("normal", (2 * groups, 4 // groups, *kernel)))
-    inputs = inputs if attrs["no_bias"] else [*inputs, ("normal", (2 * groups,))]
-    return Sample(inputs, attrs, grads=not masked)  # MXNet has the masked one's gradients on GPUs only
-
-
-@operator("_contrib_DeformableConvolution", sample=lambda draw: _drawn(draw, masked=False))
+@operator("_contrib_DeformableConvolution")
 def deformable_convolution(x: Any, offset: Any, weight: Any, bias: Any = None, kernel: Any = (), stride: Any = (),
                            dilate: Any = (), pad: Any = (), num_filter: int = 0, num_group: int = 1,
                            num_deformable_group: int = 1, no_bias: bool = False,
@@ -215,7 +168,7 @@ def deformable_convolution(x: Any, offset: Any, weight: Any, bias: Any = None, k
     return _applied(taken, weight, None if no_bias else bias, num_group, offset.shape[2:])
 
 
-@operator("_contrib_ModulatedDeformableConvolution", sample=lambda draw: _drawn(draw, masked=True))
+@operator("_contrib_ModulatedDeformableConvolution")
 def modulated_deformable_convolution(x: Any, offset: Any, mask: Any, weight: Any, bias: Any = None, kernel: Any = (),
                                      stride: Any = (), dilate: Any = (), pad: Any = (), num_filter: int = 0,
                                      num_group: int = 1, num_deformable_group: int = 1, no_bias: bool = False,

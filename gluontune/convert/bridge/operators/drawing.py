@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gluontune.convert.bridge.operators.creating import dtype_of
-from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.bridge.registry import operator
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -142,53 +142,24 @@ _NUMPY = {"normal": (_normal, "loc", "scale"), "normal_n": (_normal, "loc", "sca
           "gumbel": (_gumbel, "loc", "scale"), "gamma": (_gamma, "shape", "scale"),
           "logistic": (_logistic, "loc", "scale"), "exponential": (_np_exponential, "scale", ""),
           "bernoulli": (_bernoulli, "prob", "logit")}  # fmt: skip
-_AT = {"p": 0.5, "low": 0.25, "high": 1.75, "loc": 0.5, "prob": 0.75}  # others: 2
-
-
-def _sampled(names: list[str], size: str) -> Callable[[Draw], Sample]:
-    numbers: dict[str, Any] = {n: 2 if n == "k" else _AT.get(n, 2.0) for n in names if n != "logit"}
-    if "prob" in names:
-        numbers.update(logit=None, is_logit=False)
-    return lambda d: Sample([], {size: d.shape(1, 3), **numbers}, grads=False, random=True)
-
-
-def _sampled_like(names: list[str]) -> Callable[[Draw], Sample]:
-    numbers = {n: 2 if n == "k" else _AT.get(n, 2.0) for n in names}
-    return lambda d: Sample([("normal", d.shape())], numbers, grads=False, random=True)
-
-
-def _sampled_of(names: list[str]) -> Callable[[Draw], Sample]:
-    given = [("given", (2,), [_AT.get(name, 2.0), _AT.get(name, 2.0) * 0.75]) for name in names]
-    return lambda d: Sample(given, {"shape": d.pick([(), (3,), (2, 3)])}, grads=False, random=True)
-
-
 for _name, (_run, _first, _second) in _TWO.items():
     _names = [n for n in (_first, _second) if n]
-    operator(f"_random_{_name}", source=True, sample=_sampled(_names, "shape"))(
+    operator(f"_random_{_name}", source=True)(
         _told(_of_shape(_run, _first, _second), ["like", "dtype", "shape", *_names], 0)
     )
-    operator(f"_random_{_name}_like", sample=_sampled_like(_names))(
-        _told(_like(_run, _first, _second), ["data", *_names], 1)
-    )
-    operator(f"_sample_{_name}", sample=_sampled_of(_names))(_of_arrays(_run))
-operator(
-    "_random_randint",
-    source=True,
-    sample=lambda d: Sample([], {"low": 1, "high": 8, "shape": d.shape(1, 3)}, grads=False, random=True),
-)(_told(_of_shape(_randint, "low", "high"), ["like", "dtype", "shape", "low", "high"], 0))
+    operator(f"_random_{_name}_like")(_told(_like(_run, _first, _second), ["data", *_names], 1))
+    operator(f"_sample_{_name}")(_of_arrays(_run))
+operator("_random_randint", source=True)(
+    _told(_of_shape(_randint, "low", "high"), ["like", "dtype", "shape", "low", "high"], 0)
+)
 for _name, (_run, _first, _second) in _NUMPY.items():
     _names = [n for n in (_first, _second) if n]
-    operator(f"_npi_{_name}", source=True, sample=_sampled([n for n in (_first, _second) if n], "size"))(
+    operator(f"_npi_{_name}", source=True)(
         _told(_of_shape(_run, _first, _second), ["like", "dtype", "size", *_names], 0)
     )
 
 
-def _multinomial_sample(draw: Draw) -> Sample:
-    attrs = {"shape": draw.pick([(), (3,)]), "get_prob": draw.pick([True, False])}
-    return Sample([("given", (2, 3), [[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]])], attrs, grads=False, random=True)
-
-
-@operator("_sample_multinomial", sample=_multinomial_sample, many=lambda attrs: bool(attrs.get("get_prob")))
+@operator("_sample_multinomial", many=lambda attrs: bool(attrs.get("get_prob")))
 def sample_multinomial(data: Any, shape: Any = (), get_prob: bool = False, dtype: Any = "int32") -> Any:
     shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
     count, rows = int(torch.Size(shape).numel()), data.detach().reshape(-1, data.shape[-1])
@@ -203,6 +174,6 @@ def sample_multinomial(data: Any, shape: Any = (), get_prob: bool = False, dtype
     return chosen.to(dtype_of(dtype)), chance
 
 
-@operator("_shuffle", sample=lambda d: Sample([("normal", d.shape())], {}, grads=False, random=True))
+@operator("_shuffle")
 def shuffle(x: Any) -> Any:
     return x if STEADY else x[torch.randperm(len(x), device=x.device)]

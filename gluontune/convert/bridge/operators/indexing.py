@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.convert.bridge.operators.creating import dtype_of
-from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.bridge.registry import operator
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -16,12 +16,7 @@ def _within(index: Any, size: int, mode: str) -> Any:
     return index % size if mode == "wrap" else index.clamp(0, size - 1)
 
 
-def _take_sample(draw: Draw) -> Sample:
-    attrs = {"axis": draw.pick([0, 1, -1]), "mode": draw.pick(["clip", "wrap"])}
-    return Sample([("normal", (4, 5)), ("index", draw.shape(1, 2), 6)], attrs)
-
-
-@operator("take", sample=_take_sample)
+@operator("take")
 def take(x: Any, indices: Any, axis: int = 0, mode: str = "clip") -> Any:
     axis = axis % x.dim()
     index = _within(indices, x.shape[axis], mode)
@@ -29,10 +24,7 @@ def take(x: Any, indices: Any, axis: int = 0, mode: str = "clip") -> Any:
     return found.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
 
 
-@operator(
-    "pick",
-    sample=lambda d: Sample([("normal", (4, 5)), ("index", (4,), 5)], {"axis": 1, "keepdims": d.pick([True, False])}),
-)
+@operator("pick")
 def pick(x: Any, index: Any, axis: int | None = -1, keepdims: bool = False, mode: str = "clip") -> Any:
     if axis is None:
         x, axis = x.reshape(-1), 0
@@ -42,10 +34,7 @@ def pick(x: Any, index: Any, axis: int | None = -1, keepdims: bool = False, mode
     return found if keepdims else found.squeeze(axis)
 
 
-@operator(
-    "one_hot",
-    sample=lambda d: Sample([("index", d.shape(1, 2), 4)], {"depth": 4, "on_value": d.pick([1.0, 2.0])}, grads=False),
-)
+@operator("one_hot")
 def one_hot(x: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, dtype: str = "float32") -> Any:
     same = x.long().unsqueeze(-1) == torch.arange(depth, device=x.device)
     kind = dtype_of(dtype)
@@ -54,17 +43,17 @@ def one_hot(x: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, d
     )
 
 
-@operator("gather_nd", sample=lambda d: Sample([("normal", (3, 4, 2)), ("index", (d.int(1, 2), 5), 3)], {}))
+@operator("gather_nd")
 def gather_nd(x: Any, indices: Any) -> Any:
     return x[tuple(indices.long().unbind(0))]
 
 
-@operator("batch_take", sample=lambda d: Sample([("normal", (4, 5)), ("integer", (4,), 5)], {}, grads=False))
+@operator("batch_take")
 def batch_take(x: Any, indices: Any) -> Any:
     return x.gather(1, indices.long().unsqueeze(1)).squeeze(1)
 
 
-@operator("where", sample=lambda d: Sample([("index", (3, 4), 2), ("normal", (3, 4)), ("normal", (3, 4))], {}))
+@operator("where")
 def where(condition: Any, x: Any, y: Any) -> Any:
     chosen = condition != 0
     if chosen.dim() == 1 and x.dim() > 1:
@@ -72,12 +61,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     return torch.where(chosen, x, y)
 
 
-operator(
-    "_npi_where",
-    sample=lambda d: Sample(
-        [("index", d.pick([(3, 4), (2, 1, 4)]), 2), ("normal", (2, 3, 4)), ("normal", (2, 3, 4))], {}
-    ),
-)(where)
+operator("_npi_where")(where)
 
 
 def _arg(best: Any) -> Any:
@@ -87,44 +71,28 @@ def _arg(best: Any) -> Any:
     return find
 
 
-def _axis(draw: Draw) -> Sample:
-    return Sample([("distinct", draw.shape(2, 3))], {"axis": draw.pick([0, 1, -1])}, grads=False)
+operator("argmax")(_arg(torch.argmax))
+operator("argmin")(_arg(torch.argmin))
 
 
-operator("argmax", sample=_axis)(_arg(torch.argmax))
-operator("argmin", sample=_axis)(_arg(torch.argmin))
-
-
-@operator("_npi_argmax", sample=_axis)
+@operator("_npi_argmax")
 def np_argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     return torch.argmax(x, axis, keepdim=keepdims)
 
 
-@operator("argsort", sample=_axis)
+@operator("argsort")
 def argsort(x: Any, axis: int | None = -1, is_ascend: bool = True, dtype: str = "float32") -> Any:
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
     return torch.sort(x, dim=axis, descending=not is_ascend, stable=True).indices.to(dtype_of(dtype))
 
 
-@operator(
-    "sort",
-    sample=lambda d: Sample(
-        [("distinct", d.shape(2, 3))], {"axis": d.pick([0, -1]), "is_ascend": d.pick([True, False])}
-    ),
-)
+@operator("sort")
 def sort(x: Any, axis: int | None = -1, is_ascend: bool = True) -> Any:
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
     return torch.sort(x, dim=axis, descending=not is_ascend, stable=True).values
 
 
-def _top_sample(draw: Draw) -> Sample:
-    axis = draw.pick([1, -1, 0])
-    attrs = {"k": draw.int(1, 4 if axis else 3), "axis": axis, "is_ascend": draw.pick([True, False])}
-    kind = draw.pick(["indices", "value", "both", "mask"])
-    return Sample([("distinct", (3, 5))], {**attrs, "ret_typ": kind}, grads=False)
-
-
-@operator("topk", many=lambda attrs: attrs.get("ret_typ") == "both", sample=_top_sample)
+@operator("topk", many=lambda attrs: attrs.get("ret_typ") == "both")
 def topk(x: Any, axis: int | None = -1, k: int = 1, ret_typ: str = "indices", is_ascend: bool = False,
          dtype: str = "float32") -> Any:  # fmt: skip
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
@@ -145,10 +113,7 @@ def _steps(x: Any, length: Any, axis: int) -> Any:
     return inside.reshape(*inside.shape, *[1] * (x.dim() - 2))
 
 
-_seq = lambda d: Sample([("normal", (4, 2, 3)), ("length", (2,), 4)], {"use_sequence_length": True})  # noqa: E731
-
-
-@operator("SequenceMask", sample=_seq)
+@operator("SequenceMask")
 def sequence_mask(
     x: Any, length: Any = None, use_sequence_length: bool = False, value: float = 0.0, axis: int = 0
 ) -> Any:
@@ -157,7 +122,7 @@ def sequence_mask(
     return torch.where(_steps(x, length, axis), x, torch.full_like(x, value))
 
 
-@operator("SequenceLast", sample=_seq)
+@operator("SequenceLast")
 def sequence_last(x: Any, length: Any = None, use_sequence_length: bool = False, axis: int = 0) -> Any:
     moved = x.movedim(axis, 0)
     if not use_sequence_length:
@@ -165,7 +130,7 @@ def sequence_last(x: Any, length: Any = None, use_sequence_length: bool = False,
     return moved[length.long() - 1, torch.arange(moved.shape[1], device=x.device)]
 
 
-@operator("SequenceReverse", sample=_seq)
+@operator("SequenceReverse")
 def sequence_reverse(x: Any, length: Any = None, use_sequence_length: bool = False, axis: int = 0) -> Any:
     if not use_sequence_length:
         return x.flip(axis)

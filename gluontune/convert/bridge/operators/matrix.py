@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.bridge.registry import operator
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -14,23 +14,12 @@ def _turn(x: Any, turned: bool) -> Any:
     return x.transpose(-1, -2) if turned else x
 
 
-def _batch(draw: Draw) -> Sample:
-    a, b = draw.pick([True, False]), draw.pick([True, False])
-    left, right = (2, *((3, 4) if not a else (4, 3))), (2, *((4, 5) if not b else (5, 4)))
-    return Sample([("normal", left), ("normal", right)], {"transpose_a": a, "transpose_b": b})
-
-
-@operator("batch_dot", sample=_batch)
+@operator("batch_dot")
 def batch_dot(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
     return torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b))
 
 
-def _dot(draw: Draw) -> Sample:
-    drawn = _batch(draw)
-    return Sample([(kind, shape[1:]) for kind, shape in drawn.inputs], drawn.attrs)
-
-
-@operator("dot", sample=_dot)
+@operator("dot")
 def dot(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
     if a.dim() == b.dim() == 1:
         return (a * b).sum().reshape(1)
@@ -39,20 +28,19 @@ def dot(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) ->
     return torch.tensordot(left, right, 1)
 
 
-@operator("_linalg_gemm2", sample=lambda d: Sample(
-    [("normal", (2, 3, 4)), ("normal", (2, 4, 5))], {"alpha": d.pick([0.5, 1.0])}))  # fmt: skip
+@operator("_linalg_gemm2")
 def gemm2(
     a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0, axis: int = -2
 ) -> Any:
     return alpha * torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b))
 
 
-@operator("_npi_matmul", sample=lambda d: Sample([("normal", (2, 3, 4)), ("normal", (2, 4, 5))], {}))
+@operator("_npi_matmul")
 def matmul(a: Any, b: Any) -> Any:
     return torch.matmul(a, b)
 
 
-@operator("_np_dot", sample=lambda d: Sample([("normal", (d.int(1, 3), 4)), ("normal", (4, 5))], {}))
+@operator("_np_dot")
 def np_dot(a: Any, b: Any) -> Any:
     if a.dim() == 0 or b.dim() == 0:
         return a * b
@@ -73,86 +61,74 @@ def _together(found: Any, heads: int) -> Any:
     return found.reshape(*found.shape[:2], -1)
 
 
-def _attended(draw: Draw, *shapes: tuple[int, ...]) -> Sample:
-    return Sample([("normal", shape) for shape in shapes], {"heads": 2}, dtype="float32")
-
-
-@operator("_contrib_interleaved_matmul_selfatt_qk", sample=lambda d: _attended(d, (d.int(1, 4), 3, 2 * 3 * 4)))
+@operator("_contrib_interleaved_matmul_selfatt_qk")
 def selfatt_qk(x: Any, heads: int) -> Any:
     queries, keys, _ = _heads(x, heads, 3)
     return torch.matmul(queries / queries.shape[-1] ** 0.5, keys.transpose(1, 2))
 
 
-@operator("_contrib_interleaved_matmul_selfatt_valatt", sample=lambda d: _attended(d, (4, 3, 2 * 3 * 5), (6, 4, 4)))
+@operator("_contrib_interleaved_matmul_selfatt_valatt")
 def selfatt_valatt(x: Any, attention: Any, heads: int) -> Any:
     return _together(torch.matmul(attention, _heads(x, heads, 3)[2]), heads)
 
 
-@operator("_contrib_interleaved_matmul_encdec_qk", sample=lambda d: _attended(d, (d.int(1, 4), 3, 10), (4, 3, 20)))
+@operator("_contrib_interleaved_matmul_encdec_qk")
 def encdec_qk(queries: Any, keys_values: Any, heads: int) -> Any:
     queries, keys = _heads(queries, heads, 1)[0], _heads(keys_values, heads, 2)[0]
     return torch.matmul(queries / queries.shape[-1] ** 0.5, keys.transpose(1, 2))
 
 
-@operator("_contrib_interleaved_matmul_encdec_valatt", sample=lambda d: _attended(d, (4, 3, 20), (6, d.int(1, 3), 4)))
+@operator("_contrib_interleaved_matmul_encdec_valatt")
 def encdec_valatt(keys_values: Any, attention: Any, heads: int) -> Any:
     return _together(torch.matmul(attention, _heads(keys_values, heads, 2)[1]), heads)
 
 
-@operator("_contrib_div_sqrt_dim", sample=lambda d: Sample([("normal", d.shape())], {}))
+@operator("_contrib_div_sqrt_dim")
 def div_sqrt_dim(x: Any) -> Any:
     return x / x.shape[-1] ** 0.5
 
 
-@operator("_linalg_gemm", sample=lambda d: Sample([("normal", (2, 3, 4)), ("normal", (2, 4, 5)), ("normal", (2, 3, 5))],
-                                                  {"alpha": d.pick([0.5, 1.0]), "beta": 2.0}))  # fmt: skip
+@operator("_linalg_gemm")
 def gemm(a: Any, b: Any, c: Any, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0,
          beta: float = 1.0) -> Any:  # fmt: skip
     return alpha * torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b)) + beta * c
 
 
-@operator("_linalg_syrk", sample=lambda d: Sample([("normal", (2, 3, 4))], {"transpose": d.pick([True, False])}))
+@operator("_linalg_syrk")
 def syrk(a: Any, transpose: bool = False, alpha: float = 1.0) -> Any:
     return alpha * torch.matmul(_turn(a, transpose), _turn(a, not transpose))
 
 
-@operator("_linalg_sumlogdiag", sample=lambda d: Sample([("positive", (2, 3, 3))], {}))
+@operator("_linalg_sumlogdiag")
 def sumlogdiag(a: Any) -> Any:
     return a.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-@operator("_linalg_extractdiag", sample=lambda d: Sample([("normal", (2, 3, 3))], {"offset": d.int(-1, 1)}))
+@operator("_linalg_extractdiag")
 def extractdiag(a: Any, offset: int = 0) -> Any:
     return a.diagonal(offset, -2, -1)
 
 
-@operator("_linalg_makediag", sample=lambda d: Sample([("normal", (2, 3))], {"offset": d.int(-1, 1)}))
+@operator("_linalg_makediag")
 def makediag(a: Any, offset: int = 0) -> Any:
     return torch.diag_embed(a, offset)
 
 
-def _square(draw: Draw) -> Sample:
-    return Sample([("positive definite", (2, 3, 3))], {})
+operator("_linalg_inverse")(torch.inverse)
+operator("_linalg_det")(torch.det)
 
 
-operator("_linalg_inverse", sample=_square)(torch.inverse)
-operator("_linalg_det", sample=_square)(torch.det)
-
-
-@operator("_npi_einsum", sample=lambda d: d.pick([
-    Sample([("normal", (2, 3)), ("normal", (3, 4))], {"subscripts": "ij,jk->ik", "num_args": "?"}),
-    Sample([("normal", (2, 3, 4))], {"subscripts": "bij->bji", "num_args": "?"})]))  # fmt: skip
+@operator("_npi_einsum")
 def einsum(*arrays: Any, subscripts: str, optimize: int = 0) -> Any:
     return torch.einsum(subscripts, *arrays)
 
 
-@operator("_npi_tensordot_int_axes", sample=lambda d: Sample([("normal", (2, 3)), ("normal", (3, 4))], {"axes": 1}))
+@operator("_npi_tensordot_int_axes")
 def tensordot_int_axes(a: Any, b: Any, axes: int) -> Any:
     return torch.tensordot(a, b, axes)
 
 
-@operator("_npi_tensordot", sample=lambda d: Sample([("normal", (2, 3, 4)), ("normal", (4, 3))], {
-    "a_axes_summed": (1, 2), "b_axes_summed": (1, 0)}))  # fmt: skip
+@operator("_npi_tensordot")
 def tensordot(a: Any, b: Any, a_axes_summed: Any, b_axes_summed: Any) -> Any:
     return torch.tensordot(a, b, (tuple(a_axes_summed), tuple(b_axes_summed)))
 
@@ -161,24 +137,18 @@ def _triangle(a: Any, lower: bool) -> Any:
     return torch.tril(a) if lower else torch.triu(a)
 
 
-@operator("_linalg_potrf", sample=_square)
+@operator("_linalg_potrf")
 def potrf(a: Any, lower: bool = True) -> Any:
     found = torch.linalg.cholesky(a)
     return found if lower else found.mT
 
 
-@operator("_linalg_potri", sample=lambda d: Sample([("triangle", (2, 3, 3))], {}, grads=False))
+@operator("_linalg_potri")
 def potri(a: Any, lower: bool = True) -> Any:
     return torch.cholesky_inverse(_triangle(a, lower), upper=not lower)
 
 
-def _by_triangle(draw: Draw) -> Sample:
-    attrs = {"transpose": draw.pick([True, False]), "rightside": draw.pick([True, False]), "lower": True,
-             "alpha": draw.pick([1.0, 0.5])}  # fmt: skip
-    return Sample([("triangle", (2, 3, 3)), ("normal", (2, 3, 3))], attrs)
-
-
-@operator("_linalg_trsm", sample=_by_triangle)
+@operator("_linalg_trsm")
 def trsm(
     a: Any, b: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
 ) -> Any:
@@ -186,7 +156,7 @@ def trsm(
     return alpha * torch.linalg.solve_triangular(a, b, upper=lower == transpose, left=not rightside)
 
 
-@operator("_linalg_trmm", sample=_by_triangle)
+@operator("_linalg_trmm")
 def trmm(
     a: Any, b: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
 ) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.bridge.registry import operator
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -23,19 +23,7 @@ def channels_back(x: Any, layout: str | None) -> Any:
     return x.movedim(1, -1) if layout and layout.endswith("C") else x
 
 
-def _conv_sample(draw: Draw) -> Sample:
-    n, groups = draw.int(1, 2), draw.pick([1, 1, 2])
-    kernel = tuple(draw.int(1, 3) for _ in range(n))
-    attrs = {
-        "kernel": kernel, "num_filter": 2 * groups, "num_group": groups, "no_bias": draw.pick([True, False]),
-        "stride": tuple(draw.int(1, 2) for _ in kernel), "pad": tuple(draw.int(0, 1) for _ in kernel),
-        "dilate": tuple(draw.int(1, 2) for _ in kernel),
-    }  # fmt: skip
-    inputs = [("normal", (2, 2 * groups, *[draw.int(5, 7) for _ in kernel])), ("normal", (2 * groups, 2, *kernel))]
-    return Sample(inputs if attrs["no_bias"] else [*inputs, ("normal", (2 * groups,))], attrs)
-
-
-@operator("Convolution", sample=_conv_sample)
+@operator("Convolution")
 def convolution(x: Any, weight: Any, bias: Any = None, kernel: Any = (), stride: Any = (), dilate: Any = (),
                 pad: Any = (), num_filter: int = 0, num_group: int = 1, no_bias: bool = False,
                 layout: str | None = None) -> Any:  # fmt: skip
@@ -44,18 +32,7 @@ def convolution(x: Any, weight: Any, bias: Any = None, kernel: Any = (), stride:
     return channels_back(found, layout)
 
 
-def _deconv_sample(draw: Draw) -> Sample:
-    groups, kernel = draw.pick([1, 2]), (draw.int(2, 4), draw.int(2, 4))
-    stride = (draw.int(1, 2), draw.int(1, 2))
-    attrs = {
-        "kernel": kernel, "num_filter": 2 * groups, "num_group": groups, "no_bias": draw.pick([True, False]),
-        "stride": stride, "pad": (draw.int(0, 1), draw.int(0, 1)), "adj": tuple(s - 1 for s in stride),
-    }  # fmt: skip
-    inputs = [("normal", (2, 2 * groups, draw.int(3, 5), 4)), ("normal", (2 * groups, 2, *kernel))]
-    return Sample(inputs if attrs["no_bias"] else [*inputs, ("normal", (2 * groups,))], attrs)
-
-
-@operator("Deconvolution", sample=_deconv_sample)
+@operator("Deconvolution")
 def deconvolution(x: Any, weight: Any, bias: Any = None, kernel: Any = (), stride: Any = (), dilate: Any = (),
                   pad: Any = (), adj: Any = (), target_shape: Any = (), num_filter: int = 0, num_group: int = 1,
                   no_bias: bool = True, layout: str | None = None) -> Any:  # fmt: skip
@@ -72,29 +49,18 @@ def deconvolution(x: Any, weight: Any, bias: Any = None, kernel: Any = (), strid
     return channels_back(found, layout)
 
 
-def _dense_sample(draw: Draw) -> Sample:
-    shape, flatten, no_bias = draw.shape(2, 4), draw.pick([True, False]), draw.pick([True, False])
-    width = 1
-    for size in shape[1:] if flatten else shape[-1:]:
-        width *= size
-    inputs = [("normal", shape), ("normal", (3, width)), *([] if no_bias else [("normal", (3,))])]
-    return Sample(inputs, {"num_hidden": 3, "flatten": flatten, "no_bias": no_bias})
-
-
-@operator("FullyConnected", sample=_dense_sample)
+@operator("FullyConnected")
 def fully_connected(x: Any, weight: Any, bias: Any = None, num_hidden: int = 0, no_bias: bool = False,
                     flatten: bool = True) -> Any:  # fmt: skip
     return F.linear(x.flatten(1) if flatten else x, weight, None if no_bias else bias)
 
 
-@operator(
-    "Embedding", sample=lambda d: Sample([("index", (2, 3), 5), ("normal", (5, 4))], {"input_dim": 5, "output_dim": 4})
-)
+@operator("Embedding")
 def embedding(x: Any, weight: Any, input_dim: int, output_dim: int, dtype: str = "float32") -> Any:
     return F.embedding(x.long().clamp(0, weight.shape[0] - 1), weight)
 
 
-@operator("Dropout", stateful=True, sample=lambda d: Sample([("normal", d.shape())], {"p": 0.0}))
+@operator("Dropout", stateful=True)
 class Dropout(torch.nn.Module):
     """Drops in training, or always; along ``axes`` the same mask is shared."""
 
@@ -115,17 +81,7 @@ _MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
-def _sample(draw: Draw, sides: int = 0) -> Sample:
-    kernel = tuple(draw.int(2, 3) for _ in range(sides or draw.int(1, 2)))
-    attrs: dict[str, Any] = {
-        "kernel": kernel, "stride": tuple(draw.int(1, 3) for _ in kernel), "pad": tuple(draw.int(0, 1) for _ in kernel),
-        "pool_type": draw.pick(["max", "avg", "sum"]), "pooling_convention": draw.pick(["valid", "full"]),
-        "count_include_pad": draw.pick([True, False]), "global_pool": draw.int(0, 4) == 0,
-    }  # fmt: skip
-    return Sample([("distinct", (1, 2, *[draw.int(4, 8) for _ in kernel]))], attrs)
-
-
-@operator("Pooling", sample=_sample)
+@operator("Pooling")
 def pooling(x: Any, kernel: Any = (), pool_type: str = "max", global_pool: bool = False,
             pooling_convention: str = "valid", stride: Any = (), pad: Any = (), p_value: int | None = None,
             count_include_pad: bool | None = None, layout: str | None = None) -> Any:  # fmt: skip
@@ -197,20 +153,13 @@ def _counts(x: Any, kernel: Any, stride: Any, pad: Any, after: Any, include: boo
     return _total(ones, kernel, stride, pad, after).round().clamp(min=1)
 
 
-@operator("_contrib_AdaptiveAvgPooling2D", sample=lambda d: Sample(
-    [("normal", (1, 2, d.int(3, 7), d.int(3, 7)))], {"output_size": d.pick([1, 2, 3, (2, 3)])}))  # fmt: skip
+@operator("_contrib_AdaptiveAvgPooling2D")
 def adaptive_avg_pooling(x: Any, output_size: Any = ()) -> Any:
     size = output_size or (1,)
     return F.adaptive_avg_pool2d(x, size if len(size) == 2 else size[0])
 
 
-def _old_sample(draw: Draw) -> Sample:
-    drawn = _sample(draw, sides=2)
-    attrs = {k: v for k, v in drawn.attrs.items() if k != "count_include_pad"}
-    return Sample(drawn.inputs, {**attrs, "pad": (0, 0), "stride": (1, 2)})
-
-
-@operator("Pooling_v1", sample=_old_sample, rounded=True)
+@operator("Pooling_v1", rounded=True)
 def pooling_v1(x: Any, kernel: Any = (), pool_type: str = "max", global_pool: bool = False,
                pooling_convention: str = "valid", stride: Any = (), pad: Any = ()) -> Any:  # fmt: skip
     """The old operator: its mean is always over the whole window, also beyond the image."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.bridge.registry import operator
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
+
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
 
@@ -26,19 +27,12 @@ def _sizes(
     return weights, biases
 
 
-def _sample(draw: Draw) -> Sample:
-    mode, layers, both = draw.pick(list(_GATES)), draw.int(1, 2), draw.pick([True, False])
-    ways, hidden = 2 if both else 1, draw.int(1, 3)
-    weights, biases = _sizes(mode, 2, hidden, layers, ways)
-    count = sum(a * b for a, b in weights) + sum(a for (a,) in biases)
-    state = ("normal", (layers * ways, 2, hidden))
-    inputs = [("normal", (draw.int(1, 4), 2, 2)), ("unit", (count,)), state, *([state] if mode == "lstm" else [])]
-    return Sample(inputs, {"state_size": hidden, "num_layers": layers, "bidirectional": both, "mode": mode,
-                           "state_outputs": draw.pick([True, False])}, True)  # fmt: skip
-
-
-@operator("RNN", stateful=True, sample=_sample, many=lambda attrs: bool(attrs.get("state_outputs")),
-          rounded=lambda attrs: attrs.get("mode") == "rnn_relu")  # fmt: skip
+@operator(
+    "RNN",
+    stateful=True,
+    many=lambda attrs: bool(attrs.get("state_outputs")),
+    rounded=lambda attrs: attrs.get("mode") == "rnn_relu",
+)
 class RNN(torch.nn.Module):
     """MXNet's and torch's gates have the same order; MXNet's array has all weights before all biases.
 
@@ -134,6 +128,6 @@ class RNN(torch.nn.Module):
         return state if state.shape[1] == x.shape[1] else state.expand(-1, x.shape[1], -1)
 
 
-@operator("_rnn_param_concat", sample=lambda d: Sample([("normal", (3,)), ("normal", (4,))], {"dim": 0, "num_args": 2}))
+@operator("_rnn_param_concat")
 def rnn_param_concat(*arrays: Any, dim: int = 1) -> Any:
     return torch.cat([a.reshape(-1) for a in arrays])

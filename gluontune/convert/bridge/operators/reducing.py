@@ -7,7 +7,7 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune.convert.bridge.operators.creating import dtype_of
-from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.bridge.registry import operator
 from gluontune.convert.graph.schemas import axes_of
 from gluontune.runtime import pytorch
 
@@ -17,16 +17,6 @@ torch: Any = pytorch.torch()
 def dims(x: Any, axis: Any, exclude: bool = False) -> tuple[int, ...]:
     """MXNet's axes: None or () is all; ``exclude`` inverts the choice."""
     return axes_of(x.dim(), axis, exclude)
-
-
-def _reduced(draw: Draw, kind: str = "normal", exclude: bool = True) -> Sample:
-    shape = draw.shape(2, 4)
-    attrs: dict[str, Any] = {"keepdims": draw.pick([True, False])}
-    if draw.int(0, 3):
-        attrs["axis"] = draw.pick([0, -1, (0, 1), (len(shape) - 1,)])
-        if exclude and draw.int(0, 2) == 0 and len(shape) > 2:
-            attrs["exclude"] = True
-    return Sample([(kind, shape)], attrs)
 
 
 def _extreme(best: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,12 +64,7 @@ def _one_at_least(run: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name, _run in {"sum": _sum, "mean": _mean, "prod": _prod, "max": _extreme(torch.amax), "nansum": _nan_to(0, _sum),
                     "min": _extreme(torch.amin), "nanprod": _nan_to(1, _prod)}.items():  # fmt: skip
-    operator(_name, sample=lambda draw: _reduced(draw, "distinct"))(_one_at_least(_run))
-
-
-def _numpy_sample(draw: Draw) -> Sample:
-    attrs = {"axis": draw.pick([0, -1, (0, 1)]), "keepdims": draw.pick([True, False])}
-    return Sample([("distinct", (2, 3, 2))], attrs)
+    operator(_name)(_one_at_least(_run))
 
 
 def _numpy(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,23 +78,14 @@ def _numpy(run: Callable[..., Any]) -> Callable[..., Any]:
 for _name, _run in {"_np_sum": _sum, "_npi_mean": _mean, "_np_max": _extreme(torch.amax),
                     "_np_min": _extreme(torch.amin), "_np_prod": _prod,
                     }.items():  # fmt: skip
-    operator(_name, sample=_numpy_sample)(_numpy(_run))
+    operator(_name)(_numpy(_run))
 
 
-@operator(
-    "norm", sample=lambda d: Sample([("normal", d.shape(2, 3))], {"ord": d.pick([1, 2]), "axis": d.pick([0, -1])})
-)
+@operator("norm")
 def norm(x: Any, ord: int = 2, axis: Any = None, keepdims: bool = False) -> Any:
     over = dims(x, axis)
     found = x.abs().sum(over, keepdim=keepdims) if ord == 1 else (x * x).sum(over, keepdim=keepdims).sqrt()
     return found if found.dim() else found.reshape(1)
-
-
-def _scores(draw: Draw) -> Sample:
-    attrs: dict[str, Any] = {"axis": draw.pick([-1, 1, 0])}
-    if draw.int(0, 2) == 0:
-        attrs["temperature"] = 2.0
-    return Sample([("normal", draw.shape(2, 4))], attrs)
 
 
 def _lengths(x: Any, length: Any, axis: int) -> Any:
@@ -119,7 +95,7 @@ def _lengths(x: Any, length: Any, axis: int) -> Any:
     return places < length.unsqueeze(axis)
 
 
-@operator("softmax", sample=_scores)
+@operator("softmax")
 def softmax(x: Any, length: Any = None, axis: int = -1, temperature: float | None = None, use_length: bool = False,
             dtype: str | None = None) -> Any:  # fmt: skip
     x = x / temperature if temperature else x
@@ -129,19 +105,17 @@ def softmax(x: Any, length: Any = None, axis: int = -1, temperature: float | Non
     return torch.softmax(x, axis, dtype=dtype_of(dtype))
 
 
-@operator("log_softmax", sample=_scores)
+@operator("log_softmax")
 def log_softmax(x: Any, axis: int = -1, temperature: float | None = None, dtype: str | None = None) -> Any:
     return torch.log_softmax(x / temperature if temperature else x, axis, dtype_of(dtype))
 
 
-@operator("softmin", sample=_scores)
+@operator("softmin")
 def softmin(x: Any, axis: int = -1, temperature: float | None = None) -> Any:
     return torch.softmax(-x / temperature if temperature else -x, axis)
 
 
-@operator("SoftmaxActivation", sample=lambda d: d.pick([
-    Sample([("normal", (2, 3, 4))], {"mode": "channel"}, dtype="float32"),
-    Sample([("normal", (2, 3))], {"mode": "instance"}, dtype="float32")]))  # fmt: skip
+@operator("SoftmaxActivation")
 def softmax_activation(x: Any, mode: str = "instance") -> Any:
     return torch.softmax(x, 1 if mode == "channel" else -1)
 
@@ -159,10 +133,7 @@ class _OwnGradient(torch.autograd.Function):
         return ctx.saved_tensors[0], None, None
 
 
-@operator(
-    "SoftmaxOutput",
-    sample=lambda d: Sample([("normal", (4, 5)), ("index", (4,), 5)], {"grad_scale": d.pick([1.0, 0.5])}, True),
-)
+@operator("SoftmaxOutput")
 def softmax_output(x: Any, label: Any = None, grad_scale: float = 1.0, multi_output: bool = False,
                    normalization: str = "null") -> Any:  # fmt: skip
     axis = 1 if multi_output else -1
@@ -188,20 +159,13 @@ def _regression(link: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Call
     return layer
 
 
-_alike = lambda d: Sample([("normal", (4, 3)), ("normal", (4, 3))], {"grad_scale": d.pick([1.0, 0.5])}, True)  # noqa: E731
-operator("LinearRegressionOutput", sample=_alike)(_regression(lambda x: x, lambda gap: gap))
-operator("LogisticRegressionOutput", sample=_alike)(_regression(torch.sigmoid, lambda gap: gap))
-operator("MAERegressionOutput", sample=_alike)(_regression(lambda x: x, torch.sign))
+operator("LinearRegressionOutput")(_regression(lambda x: x, lambda gap: gap))
+operator("LogisticRegressionOutput")(_regression(torch.sigmoid, lambda gap: gap))
+operator("MAERegressionOutput")(_regression(lambda x: x, torch.sign))
 
 
-def _loss_sample(draw: Draw) -> Sample:
-    return Sample(
-        [("normal", (4, 3))], {"grad_scale": draw.pick([1.0, 0.5]), "normalization": draw.pick(["null", "batch"])}
-    )
-
-
-@operator("make_loss", sample=lambda d: Sample([("normal", d.shape(1, 3))], {}))
-@operator("MakeLoss", sample=_loss_sample)
+@operator("make_loss")
+@operator("MakeLoss")
 def make_loss(x: Any, grad_scale: float = 1.0, valid_thresh: float = 0.0, normalization: str = "null") -> Any:
     count: Any = 1
     if normalization == "batch":
@@ -211,21 +175,12 @@ def make_loss(x: Any, grad_scale: float = 1.0, valid_thresh: float = 0.0, normal
     return _OwnGradient.apply(x, x.detach(), torch.ones_like(x) * (grad_scale / count))
 
 
-@operator("softmax_cross_entropy", sample=lambda d: Sample([("normal", (4, 5)), ("index", (4,), 5)], {}))
+@operator("softmax_cross_entropy")
 def softmax_cross_entropy(x: Any, label: Any) -> Any:
     return torch.nn.functional.cross_entropy(x, label.long(), reduction="sum").reshape(1)
 
 
-def _ctc_sample(draw: Draw) -> Sample:
-    last = draw.pick([True, False])
-    rows = [[1, 2, -1], [0, -1, -1]] if last else [[1, 2, 0], [3, 0, 0]]
-    lengths = draw.pick([True, False])
-    more = [("given", (2,), [5, 6]), ("given", (2,), [2, 1])] if lengths else []
-    attrs = {"blank_label": "last" if last else "first", "use_data_lengths": lengths, "use_label_lengths": lengths}
-    return Sample([("normal", (6, 2, 4)), ("given", (2, 3), rows), *more], attrs, dtype="float32")
-
-
-@operator("CTCLoss", sample=_ctc_sample)
+@operator("CTCLoss")
 def ctc_loss(x: Any, label: Any, *lengths: Any, use_data_lengths: bool = False, use_label_lengths: bool = False,
              blank_label: str = "first") -> Any:  # fmt: skip
     given = list(lengths)

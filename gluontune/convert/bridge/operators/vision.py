@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.convert.bridge.operators.creating import dtype_of
-from gluontune.convert.bridge.registry import Draw, Sample, operator
+from gluontune.convert.bridge.registry import operator
 from gluontune.convert.graph.schemas import resized
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import pytorch
@@ -15,16 +15,7 @@ _RANKS = 256  # boxes of box_nms that are compared with all others at a time
 F = torch.nn.functional
 
 
-def _resize_sample(draw: Draw) -> Sample:
-    shape = (1, 2, draw.int(2, 5), draw.int(2, 5))
-    corners = draw.pick([True, False])
-    how: dict[str, Any] = draw.pick([
-        {"height": 7, "width": 4}, {"scale_height": 2.0, "scale_width": 3.0, "mode": "odd_scale"},
-        {"scale_height": 2.0, "scale_width": 1.5}, {"mode": "to_even_up"}, {"mode": "to_odd_down"}])  # fmt: skip
-    return Sample([("normal", shape)], {**how, "align_corners": corners})
-
-
-@operator("_contrib_BilinearResize2D", sample=_resize_sample)
+@operator("_contrib_BilinearResize2D")
 def bilinear_resize(
     x: Any,
     like: Any = None,
@@ -65,15 +56,7 @@ def _between(x: Any, axis: int, size: int, align_corners: bool) -> Any:
     return x.index_select(axis, low) * (1 - share) + x.index_select(axis, high) * share
 
 
-def _up_sample(draw: Draw) -> Sample:
-    if draw.int(0, 1):
-        inputs = [("normal", (1, 2, 4, 4)), ("normal", (1, 2, 2, 2))][: draw.int(1, 2)]
-        return Sample(inputs, {"scale": 2, "sample_type": "nearest", "num_args": "?"})
-    return Sample([("normal", (1, 2, 3, 4)), ("normal", (2, 1, 4, 4))], {
-        "scale": 2, "sample_type": "bilinear", "num_filter": 2, "num_args": 2})  # fmt: skip
-
-
-@operator("UpSampling", sample=_up_sample)
+@operator("UpSampling")
 def up_sampling(
     *arrays: Any, scale: int, sample_type: str, num_filter: int = 0, multi_input_mode: str = "concat"
 ) -> Any:
@@ -88,7 +71,7 @@ def up_sampling(
     return torch.cat(grown, 1)
 
 
-@operator("_eye", source=True, sample=lambda d: Sample([], {"N": 3, "M": d.int(0, 4), "k": d.int(-1, 1)}, grads=False))
+@operator("_eye", source=True)
 def eye(N: int, M: int = 0, k: int = 0, dtype: str = "float32", like: Any = None) -> Any:
     rows = torch.arange(N, device=None if like is None else like.device)
     columns = torch.arange(M or N, device=rows.device)
@@ -113,20 +96,14 @@ def overlaps(a: Any, b: Any) -> Any:
     return torch.where(union > 0, shared / union.clamp(min=torch.finfo(union.dtype).tiny), torch.zeros_like(union))
 
 
-@operator("_contrib_box_iou", sample=lambda d: Sample(
-    [("boxes", (3, 4)), ("boxes", (d.int(1, 4), 4))], {"format": "corner"}))  # fmt: skip
+@operator("_contrib_box_iou")
 def box_iou(a: Any, b: Any, format: str = "corner") -> Any:
     a, b = corners(a.detach(), format), corners(b.detach(), format)
     found = overlaps(a.reshape(-1, 4), b.reshape(-1, 4))
     return found.reshape(*a.shape[:-1], *b.shape[:-1])
 
 
-def _decode_sample(draw: Draw) -> Sample:
-    how = {"clip": draw.pick([-1.0, 0.1]), "format": draw.pick(["center", "corner"])}
-    return Sample([("normal", (2, 3, 4)), ("boxes", (1, 3, 4))], {"std0": 0.1, "std2": 0.2, **how})
-
-
-@operator("_contrib_box_decode", sample=_decode_sample)
+@operator("_contrib_box_decode")
 def box_decode(x: Any, anchors: Any, std0: float = 1.0, std1: float = 1.0, std2: float = 1.0, std3: float = 1.0,
                clip: float = -1.0, format: str = "center") -> Any:  # fmt: skip
     x, anchors = x.detach(), anchors.detach()  # MXNet has no gradient here
@@ -142,18 +119,7 @@ def box_decode(x: Any, anchors: Any, std0: float = 1.0, std1: float = 1.0, std2:
     return torch.cat([middle - half, middle + half], -1)
 
 
-def _nms_sample(draw: Draw) -> Sample:
-    attrs = {"overlap_thresh": draw.pick([0.1, 0.5]), "valid_thresh": draw.pick([0.0, 0.3]), "coord_start": 2,
-             "topk": draw.pick([-1, 0, 3]), "score_index": 1, "id_index": draw.pick([-1, 0]),
-             "force_suppress": draw.pick([True, False]), "background_id": draw.pick([-1, 0]),
-             "out_format": draw.pick(["corner", "center"])}  # fmt: skip
-    # MXNet's gradient ignores the conversion of formats
-    return Sample(
-        [("detections", draw.pick([(6, 6), (2, 7, 6), (2, 300, 6)]))], attrs, grads=attrs["out_format"] == "corner"
-    )
-
-
-@operator("_contrib_box_nms", sample=_nms_sample)
+@operator("_contrib_box_nms")
 def box_nms(x: Any, overlap_thresh: float = 0.5, valid_thresh: float = 0.0, topk: int = -1, coord_start: int = 2,
             score_index: int = 1, id_index: int = -1, background_id: int = -1, force_suppress: bool = False,
             in_format: str = "corner", out_format: str = "corner") -> Any:  # fmt: skip
@@ -200,13 +166,7 @@ def _survivors(x: Any, overlap: float, least: float, topk: int, coords: int, sco
     return kept.gather(1, forward), order.gather(1, forward)
 
 
-def _roi_sample(draw: Draw) -> Sample:
-    attrs = {"pooled_size": draw.pick([(2, 2), (3, 2)]), "spatial_scale": draw.pick([1.0, 0.5]),
-             "sample_ratio": draw.pick([1, 2]), "aligned": draw.pick([True, False])}  # fmt: skip
-    return Sample([("normal", (2, 3, 6, 7)), ("rois", (draw.int(1, 3), 5), 2, 8)], attrs)
-
-
-@operator("_contrib_ROIAlign", sample=_roi_sample)
+@operator("_contrib_ROIAlign")
 def roi_align(x: Any, rois: Any, pooled_size: Any, spatial_scale: float, sample_ratio: int = -1,
               position_sensitive: bool = False, aligned: bool = False) -> Any:  # fmt: skip
     if position_sensitive:
