@@ -32,7 +32,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts slurm strangers scripts lab course browser docs axe figures wheels dist clean
+.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts slurm strangers scripts lab gpu course browser docs axe figures wheels dist clean
 
 # Byte code is made on all cores after an install (pip: on one, for twice as long), and kept even where the environment
 # says PYTHONDONTWRITEBYTECODE, as containers do: there every process would compile all that it imports, for 1.5 s.
@@ -148,6 +148,10 @@ rooms:
 	      "numpy", numpy.__version__)')"; \
 	    $$place/bin/python -m pytest -q -n auto --dist loadfile --rooms $(ARGS) || exit 1; fi; done; \
 	[ -n "$$tried" ] || { echo "gluontune: none of Python $(ROOMS) is here" >&2; exit 1; }
+
+# What the GPUs of this machine give, in ten minutes: gpu.json and gpu.html. Without a GPU: make gpu ARGS=--pretend.
+gpu: $(STAMP)
+	$(VENV)/bin/gluontune bench gpu --out gpu.json $(ARGS)
 
 # The peers that benchmarks compare with, in an environment of their own: they want another numpy than MXNet.
 # The stamp carries a checksum of the lists, so an edit of them (and of nothing else) makes the place anew.

@@ -121,6 +121,10 @@ class Engine(ABC):
         """Remarks on the net, for the result's notes."""
         return []
 
+    def remarks(self) -> list[str]:
+        """Remarks on the training until now, for the result's notes."""
+        return []
+
     def versions(self) -> dict[str, str]:
         """The version of the engine's library."""
         return {}
@@ -179,6 +183,7 @@ class Engine(ABC):
             "phases": lambda c: {"report": self.phases.report()},
             "attribution": lambda c: self.phases.enable(c["on"]),
             "loading": lambda c: {"found": self.progress.loading_alone(c["seconds"])},
+            "remarks": lambda c: {"notes": self.remarks()},
             "memory": lambda c: {"peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024},
             **self.capabilities(),
         }

@@ -104,6 +104,10 @@ class Session(Engine):
         """Possible faults in MXNet's gradients of this net."""
         return doubtful(self.work.net) if self.context.device == "cpu" and self.rank == 0 else []
 
+    def remarks(self) -> list[str]:
+        scaler = self.optimization.scaler
+        return [scaler.scaler.told()] if scaler else []
+
     def versions(self) -> dict[str, str]:
         return {"mxnet": self.context.mx.__version__}
 
