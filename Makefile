@@ -4,8 +4,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 PIP := $(PY) -m pip --disable-pip-version-check
-# The CPU wheel unless asked: `make setup MXNET=cu112` for NVIDIA GPUs, MXNET=none beside an mxnet that is there.
-MXNET ?= cpu
+# The CPU wheel unless asked: `make setup MXNET=cu112` for NVIDIA GPUs, MXNET=none beside an mxnet that is there. What was
+# asked for stays; another one, as in `make test MXNET=cu112`, sets .venv up anew.
+BUILT := $(shell cat $(STAMP) 2>/dev/null)
+MXNET ?= $(or $(BUILT),cpu)
 EXTRAS_cpu := cpu,export,notebooks,dev
 EXTRAS_cu112 := cu112,export,notebooks,dev
 EXTRAS_none := notebooks,dev
@@ -45,7 +47,8 @@ BYTECODE = $(PY) -m compileall -q -j 0 -x '/tests/' $(VENV)/lib gluontune >/dev/
 LIBRARIES = $(PY) -m gluontune doctor --only shared-libraries
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt Makefile
+.PHONY: another-build
+$(STAMP): pyproject.toml constraints.txt Makefile $(if $(filter $(MXNET),$(or $(BUILT),$(MXNET))),,another-build)
 	@for python in $(PYTHONS); do \
 	  if $$python -c '$(FIT)' 2>/dev/null; then \
 	    echo "gluontune: setting up $(VENV) with $$($$python --version)"; \
@@ -67,7 +70,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(BYTECODE)
 	@[ $(MXNET) != cpu ] || $(LIBRARIES) >/dev/null 2>&1 || $(PIP) install -q -c constraints.txt scikit-learn
 	@[ $(MXNET) != cpu ] || $(LIBRARIES)
-	@touch $(STAMP)
+	@echo $(MXNET) >$(STAMP)
 
 ladder: $(STAMP)
 	$(VENV)/bin/gluontune ladder --quick --out ladder-out $(ARGS)
