@@ -4,8 +4,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 PIP := $(PY) -m pip --disable-pip-version-check
-# The CPU wheel unless asked: `make setup MXNET=cu112` for NVIDIA GPUs, MXNET=none beside an mxnet that is there.
-MXNET ?= cpu
+# The CPU wheel unless asked: `make setup MXNET=cu112` for NVIDIA GPUs, MXNET=none beside an mxnet that is there. What was
+# asked for stays; another one, as in `make test MXNET=cu112`, sets .venv up anew.
+BUILT := $(shell cat $(STAMP) 2>/dev/null)
+MXNET ?= $(or $(BUILT),cpu)
 EXTRAS_cpu := cpu,export,notebooks,dev
 EXTRAS_cu112 := cu112,export,notebooks,dev
 EXTRAS_none := notebooks,dev
@@ -32,7 +34,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts slurm strangers scripts lab course browser docs axe figures wheels dist clean
+.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts slurm strangers scripts lab gpu course browser docs axe figures wheels dist clean
 
 # Byte code is made on all cores after an install (pip: on one, for twice as long), and kept even where the environment
 # says PYTHONDONTWRITEBYTECODE, as containers do: there every process would compile all that it imports, for 1.5 s.
@@ -45,7 +47,8 @@ BYTECODE = $(PY) -m compileall -q -j 0 -x '/tests/' $(VENV)/lib gluontune >/dev/
 LIBRARIES = $(PY) -m gluontune doctor --only shared-libraries
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt Makefile
+.PHONY: another-build
+$(STAMP): pyproject.toml constraints.txt Makefile $(if $(filter $(MXNET),$(or $(BUILT),$(MXNET))),,another-build)
 	@for python in $(PYTHONS); do \
 	  if $$python -c '$(FIT)' 2>/dev/null; then \
 	    echo "gluontune: setting up $(VENV) with $$($$python --version)"; \
@@ -67,7 +70,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(BYTECODE)
 	@[ $(MXNET) != cpu ] || $(LIBRARIES) >/dev/null 2>&1 || $(PIP) install -q -c constraints.txt scikit-learn
 	@[ $(MXNET) != cpu ] || $(LIBRARIES)
-	@touch $(STAMP)
+	@echo $(MXNET) >$(STAMP)
 
 ladder: $(STAMP)
 	$(VENV)/bin/gluontune ladder --quick --out ladder-out $(ARGS)
@@ -148,6 +151,10 @@ rooms:
 	      "numpy", numpy.__version__)')"; \
 	    $$place/bin/python -m pytest -q -n auto --dist loadfile --rooms $(ARGS) || exit 1; fi; done; \
 	[ -n "$$tried" ] || { echo "gluontune: none of Python $(ROOMS) is here" >&2; exit 1; }
+
+# What the GPUs of this machine give, in ten minutes: gpu.json and gpu.html. Without a GPU: make gpu ARGS=--pretend.
+gpu: $(STAMP)
+	$(VENV)/bin/gluontune bench gpu --out gpu.json $(ARGS)
 
 # The peers that benchmarks compare with, in an environment of their own: they want another numpy than MXNet.
 # The stamp carries a checksum of the lists, so an edit of them (and of nothing else) makes the place anew.

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         help="Measure parts of gluontune against their peers in one interleaved run.", no_args_is_help=True
     )
     app.add_typer(group, name="bench")
-    for command in (loading, packing, training, inference, bridge, recipes, scripts):
+    for command in (loading, packing, training, inference, bridge, recipes, scripts, gpu):
         group.command()(grouped(command))
     any_words = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     for name in MOVED:
@@ -249,3 +249,36 @@ def scripts(
         resume=resume,
     )  # fmt: skip
     carry_out(work, as_json, None, benchmark.show, holds=benchmark.holds)
+
+
+def gpu(
+    pretend: bool = option(False, "No GPU: the CPU stands in for it, with tiny nets, to try the command."),
+    minutes: float = option(10.0, "No part begins after so many.", min=0.0),
+    airbench: Optional[str] = option(None, "airbench94.py, to stand beside dawnbench-94; arguments may follow it."),
+    resume: bool = RESUME,
+    as_json: bool = JSON_OPTION,
+    out: Path = option(Path("gpu.json"), "The document; its page is written beside it, as .html."),
+) -> None:
+    """What this machine's GPUs give: engines, dtypes, graphs, copies, monitor, time to accuracy, two ranks.
+
+    Exits with 1 if a part failed; a part that this machine has nothing for is a row, and no failure.
+    """
+    from gluontune import report
+    from gluontune.core.files import write_json
+    from gluontune.report.document_types import view
+    from gluontune.report.study import text_tables
+    from gluontune.search.bench import gpu as benchmark
+
+    def show(found: dict[str, Any], console: Any) -> None:
+        shown = view(found, str(out))
+        console.print(shown["headline"], style="bold", highlight=False)
+        for part in shown["sections"]:
+            console.print(*text_tables(part["tables"]), sep="\n")
+
+    def work(say: Callable[[str], None]) -> dict[str, Any]:
+        found = benchmark.run(pretend=pretend, minutes=minutes, airbench=airbench, out=out, resume=resume, say=say)
+        write_json(out, found)  # before the page: the measurements are on disk if a figure fails
+        report.write_document_html(found, out.with_suffix(".html"))
+        return found
+
+    carry_out(work, as_json, None, show, holds=lambda found: all(r["status"] != "failed" for r in found["rows"]))

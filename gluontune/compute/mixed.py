@@ -84,21 +84,36 @@ class LossScaler:
             return True
         _reduce(trainer)
         grads = _gradients(trainer)
-        if self.dynamic and not all(_finite(per_device) for per_device in grads):
-            self._shrink()
+        scale = self.scale_value
+        if not self.judge(not self.dynamic or all(_finite(per_device) for per_device in grads)):
             return False
         original = trainer._scale
         shrink = 1.0
         if clip_global_norm is not None and grads:
-            norm = _norm(grads[0]) * original / (batch_size * self.scale_value)
+            norm = _norm(grads[0]) * original / (batch_size * scale)
             shrink = min(1.0, clip_global_norm / norm) if norm > 0 else 1.0
         try:
-            trainer._scale = original * shrink / self.scale_value
+            trainer._scale = original * shrink / scale
             trainer.update(batch_size, ignore_stale_grad=ignore_stale_grad)
         finally:
             trainer._scale = original
-        self._grow()
         return True
+
+    def judge(self, finite: bool) -> bool:
+        """Adapt the scale to gradients that are finite, or not; returns ``finite``: whether the step is taken.
+
+        Raises:
+            GluontuneError: as :meth:`step`.
+        """
+        if finite:
+            self._grow()
+        else:
+            self._shrink()
+        return finite
+
+    def told(self) -> str:
+        """The skipped steps and the scale, in words."""
+        return f"float16: {self.skipped_steps} steps skipped for an overflow; loss scale {self.scale_value:g}"
 
     def state_dict(self) -> dict[str, float]:
         """The state for a checkpoint."""

@@ -47,7 +47,7 @@ class Engine(ABC):
         feed, progress: the loaders, and the position of the training.
         methods, phases: the recipe's methods; the times of the phases of a step.
         batches_per_epoch: steps in one epoch, on all ranks alike. samples_per_step: images of this rank in one step.
-        fresh: whether the session is at the seeded start. remarks: new ones, for the result's notes.
+        fresh: whether the session is at the seeded start. news: remarks not told yet, for the result's notes.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Engine(ABC):
         self.writer = checkpoint.Writer(**checkpoints) if checkpoints else None
         self._losses: list[Any] = []  # of the current steps, on the device
         self.fresh = False
-        self.remarks: list[str] = []
+        self.news: list[str] = []
 
     @abstractmethod
     def build(self, opened: Callable[[], None] | None = None) -> None:
@@ -117,6 +117,10 @@ class Engine(ABC):
     def capabilities(self) -> dict[str, Command]:
         """The commands that only this engine's card declares, by name."""
         return {}
+
+    def remarks(self) -> list[str]:
+        """Remarks on the training until now, for the result's notes."""
+        return []
 
     def versions(self) -> dict[str, str]:
         """The version of the engine's library."""
@@ -176,6 +180,7 @@ class Engine(ABC):
             "phases": lambda c: {"report": self.phases.report()},
             "attribution": lambda c: self.phases.enable(c["on"]),
             "loading": lambda c: {"found": self.progress.loading_alone(c["seconds"])},
+            "remarks": lambda c: {"notes": self.remarks()},
             "memory": lambda c: {"peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024},
             **self.capabilities(),
         }

@@ -3,8 +3,9 @@
 PyTorch's optimizers of the same names apply the rate, the decay and the bias corrections elsewhere, so that a schedule
 or a decay would have another effect. One test compares both sides with the same numpy references.
 
-A rule takes all parameters: a net of 60 small ones spends more time on calls than on arithmetic, so that SGD's and
-Muon's rules make few calls for all of them; Muon's matrix products of equal shapes are one batched product.
+A rule takes all parameters: a net of 60 small ones spends more time on calls than on arithmetic, so that the rules of
+SGD, Adam and Muon make few calls (on a GPU: few kernels) for all of them; Muon's matrix products of equal shapes are
+one batched product.
 """
 
 from __future__ import annotations
@@ -132,18 +133,35 @@ def _moments(p: Part, g: Any, o: Options) -> tuple[Any, Any]:
     return (p.kept("m").lerp_(g, 1 - o["beta1"]), p.kept("v").mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"]))
 
 
-def _adam(p: Part, t: int, o: Options) -> None:
-    m, v = _moments(p, p.decayed(p.g), o)
-    rate = p.lr * math.sqrt(1 - o["beta2"] ** t) / (1 - o["beta1"] ** t)
-    p.w.addcdiv_(m, v.sqrt().add_(o["epsilon"]), value=-rate)
+def _adaptive(parts: list[Part], t: int, o: Options, decoupled: bool) -> None:
+    library = torch()
+    bias = math.sqrt(1 - o["beta2"] ** t)
+    for group in _by_rate(parts):
+        ws, gs, lr, wd = [p.w for p in group], [p.g for p in group], group[0].lr, group[0].wd
+        ms, vs = [p.kept("m") for p in group], [p.kept("v") for p in group]
+        if wd and decoupled:
+            library._foreach_mul_(ws, 1 - lr * wd)
+        elif wd:
+            gs = library._foreach_add(gs, ws, alpha=wd)
+        library._foreach_lerp_(ms, gs, 1 - o["beta1"])
+        library._foreach_mul_(vs, o["beta2"])
+        library._foreach_addcmul_(vs, gs, gs, 1 - o["beta2"])
+        scales = library._foreach_sqrt(vs)
+        if decoupled:
+            library._foreach_div_(scales, bias)
+        library._foreach_add_(scales, o["epsilon"])
+        rate = lr / (1 - o["beta1"] ** t) * (1 if decoupled else bias)
+        library._foreach_addcdiv_(ws, ms, scales, -rate)
 
 
-def _adamw(p: Part, t: int, o: Options) -> None:
-    m, v = _moments(p, p.g, o)
-    if p.wd:
-        p.w.mul_(1 - p.lr * p.wd)
-    scale = (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"])
-    p.w.addcdiv_(m, scale, value=-p.lr / (1 - o["beta1"] ** t))
+@TORCH_RULES.register("adam")
+def _adam(parts: list[Part], t: int, o: Options) -> None:
+    _adaptive(parts, t, o, decoupled=False)
+
+
+@TORCH_RULES.register("adamw")
+def _adamw(parts: list[Part], t: int, o: Options) -> None:
+    _adaptive(parts, t, o, decoupled=True)
 
 
 def _lamb(p: Part, t: int, o: Options) -> None:
@@ -191,8 +209,8 @@ def _muon(parts: list[Part], t: int, o: Options) -> None:
     rest = [p for p in parts if not (p.trusted and p.w.dim() >= least)]
     if o["rest"] == "nag":
         _descend(rest, o["rest_momentum"], nesterov=True)
-    for part in rest if o["rest"] == "adamw" else ():
-        _adamw(part, t, o)
+    elif o["rest"] == "adamw":
+        _adamw(rest, t, o)
 
     def shape(part: Part) -> tuple[int, ...]:
         return tuple(part.w.shape)
@@ -233,7 +251,7 @@ def orthogonalized(x: Any, steps: int) -> Any:
 
 
 _OF_ONE = {
-    "signum": _signum, "adagrad": _adagrad, "rmsprop": _rmsprop, "adam": _adam, "adamw": _adamw, "lamb": _lamb,
+    "signum": _signum, "adagrad": _adagrad, "rmsprop": _rmsprop, "lamb": _lamb,
     "novograd": _novograd, "lars": _lars, "larc": _larc,
 }  # fmt: skip
 for _name, _rule in _OF_ONE.items():

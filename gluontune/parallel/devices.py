@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
+from gluontune.recipe.rules import listed_gpus
 from gluontune.runtime import mxnet
 
 
@@ -16,9 +17,9 @@ def contexts(devices: str = "auto", count: int = 1, first: int = 0) -> list[Any]
     """The MXNet contexts for one process.
 
     Args:
-        devices: ``auto`` (GPUs if this mxnet sees one, else the CPU), ``cpu`` or ``gpu``.
+        devices: ``auto`` (GPUs if this mxnet sees one, else the CPU), ``cpu``, ``gpu``, or ``gpu:0,2``.
         count: number of GPUs; CPU contexts beyond the first share the same cores and serve tests only.
-        first: index of the first GPU.
+        first: place of the first GPU among all, or among the listed ones.
 
     Raises:
         GluontuneError: fewer GPUs than asked for.
@@ -28,13 +29,14 @@ def contexts(devices: str = "auto", count: int = 1, first: int = 0) -> list[Any]
     """
     mx = mxnet()
     gpus = 0 if devices == "cpu" else mx.context.num_gpus()
-    if devices == "gpu" or (devices == "auto" and gpus):
-        if first + count > gpus:
+    if devices.startswith("gpu") or (devices == "auto" and gpus):
+        chosen = (listed_gpus(devices) or range(gpus))[first : first + count]
+        if len(chosen) < count or max(chosen) >= gpus:
             raise GluontuneError(
                 f"{first + count} GPUs wanted, but this mxnet sees {gpus}: use num_devices={max(gpus, 1)} or "
                 "devices='cpu'; gluontune doctor says why a GPU is not seen"
             )
-        return [mx.gpu(first + i) for i in range(count)]
+        return [mx.gpu(index) for index in chosen]
     return [mx.cpu(i) for i in range(count)]
 
 

@@ -55,7 +55,7 @@ class Recipe:
             over the blocks (0 … 1; residual nets of the v1 family); 0 leaves the net as it is.
         hybridize: ``imperative``, ``hybridized``, or ``static`` (static_alloc and static_shape).
         rewrites: names of ``gt.compute`` rewrites to apply to the net.
-        dtype: ``float32``; ``float16`` (GPU, multi-precision); ``bfloat16`` (CPU, AMP).
+        dtype: ``float32``; ``float16`` (with a loss scale; MXNet: on a GPU); ``bfloat16`` (MXNet: on a CPU).
         optimizer: a name of ``gt.optim``.
         optimizer_params: further parameters of the optimizer, such as ``trust_coefficient: 0.002`` of ``lars``; its
             card in ``gt.optim.OPTIMIZERS`` has names and defaults.
@@ -71,7 +71,8 @@ class Recipe:
         warmup_epochs: epochs of linear warm-up before the schedule.
         methods: names of ``gt.methods``, each with a mapping of its parameters, or ``true`` for those of its card:
             ``{mixup: true, ema: {decay: 0.99}}``.
-        devices: ``auto``, ``cpu`` or ``gpu``.
+        devices: ``auto``, ``cpu``, ``gpu``, or the GPUs to use, such as ``gpu:0,1``: all of them unless
+            ``num_devices`` is given, too.
         num_devices: GPUs of one process (engine ``local``) or ranks (the other engines).
         engine: ``local``; ``shared-memory`` (ranks of one machine sum their gradients in memory that they share),
             ``kvstore`` (parameter server), ``horovod`` (ring all-reduce), ``ddp`` (PyTorch's
@@ -209,6 +210,8 @@ class Recipe:
         for owner, params in rules.PARAMETERS.items():
             if changes.get(owner, kept[owner]) != kept[owner]:
                 kept[params] = {}
+        if rules.listed_gpus(changes.get("devices")):
+            del kept["num_devices"]
         return Recipe.from_dict({**kept, **changes})
 
     def to_dict(self) -> dict[str, Any]:
@@ -232,7 +235,8 @@ class Recipe:
             if name not in known:
                 hint = did_you_mean(name, known)
                 raise UsageError(f"{source}: unknown field {name!r}{hint and f': {hint}'}")
-        return cls(**dict(values))
+        gpus = rules.listed_gpus(values.get("devices"))
+        return cls(**{**({"num_devices": len(gpus)} if gpus else {}), **values})
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Recipe:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
@@ -121,8 +122,6 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
      lambda r: r.loader == "gluon" and r.num_workers > 0 and r.env.get("MXNET_ENGINE_TYPE") == "NaiveEngine",
      "that engine computes in the thread which forks the workers, and a fork of OpenMP's threads hangs; use "
      "num_workers=0 or loader='threaded'"),
-    (("dtype", "devices"), lambda r: r.dtype == "float16" and r.devices == "cpu",
-     "MXNet has no float16 convolution on a CPU; use dtype='bfloat16' or devices='gpu'"),
     (("engine", "devices", "num_devices"),
      lambda r: r.engine == "local" and r.devices == "cpu" and r.num_devices > 1,
      "one process already uses every core; use engine='shared-memory', 'kvstore' or 'horovod'"),
@@ -192,8 +191,11 @@ def check(recipe: Any) -> None:
         if not all(isinstance(part, str) and "\0" not in part for part in (name, value)) or not name or "=" in name:
             raise UsageError(f"recipe field env: {name!r}: {value!r}: give texts, such as OMP_NUM_THREADS: '2'")
     for name, allowed in {**CHOICES, "backend": resolve(REGISTRIES["backend"]).names()}.items():
-        if getattr(recipe, name) not in allowed and not (name in CARD_FIELDS and getattr(recipe, name) is None):
-            raise _bad(recipe, name, f"choose one of {', '.join(allowed)}")
+        value = getattr(recipe, name)
+        if value in allowed or (name in CARD_FIELDS and value is None) or (name == "devices" and listed_gpus(value)):
+            continue
+        more = ", or the numbers of GPUs, each once: gpu:0,1" if name == "devices" else ""
+        raise _bad(recipe, name, f"choose one of {', '.join(allowed)}{more}")
     for name, number in NUMBERS.items():
         fault = number.fault(getattr(recipe, name))
         if fault:
@@ -214,6 +216,18 @@ def check(recipe: Any) -> None:
     for names, contradict, why in (*entry("backend", recipe.backend).contradictions, *_CONTRADICTIONS):
         if contradict(recipe):
             raise UsageError(f"{_named(recipe, names)} contradict each other: {why.format(recipe)}")
+
+
+def listed_gpus(devices: Any) -> tuple[int, ...] | None:
+    """The GPUs that a recipe's ``devices`` lists; None if it lists none.
+
+    >>> listed_gpus("gpu:2,0"), listed_gpus("gpu")
+    ((2, 0), None)
+    """
+    if not re.fullmatch(r"gpu:\d+(,\d+)*", str(devices)):
+        return None
+    gpus = tuple(map(int, devices[len("gpu:") :].split(",")))
+    return gpus if len(set(gpus)) == len(gpus) else None
 
 
 @contextlib.contextmanager

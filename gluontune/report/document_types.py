@@ -172,8 +172,9 @@ def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark
     facts = fmt.fact_pairs(document.get("conditions") or {})
     return study(
         key=key,
-        headline=_headline(document, name),
+        headline=document.get("headline") or _headline(document, name),
         over=" · ".join(f"{name} {value}" for name, value in facts),
+        warn=document.get("warn") or "",
         remarks=_remarks(document),
         figures=figures,
         tables=tables,

@@ -80,8 +80,8 @@ def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) 
 
 def _tell(session: Engine, send: Any) -> None:
     """Send the session's new remarks."""
-    while session.remarks:
-        send(event="note", text=session.remarks.pop(0))
+    while session.news:
+        send(event="note", text=session.news.pop(0))
 
 
 def _unsupported(command: str) -> UsageError:

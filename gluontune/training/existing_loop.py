@@ -17,6 +17,7 @@ from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.core.errors import UsageError
 from gluontune.job.models import give_values
+from gluontune.parallel.devices import contexts
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 
@@ -146,8 +147,7 @@ def tuned(
         )
     _warn_of_environment(recipe, 1 if ranks is None else ranks.world)
     recipe = _for_one_process(recipe).override(partition="shard") if ranks is None else _for(ranks, recipe)
-    mx = mxnet()
-    ctx = ctx or (mx.gpu() if mx.context.num_gpus() and recipe.devices != "cpu" else mx.cpu())
+    ctx = ctx or contexts("auto" if recipe.devices == "gpu" else recipe.devices)[0]
     found = datasets.open(data) if isinstance(data, str) else data
     named = isinstance(found, datasets.Dataset)
     rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)

@@ -166,6 +166,10 @@ class Group(Closing):
         """Rank 0's report of the step's phases."""
         return self._ask({"do": "phases"}, ranks=1)[0]["report"]
 
+    def remarks(self) -> list[str]:
+        """Rank 0's remarks on the training until now."""
+        return list(self._ask({"do": "remarks"}, ranks=1)[0]["notes"])
+
     def peak_rss_mib(self) -> float:
         """Highest resident memory of the ranks' own processes, added up, MiB."""
         return sum(d["peak_rss_mib"] for d in self._ask({"do": "memory"}))

@@ -245,5 +245,6 @@ class _Course:
         if clean:
             if self.result.hosts:  # the monitor sees no other machine
                 self.result.peak_rss_mib = self.group.peak_rss_mib()
+            self.result.notes += self.group.remarks()
             self.result.phases = self.group.phases()
             self.result.phases_pct = self.result.phases["phases_pct"]

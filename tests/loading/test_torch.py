@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import multiprocessing
@@ -12,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import cv2
 import numpy as np
 import pytest
+from fake_gpu import FakeGpu
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading import RecordDataset, TorchLoader, build
@@ -87,46 +87,20 @@ def test_resumed_in_mid_epoch_gives_the_same_batches_byte_for_byte(packed, name,
     assert len(again) == 12 - done and again == rest
 
 
-class Copies:
-    """In the place of ``torch.cuda``: what a GPU would be asked for."""
-
-    def __init__(self, monkeypatch):
-        self.pinned, self.moved, self.recorded, self.waited = 0, 0, 0, 0
-        monkeypatch.setattr(torch, "cuda", self)
-        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: self.count("pinned", tensor.clone()))
-        monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device, non_blocking=False: self.count(
-            "moved", tensor.clone() if non_blocking and device.type == "cuda" else None))  # fmt: skip
-        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.count("recorded"))
-
-    def count(self, what, value=None):
-        setattr(self, what, getattr(self, what) + 1)
-        return value
-
-    def Stream(self, device):
-        return "side"
-
-    def stream(self, side):
-        return contextlib.nullcontext()
-
-    def current_stream(self, device):
-        return self
-
-    def wait_stream(self, side):
-        self.count("waited")
-
-
 def test_a_gpus_batches_go_through_pinned_memory_ahead_of_time(packed, monkeypatch):
     with make(packed) as plain:
         wanted = [(images.clone(), labels) for images, labels in plain]
-    copies = Copies(monkeypatch)
+    gpu = FakeGpu(monkeypatch, torch)
     with make(packed, device="cuda") as loader:
         batches = iter(loader)
         first = next(batches)
-        assert copies.pinned == copies.moved == 6, "images and labels of the batch in use and of two more"
-        assert copies.waited == 1 and copies.recorded == 2
+        one = [("pin", "uint8"), ("pin", "int64")]
+        one += [("move", dtype, "cuda", "side", "non_blocking") for dtype in ("uint8", "int64")]
+        taken = [("wait", "default", "side"), ("record", "uint8", "default"), ("record", "int64", "default")]
+        assert gpu.calls == 3 * one + taken, "the batch in use and two more, pixels as bytes on a stream of their own"
         assert loader.state_dict()["batch"] == 1, "what is on its way does not count"
         made = [first, *batches]
-    assert len(made) == 6 and copies.waited == 6
+    assert len(made) == 6 and len(gpu.named("wait")) == 6
     for (images, labels), (others, theirs) in zip(wanted, made):
         assert torch.equal(images, others) and torch.equal(labels, theirs)
 

@@ -31,6 +31,8 @@ PLAIN = {
     "20": "ResNet-20", "224": "pixels of the loading table", "30": "seconds, held by the tests of launch",
     "50": "ResNet-50", "94": "airbench94",
     "10,000": "images of the sample", "2,000": "images of the sample", "5": "points below the grader's reference",
+    **dict.fromkeys(("8.0", "8.9", "9.0"), "compute capability"), "900": "GTX 900", "40": "RTX 40",
+    "24.06": "container", "450.80": "driver", "65,536": "first loss scale",
     "1,333": "mixtures of the assessment", "14": "of 100, held by the assessment's tests", "150": "steps of its CNN",
     "1,500": "validation images of its trial",
 }  # fmt: skip

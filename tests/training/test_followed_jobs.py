@@ -96,7 +96,7 @@ for path in sys.argv[1:]:
         session = resolve(ENGINES[backend].session)(recipe)
         session.build()
         losses = [session.steps(1)["loss"] for _ in range(12)]
-        found[backend] = [losses, session.validate()["metric"], session.remarks]
+        found[backend] = [losses, session.validate()["metric"], session.news]
         if backend == "torch":
             found["taken"] = session._followed.moved, type(session).__name__
         session.close()

@@ -191,7 +191,6 @@ def test_a_killed_rank_ends_the_others_and_is_named():
         ({"engine": "shared-memory", "num_devices": 2}, "several .engine='ddp'"),
         ({"hybridize": "static", "rewrites": ["pool-to-mean"]}, r"rewrites=\[\]"),
         ({"engine": "ddp", "num_devices": 2, "exchange_every": 2}, "exchange_every=1"),
-        ({"dtype": "float16"}, "dtype='bfloat16'"),
         ({"stochastic_depth": 0.2}, "stochastic_depth=0"),
     ],
 )

@@ -106,7 +106,7 @@ def losses(job: str, mode: str, dtype: str, steps: int, size: int) -> dict[str, 
         )  # fmt: skip
         session = resolve(ENGINES[recipe.backend].session)(recipe)
         session.build()
-        found["notes"] = list(session.remarks)
+        found["notes"] = list(session.news)
         for _ in range(steps):
             found["losses"].append(session.steps(1)["loss"])
     except GluontuneError as error:

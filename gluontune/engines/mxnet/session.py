@@ -87,7 +87,7 @@ class Session(Engine):
         self.optimization.connect(recipe, work.net)
         self._seeds_steps = self.writer is not None and (job.step is not None or may_draw(work.net))
         if context.device == "cpu" and self.rank == 0:
-            self.remarks += doubtful(work.net)
+            self.news += doubtful(work.net)
         self.reset()
 
     def site(self) -> dict[str, Any]:
@@ -101,6 +101,10 @@ class Session(Engine):
             "rewrites": self.work.rewrites, "step": self.training_step.name,
             "recurrent": self.work.job.begin is not None, "metric": {"name": score.name, "mode": score.mode},
         }  # fmt: skip
+
+    def remarks(self) -> list[str]:
+        scaler = self.optimization.scaler
+        return [scaler.scaler.told()] if scaler else []
 
     def versions(self) -> dict[str, str]:
         return {"mxnet": self.context.mx.__version__}

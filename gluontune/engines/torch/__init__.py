@@ -16,8 +16,6 @@ CARD: dict[str, Any] = {
          "the torch backend trains in one process (engine='local', num_devices=1) or in several (engine='ddp')"),
         (("backend", "rewrites"), lambda r: bool(r.rewrites),
          "they go around slow operators of MXNet's; use rewrites=[]"),
-        (("backend", "dtype"), lambda r: r.dtype == "float16",
-         "the torch backend has no loss scaling; use dtype='bfloat16'"),
         (("backend", "stochastic_depth"), lambda r: r.stochastic_depth > 0,
          "which branch is dropped is drawn by MXNet; use stochastic_depth=0"),
     ),

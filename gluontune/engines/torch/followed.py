@@ -33,28 +33,26 @@ class FollowedSession(Session):
     name = "torch"
 
     def __init__(self, recipe: Recipe, *given: Any, why: str):
-        super().__init__(recipe, *given)
+        super().__init__(recipe.override(devices="cpu") if recipe.devices == "auto" else recipe, *given)
         self._why = why
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
         recipe = self.recipe
-        if self.world > 1 or recipe.dtype != "float32" or recipe.devices == "gpu":
+        if self.world > 1 or recipe.dtype != "float32" or recipe.devices.startswith("gpu"):
             raise self._refused("such a job trains on PyTorch's engine in one process, in float32, on the CPU")
         self.phase = "importing PyTorch"
         torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or usable_cores()))
         self.phase = "importing mxnet"
         folder = os.path.dirname(os.path.abspath(recipe.job or ""))
-        self._followed = OnTorch(mxnet(), folder, self.remarks.append)
+        self._followed = OnTorch(mxnet(), folder, self.news.append)
         super().build(opened)
-        self.remarks.clear()  # on MXNet's gradients
+        self.news.clear()  # on MXNet's gradients
         self.steps(_TRIED)
         if self._followed.why_not:
             raise self._refused(self._followed.why_not)
         self.reset()
         draws = "; random numbers are PyTorch's own" if self._followed.draws else ""
-        self.remarks.append(
-            f"PyTorch computes MXNet's steps, proven on one ({self._followed.gaps}){draws}: {self._why}"
-        )
+        self.news.append(f"PyTorch computes MXNet's steps, proven on one ({self._followed.gaps}){draws}: {self._why}")
 
     def _refused(self, why: str) -> UsageError:
         return UsageError(f"recipe field backend='torch': {self._why}; {why}; use backend='mxnet'")

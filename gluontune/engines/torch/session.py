@@ -19,19 +19,20 @@ from typing import Any
 import numpy as np
 
 from gluontune import datasets, monitor
+from gluontune.compute import LossScaler
 from gluontune.convert.bridge.convert import to_torch
 from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.passes import quicken
-from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError
 from gluontune.engines import ENGINES
 from gluontune.engines.base import SAMPLED_EVERY, Engine, State
 from gluontune.engines.methods import MethodSteps
+from gluontune.engines.torch.device import Device
 from gluontune.engines.torch.export import Exported
 from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed, named_loaders
 from gluontune.job.metrics import Outcome, Score, array_score
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
-from gluontune.runtime import usable_cores
 from gluontune.runtime.pytorch import torch
 
 _PATIENCE = datetime.timedelta(seconds=60)  # limit for a silent rank
@@ -58,14 +59,11 @@ class TorchSession(Engine):
         self.phase = "importing PyTorch"
         library = self.torch = torch()
         self.phase = "finding the devices"
-        self.device = _device(library, recipe.devices)
-        if self.device == "gpu":
-            library.cuda.set_device(self.local_rank)
-        if self.device == "cpu":
-            library.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or usable_cores()))
+        self.device = Device(library, recipe, self.local_rank)
+        gpu = self.device.kind == "gpu"
         self.phase = "opening the data"
         data = datasets.open(self.job.data)
-        where = {"framework": "torch", "normalize": True, "device": "cuda" if self.device == "gpu" else None}
+        where = {"framework": "torch", "normalize": True, "device": self.device.place if gpu else None}
         size = recipe.batch_size_per_device
         train, val, num_train, shape = named_loaders(recipe, data, self.rank, self.world, size, **where)
         self.use_feed(Feed(train, val, None, size, num_train, shape), size)
@@ -73,7 +71,7 @@ class TorchSession(Engine):
             opened()
         self.phase = "meeting the other ranks"
         if self.world > 1:
-            way, place = "nccl" if self.device == "gpu" else "gloo", os.environ[ENGINES["torch"].meeting]
+            way, place = "nccl" if gpu else "gloo", os.environ[ENGINES["torch"].meeting]
             ranks = {"init_method": place, "rank": self.rank, "world_size": self.world}
             library.distributed.init_process_group(way, timeout=_PATIENCE, **ranks)
         self.phase = "building the net"
@@ -89,30 +87,27 @@ class TorchSession(Engine):
         self._training_loss = self.methods.training_loss(
             self.loss, lambda output, axis: library.log_softmax(output, axis), self.job.axis
         )
-        self.phases = monitor.StepPhases(sync=self._sync, every=SAMPLED_EVERY)
+        self.phases = monitor.StepPhases(sync=self.device.sync, every=SAMPLED_EVERY)
         self._initial = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
         self.phase = "trying one batch"
         images, labels = next(iter(self.feed.train.epoch(0)))
         self.net.train()
-        self._losses_of(images, labels)[0].mean().backward()
+        with self.device.fitting(self._try):
+            self._losses_of(images, labels)[0].mean().backward()
+        if self.rank == 0:
+            self.news += self.device.warnings()
         self.reset()
 
     def _place(self) -> None:
         """Put the net on its device, in the recipe's memory order and mode."""
-        library, recipe = self.torch, self.recipe
         for name, parameter in self.net.named_parameters():
             if name in self.job.frozen:
                 parameter.requires_grad_(False)
-        if self.device == "gpu":
-            self.net, self.loss = self.net.cuda(), self.loss.cuda()
-        if recipe.hybridize != "imperative":
-            self.net = self.net.to(memory_format=library.channels_last)
-        self.run = library.compile(self.net) if recipe.hybridize == "static" else self.net
+        self.net, self.loss = self.net.to(self.device.place), self.loss.to(self.device.place)
+        if self.recipe.hybridize != "imperative":
+            self.net = self.net.to(memory_format=self.torch.channels_last)
+        self.run = self.device.compiled(self.net) if self.recipe.hybridize == "static" else self.net
         self._trained = self.run if self.world == 1 else self._together(self.run)
-        where, half = ("cuda" if self.device == "gpu" else "cpu"), recipe.dtype == "bfloat16"
-        self._cast: Callable[[], Any] = (
-            (lambda: library.autocast(where, dtype=library.bfloat16)) if half else contextlib.nullcontext
-        )
 
     def _together(self, net: Any) -> Any:
         """The net with gradients that are the mean over all ranks after each backward pass.
@@ -129,10 +124,13 @@ class TorchSession(Engine):
         """Facts of the process for the ladder."""
         height, width, channels = self.feed.image_shape or (0, 0, 0)
         return {
-            "device": self.device, "gpus": self.torch.cuda.device_count(), "splits": True,
+            "device": self.device.kind, "gpus": self.torch.cuda.device_count(), "splits": True,
             "image_bytes": height * width * channels, "rewrites": [], "step": "usual", "recurrent": False,
             "metric": self.job.metric,
         }  # fmt: skip
+
+    def remarks(self) -> list[str]:
+        return [*([self.scaler.told()] if self.scaler else []), *self.device.remarks()]
 
     def versions(self) -> dict[str, str]:
         return {"torch": self.torch.__version__}
@@ -173,17 +171,15 @@ class TorchSession(Engine):
             wd_mult=self.job.wd_mult, **recipe.optimizer_params,
         )  # fmt: skip
         self._by_place, self.gathered = self.weights(True), 0
+        self.scaler = LossScaler() if recipe.dtype == "float16" else None
         self.feed.train.set_epoch(1)
         self.feed.train.set_epoch(0)
 
-    def _sync(self) -> None:
-        if self.device == "gpu":
-            self.torch.cuda.synchronize()
-
     def _scores(self, images: Any) -> Any:
-        with self._cast():
+        self.device.begin_step()
+        with self.device.cast():
             output = (self._trained if self.net.training else self.run)(images)
-        return output.float() if output.dtype != self.torch.float64 else output
+        return self.device.own(output.float() if output.dtype != self.torch.float64 else output)
 
     def _losses_of(self, images: Any, labels: Any) -> tuple[Any, Any]:
         output = self._scores(images)
@@ -200,9 +196,16 @@ class TorchSession(Engine):
         chosen = self.torch.from_numpy(self.methods.select(losses.cpu().numpy(), self.progress.steps))
         return images[chosen.to(images.device)], labels[chosen.to(labels.device)]
 
+    def _try(self, size: int) -> None:
+        """A step of ``size`` images without an update, for the memory that it takes."""
+        height, width, channels = self.feed.image_shape or (0, 0, 0)
+        images = self.torch.zeros(size, channels, height, width, device=self.device.place)
+        self._losses_of(images, self.torch.zeros(size, device=self.device.place))[0].mean().backward()
+
     def steps(self, count: int) -> dict[str, Any]:
         self.net.train()
-        return super().steps(count)
+        with self.device.fitting(self._try):
+            return super().steps(count)
 
     def train(self, batch: tuple[Any, ...], phase: Any) -> int:
         (images, labels), taken = batch, self.progress.steps
@@ -216,7 +219,7 @@ class TorchSession(Engine):
         self.gathered += 1
         last = self.gathered >= size
         with phase("backward"), contextlib.nullcontext() if last or self.world == 1 else self._trained.no_sync():
-            whole.backward()
+            (whole if self.scaler is None else self.scaler.scale(whole)).backward()
         with phase("update"):
             if last:
                 self._update()
@@ -225,13 +228,19 @@ class TorchSession(Engine):
         return count
 
     def _update(self) -> None:
-        self.gathered = 0
-        factor: Any = 1.0
+        self.gathered, library = 0, self.torch
         trained = list(self.optimizer.parameters.values())
+        grads = [parameter.grad for parameter in trained if parameter.grad is not None]
+        scale, finite = 1.0, True
+        if self.scaler is not None:
+            largest = library.stack(library._foreach_norm(grads, float("inf")))
+            scale, finite = self.scaler.scale_value, self.scaler.judge(bool(largest.isfinite().all()))
+        factor: Any = 1.0 / scale
         if self.recipe.clip_global_norm is not None:
-            squares = sum((p.grad.float() ** 2).sum() for p in trained if p.grad is not None)
-            factor = (self.recipe.clip_global_norm / (squares.sqrt() + 1e-12)).clamp(max=1.0)
-        self.optimizer.step(factor)
+            norm = library.stack(library._foreach_norm(grads)).norm() / scale
+            factor = (self.recipe.clip_global_norm / (norm + 1e-12)).clamp(max=1.0) / scale
+        if finite:
+            self.optimizer.step(factor)
         for parameter in trained:
             parameter.grad = None
 
@@ -269,9 +278,10 @@ class TorchSession(Engine):
             for name, parameter in optimizer.parameters.items():
                 if parameter.grad is not None:
                     arrays[f"gradient/{name}"] = self.to_host(parameter.grad)
-        arrays["random/torch"] = self.torch.get_rng_state().numpy().copy()
+        arrays.update({f"random/{name}": state for name, state in self.device.random_state().items()})
         facts = {"name": optimizer.name, "num_update": optimizer.num_update, "numbers": numbers}
-        return {"optimizer": facts, "gathered": self.gathered}, arrays
+        scaler = self.scaler.state_dict() if self.scaler else None
+        return {"optimizer": facts, "gathered": self.gathered, "scaler": scaler}, arrays
 
     def load_parts(
         self, header: dict[str, Any], arrays: Mapping[str, np.ndarray], path: str, epoch: int | None
@@ -287,7 +297,9 @@ class TorchSession(Engine):
         if epoch is None:
             for name, value in part_of(arrays, "gradient").items():
                 optimizer.parameters[name].grad = self._like(value, optimizer.parameters[name])
-        self.torch.set_rng_state(self.torch.from_numpy(arrays["random/torch"]))
+        self.device.restore_random(part_of(arrays, "random"))
+        if self.scaler is not None and header.get("scaler"):
+            self.scaler.load_state_dict(header["scaler"])
         self.gathered = header["gathered"]
         if epoch is not None:
             self.gathered, optimizer.num_update = 0, self.methods.updates.updates(self.progress.steps)
@@ -306,10 +318,3 @@ class TorchSession(Engine):
         super().close()
         if self.world > 1 and hasattr(self, "torch") and self.torch.distributed.is_initialized():
             self.torch.distributed.destroy_process_group()
-
-
-def _device(library: Any, wanted: str) -> str:
-    there = library.cuda.is_available()
-    if wanted == "gpu" and not there:
-        raise UsageError("recipe field devices='gpu': this PyTorch sees no GPU; use devices='cpu' or 'auto'")
-    return "gpu" if there and wanted != "cpu" else "cpu"

@@ -111,6 +111,26 @@ def train_once(
 
 def _validations(command: Sequence[str], seed: int, time_limit: float) -> Iterator[dict[str, Any]]:
     """The script's validations, as it prints them."""
+    last = 0.0
+    for line in printed(command, seed, time_limit):
+        seen = _read(line)
+        if seen is None:
+            continue
+        if seen["seconds"] < last:
+            raise GluontuneError(f"its seconds went back, from {last:g} to {seen['seconds']:g}")
+        last = seen["seconds"]
+        yield seen
+
+
+def printed(command: Sequence[str], seed: int, time_limit: float) -> Iterator[bytes]:
+    """The lines that a script prints; it is killed when the caller has enough.
+
+    Args:
+        command: of :func:`command_of`. seed: in its environment. time_limit: seconds without a line.
+
+    Raises:
+        GluontuneError: it failed, or was silent for too long.
+    """
     environment = {**os.environ, SEED_VARIABLE: str(seed), "PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -118,16 +138,8 @@ def _validations(command: Sequence[str], seed: int, time_limit: float) -> Iterat
             start_new_session=True,
         )  # fmt: skip
         assert process.stdout is not None
-        last = 0.0
         try:
-            for line in _lines(process.stdout, time_limit):
-                seen = _read(line)
-                if seen is None:
-                    continue
-                if seen["seconds"] < last:
-                    raise GluontuneError(f"its seconds went back, from {last:g} to {seen['seconds']:g}")
-                last = seen["seconds"]
-                yield seen
+            yield from _lines(process.stdout, time_limit)
             if process.wait(time_limit) != 0:
                 errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
                 tail = errors.read().decode(errors="replace")

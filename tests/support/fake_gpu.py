@@ -1,0 +1,158 @@
+"""GPUs that record what PyTorch asks of them, in order, and leave the arithmetic to the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+
+class OutOfMemory(RuntimeError):
+    """In the place of ``torch.cuda.OutOfMemoryError``."""
+
+
+class FakeGpu:
+    """In the place of ``torch.cuda`` and of what moves tensors there, for one test.
+
+    Args:
+        capability: compute capability. mib: memory of each GPU. per_image, fixed: MiB of a trained image, and of the
+            net: more than ``mib`` raises OutOfMemory.
+
+    Attributes:
+        calls: what was asked, one tuple each: a name, then dtype, device, stream and the like.
+    """
+
+    OutOfMemoryError = OutOfMemory
+
+    def __init__(self, monkeypatch, torch, count=1, capability=(8, 0), mib=1024, per_image=0.0, fixed=0.0):
+        self.torch, self.count, self.capability, self.mib = torch, count, capability, mib
+        self.per_image, self.fixed, self.peak = per_image, fixed, 0
+        self.calls, self.now = [], "default"
+        self._set, self._real = monkeypatch.setattr, torch.cuda
+        self._set(torch, "cuda", self)
+        self._set(torch.Tensor, "pin_memory", lambda tensor: self._note("pin", tensor) or tensor.clone())
+        self._set(torch.Tensor, "record_stream", lambda tensor, stream: self._note("record", tensor, stream.name))
+        for kind in (torch.Tensor, torch.nn.Module):
+            self._set(kind, "to", self._moving(kind, kind.to))
+        for name in ("as_tensor", "ones", "zeros"):
+            self._set(torch, name, self._placing(getattr(torch, name)))
+        autocast = torch.autocast
+        self._set(
+            torch, "autocast", lambda kind, dtype: self._note("autocast", None, kind, dtype) or autocast("cpu", dtype)
+        )
+        self._set(torch, "compile", lambda net, **how: self._note("compile", None, how) or _Compiled(net))
+        mark = lambda: self._note("new graph step")  # noqa: E731
+        self._set(torch.compiler, "cudagraph_mark_step_begin", mark)
+
+    def _note(self, what, tensor=None, *more):
+        dtype = () if tensor is None else (str(tensor.dtype).removeprefix("torch."),)
+        self.calls.append((what, *dtype, *more))
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def named(self, *names):
+        """The calls of these names."""
+        return [call for call in self.calls if call[0] in names]
+
+    def _moving(self, kind, moves):
+        def to(this, *args, **how):
+            place = str(args[0]) if args else ""
+            if place.startswith("cuda"):
+                tensor = this if kind is self.torch.Tensor else None
+                self._note("move", tensor, place, self.now, "non_blocking" if how.get("non_blocking") else "blocking")
+                return this.clone() if tensor is not None else this
+            return moves(this, *args, **how)
+
+        return to
+
+    def _placing(self, makes):
+        def make(*args, device=None, **how):
+            if str(device).startswith("cuda"):
+                self._note("make", None, str(device))
+                device = None
+            return makes(*args, device=device, **how)
+
+        return make
+
+    # What follows has the names and arguments of torch.cuda.
+    def is_available(self):
+        return self.count > 0
+
+    def device_count(self):
+        return self.count
+
+    def set_device(self, place):
+        self._note("set_device", None, str(place))
+
+    def get_device_capability(self):
+        return self.capability
+
+    def get_device_properties(self, place):
+        return SimpleNamespace(name="Fake", total_memory=self.mib << 20)
+
+    def synchronize(self, place=None):
+        self._note("synchronize", None, str(place))
+
+    def Stream(self, device):
+        return _Stream(self, "side")
+
+    def current_stream(self, device):
+        return _Stream(self, self.now)
+
+    @contextlib.contextmanager
+    def stream(self, side):
+        before, self.now = self.now, side.name
+        yield
+        self.now = before
+
+    def forward(self, images):
+        """A forward pass of so many images takes memory."""
+        wanted = self.fixed + images * self.per_image
+        if wanted > self.mib:
+            raise OutOfMemory(f"CUDA out of memory: {wanted} MiB")
+        self.peak = max(self.peak, wanted)
+
+    def empty_cache(self):
+        self._note("empty_cache")
+
+    def reset_peak_memory_stats(self, place=None):
+        self.peak = 0
+
+    def max_memory_allocated(self, place=None):
+        return int(self.peak) << 20
+
+    max_memory_reserved = max_memory_allocated
+
+    def memory_reserved(self, place=None):
+        return 0
+
+    def mem_get_info(self, place=None):
+        return self.mib << 20, self.mib << 20
+
+    def get_rng_state(self, place=None):
+        return self.torch.full((4,), 7, dtype=self.torch.uint8)
+
+    def set_rng_state(self, state, place=None):
+        self._note("set_rng_state", state, state.tolist(), str(place))
+
+
+class _Stream:
+    def __init__(self, gpu, name):
+        self.gpu, self.name = gpu, name
+
+    def wait_stream(self, other):
+        self.gpu._note("wait", None, self.name, other.name)
+
+
+class _Compiled:
+    """A compiled net: its output lies in memory that the next call overwrites, as a CUDA graph's does."""
+
+    def __init__(self, net):
+        self.net, self.last = net, None
+
+    def __call__(self, images):
+        out = self.net(images)
+        if self.last is not None and self.last.shape == out.shape and not out.requires_grad:
+            self.last.fill_(float("nan"))
+        self.last = out.detach() if not out.requires_grad else None
+        return out
