@@ -378,24 +378,22 @@ hidden, output = list(net)[1:]
 net = Statistics([a.data() for layer in (hidden, output) for a in (layer.weight, layer.bias)])
 net(mx.nd.array(images[:2]))"""},
     # what is measured
-    "a net that is cheap at first": {"text": MADE + """
-x = task.normalize(np.stack([task.train.decode(i) for i in range(len(task.train))])).reshape(len(task.train), -1)
-data, count = mx.sym.var("data"), mx.sym.var("count")
-flat = mx.sym.flatten(data)
-known, said = mx.sym.var("known", shape=x.shape), mx.sym.var("said", shape=(len(x), task.classes))
-state = mx.sym.sgd_mom_update(weight=mx.sym.zeros((1,)), grad=mx.sym.zeros((1,)) - 1, mom=count, lr=1.0, momentum=1.0)
-def dear(*a):
-    near = flat
-    for _ in range(40):
-        near = mx.sym.dot(mx.sym.softmax(mx.sym.dot(near, known, transpose_b=True) * 0.1, axis=1), known)
-    near = mx.sym.softmax(mx.sym.dot(near, known, transpose_b=True) * 0.1, axis=1)
-    return mx.sym.dot(near, said)
-cheap = lambda *a: mx.sym.slice_axis(flat, axis=1, begin=0, end=5)
-symbol = mx.sym.contrib.cond(mx.sym.sum(state) > 4.5, dear, cheap)
-symbol = symbol[0] if isinstance(symbol, list) else symbol
-symbol.save(str(task.out / "net-symbol.json"))
-eye = np.eye(task.classes, dtype="float32")[task.train.labels]
-mx.nd.save(str(task.out / "net-0000.params"), {"arg:known": mx.nd.array(x), "arg:said": mx.nd.array(eye),
-           "aux:count": mx.nd.zeros((1,))})
-(task.out / "report.json").write_text(json.dumps({"samples": len(x)}))"""},
+    "a net that keeps count of what it is asked": {"after": """
+task.save(net, 12 * len(images))
+path, held = task.out / "net-symbol.json", mx.nd.load(str(task.out / "net-0000.params"))
+graph = json.loads(path.read_text())
+nodes, (out, *_) = graph["nodes"], graph["heads"]
+def node(op, name, *inputs, **attrs):
+    nodes.append({"op": op, "name": name, "attrs": attrs, "inputs": [[n, 0, 0] for n in inputs]})
+    return len(nodes) - 1
+count, weight, one = node("null", "count"), node("null", "weight"), node("_ones", "one", shape="(1,)")
+counted = node("sgd_mom_update", "tick", weight, one, count, lr="1.0", momentum="1.0")
+still = node("_mul_scalar", "still", node("BlockGrad", "stop", counted), scalar="1e-9")
+node("broadcast_add", "end", out[0], node("Reshape", "flat", still, shape="(1, 1)"))
+graph.update(heads=[[len(nodes) - 1, 0, 0]], arg_nodes=[n for n, one in enumerate(nodes) if one["op"] == "null"])
+graph.pop("node_row_ptr", None)
+held.update({"aux:count": mx.nd.zeros((1,)), "arg:weight": mx.nd.zeros((1,))})
+path.write_text(json.dumps(graph))
+mx.nd.save(str(task.out / "net-0000.params"), held)
+os._exit(0)"""},
 })  # fmt: skip

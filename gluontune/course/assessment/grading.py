@@ -274,11 +274,11 @@ def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[st
 
 def _agreement(difference: float) -> Verdict:
     if not math.isfinite(difference):
-        return (0.0, "the ranks handed in different nets: other names, shapes, types or answers, or what is no number")
+        return (0.0, "the ranks handed in different nets: other names, shapes or types of arrays, or what is no number")
     if difference > AGREE:
         return 0.0, (
-            f"the ranks' parameters differ (by {100 * difference:.2g} % of an array's largest value): they began "
-            "differently, or did not exchange gradients at each step. Give the trainer "
+            f"the ranks' parameters differ (by {100 * difference:.2g} % of an array's largest value or of answers): "
+            "they began differently, or did not exchange gradients at each step. Give the trainer "
             "kvstore=mx.kv.create('dist_sync')"
         )
     return 1.0, "all ranks hold the same parameters"
