@@ -27,6 +27,7 @@ from unittest import mock
 import psutil
 from assessments import SCALE, SCRIPT
 from course_cheats import CHEATS
+from honest_styles import STYLES, TWO, styled_script
 
 from gluontune.course.assessment import Assessment, assess, assessing, examine as examining
 from gluontune.course.assessment.fresh import FreshTask, Scale
@@ -258,7 +259,11 @@ def honest(scripts: int, seed: int, first: int) -> dict[str, Any]:
     for number in range(first, first + scripts):
         rng = random.Random(f"honest {seed} {number}")
         ranks = 2 if number % 10 == 9 else 1
-        text, drawn = honest_script(rng, ranks)
+        styles = TWO if ranks == 2 else tuple(STYLES)
+        if number % 3 == 0:
+            text, drawn = honest_script(rng, ranks)
+        else:
+            text, drawn = styled_script(rng, rng.choice(styles))
         with _graded(text, ranks, rng.randrange(1 << 60), goal=goal, scale=FEW) as (result, place):
             (part,), left = result.parts, left_running(place)
         lost = {c.name: c.feedback for c in part.criteria if not c.passed and c.name != "steadiness"}

@@ -195,14 +195,12 @@ def _run(
     ranks = len(facts["train_images"])
     tasks, outs = [], []
     for rank in range(ranks):
-        home, out = place / f"home-{rank}", place / f"out-{rank}"
-        for folder in (home, out):
-            folder.mkdir(parents=True)
-        outs.append(place / f"taken-{rank}")
-        own = str(data / f"rank-{rank}")
-        setting = json.dumps({"data": own, "out": str(out), "rank": rank, "ranks": ranks})
-        places = {"data": own, "out": str(out), "taken": str(outs[-1]), "home": str(home)}
-        tasks.append({**places, "env": {VARIABLE: setting}})
+        places = {name: str(place / f"{name}-{rank}") for name in ("home", "out", "taken")}
+        for folder in (places["home"], places["out"]):
+            os.makedirs(folder)
+        outs.append(Path(places["taken"]))
+        given = {"data": str(data / f"rank-{rank}"), "out": places["out"], "rank": rank, "ranks": ranks}
+        tasks.append({**places, "data": given["data"], "env": {VARIABLE: json.dumps(given)}})
     copy = place / script.name
     shutil.copyfile(script, copy)
     limits = {"engine": how["engine"], "seconds": how["seconds"], "memory_mib": how["memory"]}

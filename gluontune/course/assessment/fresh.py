@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 
 from gluontune.codec import image
@@ -83,13 +84,17 @@ class Dice(NamedTuple):
         return found
 
     def views(self) -> np.ndarray:
-        """The images, and their usual augmentations (flips, shifts, rotations): (views · N, H, W, C)."""
+        """The images, and their usual augmentations (flips, shifts, rotations, zoom): (views · N, H, W, C)."""
         across, down = (2, 1)
         turned = [np.flip(self.images, axes) for axes in ((), across, down, (down, across))]
         moved = [np.roll(self.images, by, axis) for by in (-2, 2) for axis in (down, across)]
         moved += [np.roll(self.images, (by, by), (down, across)) for by in (-3, 3)]
         if self.images.shape[1] == self.images.shape[2]:
             turned += [np.rot90(self.images, k, (down, across)) for k in (1, 3)]
+        size = self.images.shape[2], self.images.shape[1]
+        for angle, zoom in ((20, 1), (-20, 1), (0, 4 / 3)):
+            turn = cv2.getRotationMatrix2D(((size[0] - 1) / 2, (size[1] - 1) / 2), angle, zoom)
+            moved.append(np.stack([cv2.warpAffine(p, turn, size, borderMode=cv2.BORDER_REFLECT) for p in self.images]))
         return np.concatenate([*turned, *moved])
 
 

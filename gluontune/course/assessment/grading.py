@@ -170,9 +170,8 @@ def _time(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
         return 0.0, f"ended by force after {goal.limit_s:.1f} s; the budget is {goal.budget_s:.1f} s"
     if seconds > goal.budget_s:
         late = 1 - (seconds - goal.budget_s) / max(goal.limit_s - goal.budget_s, 1e-9)
-        return min(
-            0.99, max(0.0, 0.5 * late) * learned
-        ), f"{text}. What does a step wait for? gluontune monitor shows it"
+        share = min(0.99, max(0.0, 0.5 * late) * learned)
+        return share, f"{text}. What does a step wait for? gluontune monitor shows it"
     if learned < 1:
         return 0.99 * learned, f"{text}; a time counts as far as the accuracy was reached"
     return 1.0, text
@@ -185,9 +184,8 @@ def _steadiness(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
     wanted = _STEADY_SHARE * goal.steadiness
     text = f"the {device} is used with a steadiness of {score:.2f} (1 is even); wanted is {wanted:.2f}"
     if learned < 1:
-        return 0.99 * learned * min(
-            1.0, score / max(wanted, 1e-9)
-        ), f"{text}; counted as far as the accuracy was reached"
+        share = 0.99 * learned * min(1.0, score / max(wanted, 1e-9))
+        return share, f"{text}; counted as far as the accuracy was reached"
     if score >= wanted:
         return 1.0, text
     return max(0.0, score / wanted), f"{text}. It works in bursts: something else is waited for in between"
@@ -197,19 +195,14 @@ def _end(goal: Goal, run: Mapping[str, Any]) -> Verdict:
     if run["stopped_by"] == "time":
         return 0.0, f"not done after {goal.limit_s:.1f} s: ended by force"
     if run["stopped_by"] == "memory":
-        return 0.0, (
-            f"took more than {goal.memory_mib:,} MiB of memory ({run['peak_rss_mib']:,.0f} MiB were seen): "
-            "ended by force"
-        )
+        return 0.0, f"took more than {goal.memory_mib:,} MiB of memory, files in memory counted: ended by force"
     for rank, end in enumerate(run["ranks"]):
         if end["code"] != 0 and not (run["stopped_by"] == "partner" and end.get("forced")):
             who = f"rank {rank}" if len(run["ranks"]) > 1 else "the script"
             how = f"was ended by signal {-end['code']}" if end["code"] < 0 else f"failed with code {end['code']}"
             lines = [line.strip() for line in end["tail"].splitlines() if line.strip()]
-            return (
-                0.0,
-                f"{who} {how} after {end['seconds']:.1f} s: {lines[-1][-300:] if lines else 'it printed nothing'}",
-            )
+            said = lines[-1][-300:] if lines else "it printed nothing"
+            return 0.0, f"{who} {how} after {end['seconds']:.1f} s: {said}"
     return 1.0, "ended by itself, without an error"
 
 
@@ -275,11 +268,8 @@ def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[st
             )
     if min(samples) < 0.9 * max(samples):
         return 0.0, f"the ranks report unequal numbers of images: {', '.join(f'{n:,}' for n in samples)}"
-    shown = "an epoch or more" if len(work) == 1 else "an epoch or more of each rank"
-    return (
-        1.0,
-        f"the CPU time is that of {shown}; {sum(samples):,} images is the script's own word, and counts for nothing",
-    )
+    shown = f"the CPU time is that of an epoch or more{' of each rank' if len(work) > 1 else ''}"
+    return 1.0, f"{shown}; {sum(samples):,} images is the script's own word, and counts for nothing"
 
 
 def _agreement(difference: float) -> Verdict:
@@ -287,8 +277,8 @@ def _agreement(difference: float) -> Verdict:
         return (0.0, "the ranks handed in different nets: other names, shapes or types of arrays, or what is no number")
     if difference > AGREE:
         return 0.0, (
-            f"the ranks' parameters differ (by {100 * difference:.2g} % of an array's largest value): they began "
-            "differently, or did not exchange gradients at each step. Give the trainer "
+            f"the ranks' parameters differ (by {100 * difference:.2g} % of an array's largest value or of answers): "
+            "they began differently, or did not exchange gradients at each step. Give the trainer "
             "kvstore=mx.kv.create('dist_sync')"
         )
     return 1.0, "all ranks hold the same parameters"

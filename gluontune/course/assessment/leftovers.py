@@ -17,6 +17,8 @@ from gluontune.core.errors import GluontuneError
 
 _TICK_S = 0.05
 _STUBBORN_S = 20.0  # until all leftovers must be gone
+_STOP_S = 2.0  # until all leftovers must have stopped
+_ALL_KINDS = 0x40000000  # __WALL: children with another exit signal, too
 _LOOKS = 20  # in a row with zombies only, after which processes count as following one another
 
 
@@ -50,74 +52,90 @@ class Leftovers:
                 time.sleep(_TICK_S)
                 continue
             if time.monotonic() > last:
-                raise GluontuneError(f"processes of the script cannot be ended: {sorted(p.pid for p in rest)}")
-            for process in rest:
-                self.ended.setdefault(process.pid, _command(process))
-            send([process.pid for process in rest], signal.SIGKILL)
+                raise GluontuneError(f"processes of the script cannot be ended: {sorted(rest)}")
+            for pid in rest:
+                self.ended.setdefault(pid, _command(pid))
+            send(rest, signal.SIGKILL)
             self._outrun()
+
+    def stop(self) -> None:
+        """Stop the script's processes, until two looks find the same ones and none that runs.
+
+        Those of which others run on meanwhile, or are new at each look, are ended.
+        """
+        until, before = time.monotonic() + _STOP_S, [-1]
+        while time.monotonic() < until:
+            below = self._below()
+            if below == before and not any(lives(pid, b"TtZXx") for pid in below):
+                return
+            send(below, signal.SIGSTOP)
+            before = below
+        self.end(0)
+
+    def go_on(self) -> None:
+        """Let stopped processes run."""
+        send(self._below(), signal.SIGCONT)
 
     def _outrun(self) -> None:
         """Kill processes that fork and end quickly: their orphans are children of this process."""
-        ours = self._ours()
         until = time.monotonic() + _TICK_S
         while time.monotonic() < until:
-            children = [pid for pid in _own_children() if pid not in ours]
-            send(children, signal.SIGKILL)
-            for pid in children:
-                with contextlib.suppress(OSError):  # a rank was waited for already
-                    os.waitpid(pid, os.WNOHANG)
+            below = self._below()
+            send(below, signal.SIGKILL)
+            _reap(below)
 
-    def alive(self) -> list[psutil.Process]:
+    def _below(self) -> list[int]:
+        """The descendants, zombies too, without the grader's helpers but with what these have started."""
+        ours, found = self._ours(), [os.getpid()]
+        for pid in found:
+            found += [child for child in _children(pid) if child not in found]
+        return [pid for pid in found[1:] if pid not in ours]
+
+    def alive(self) -> list[int]:
         """Remaining descendants, without the grader's helpers.
 
         Each is a child of this process or below one, and a child stays listed until it is waited for. So no child means
         no descendant: processes that fork and end quickly leave zombies here.
         """
-        ours = self._ours()
-        dead: list[int] = []
         for _ in range(_LOOKS):
-            children = [pid for pid in _own_children() if pid not in ours]
-            if not children:
+            below = self._below()
+            if alive := [pid for pid in below if lives(pid)]:
+                return alive
+            if not _reap(below):
                 return []
-            dead = [pid for pid in children if not lives(pid)]
-            for pid in dead:
-                with contextlib.suppress(OSError):
-                    os.waitpid(pid, os.WNOHANG)
-            if len(dead) < len(children):
-                break
-        found = {process.pid: process for process in psutil.Process().children(recursive=True)}
-        alive = [process for pid, process in found.items() if pid not in ours and lives(pid)]
-        if not alive:  # processes that end before they are listed
-            self.ended.setdefault(dead[-1] if dead else 0, "processes that follow one another")
-            self._outrun()
-            return self.alive()
-        return alive
+        self.ended.setdefault(below[-1], "processes that follow one another")
+        self._outrun()
+        return self.alive()
 
 
-def lives(pid: int) -> bool:
-    """Whether any thread of a process still runs; after its first thread's end it is listed as a zombie.
+def lives(pid: int, dead: bytes = b"ZXx") -> bool:
+    """Whether any thread of a process is in none of these states; the first one is a zombie when it has ended alone.
 
     >>> lives(os.getpid())
     True
     """
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return False
-    for thread in threads:
-        with contextlib.suppress(OSError):
-            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as stream:
-                state = stream.read().rpartition(b")")[2].split()[0]
-            if state not in (b"Z", b"X", b"x"):
-                return True
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb") as stream:
+                if stream.read().rpartition(b")")[2].split()[0] not in dead:
+                    return True
     return False
 
 
-def _command(process: psutil.Process) -> str:
+def _reap(pids: Iterable[int]) -> int:
+    """The number of these that were zombies of this process, and are gone."""
+    gone = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):  # another's, or a rank that was waited for
+            gone += os.waitpid(pid, os.WNOHANG | _ALL_KINDS)[0] == pid
+    return gone
+
+
+def _command(pid: int) -> str:
     with contextlib.suppress(psutil.Error):  # a zombie has none
-        line = " ".join(process.cmdline()) or process.name()
+        line = " ".join(psutil.Process(pid).cmdline()) or psutil.Process(pid).name()
         return line if len(line) <= 120 else "…" + line[-119:]  # the end is more useful than the path of Python
-    return f"process {process.pid}"
+    return f"process {pid}"
 
 
 def send(pids: Iterable[int], number: int) -> None:
@@ -127,9 +145,10 @@ def send(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _own_children() -> list[int]:
+def _children(pid: int) -> list[int]:
     found: list[int] = []
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children") as stream:
-            found += map(int, stream.read().split())
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as stream:
+                found += map(int, stream.read().split())
     return found

@@ -51,6 +51,7 @@ _CALLS = {
 _READ, _LIST = 0b1101, 0b1000  # execute, read files, list folders; the last alone
 _DISK_MIB = 2048
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_NETWORK = 0x00020000, 0x08000000, 0x10000000, 0x40000000
+_SET_MOUNT, _ALL_BELOW, _READ_ONLY = 442, 0x8000, 1  # mount_setattr, from Linux 5.12 on
 _BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000
 _SET_FLAGS, _UP = 0x8914, 1
 _DROP_BOUND = 24
@@ -157,8 +158,8 @@ def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
         os.close(ruleset)
 
 
-def seclude() -> bool:
-    """Move this single-threaded process into new namespaces.
+def seclude(place: str) -> bool:
+    """Move this single-threaded process into new namespaces, where only this folder can be changed.
 
     Returns:
         Whether the kernel permits it; if not, nothing has changed.
@@ -173,16 +174,16 @@ def seclude() -> bool:
     if child == 0:
         code = 1
         with contextlib.suppress(BaseException):
-            _move(sockets)
+            _move(sockets, place)
             code = 0
         os._exit(code)
     if os.waitpid(child, 0)[1] != 0:
         return False
-    _move(sockets)
+    _move(sockets, place)
     return True
 
 
-def _move(sockets: list[bytes]) -> None:
+def _move(sockets: list[bytes], place: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     wanted = _NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK
     user, group = os.geteuid(), os.getegid()
@@ -194,8 +195,11 @@ def _move(sockets: list[bytes]) -> None:
             with open(f"/proc/self/{name}", "w") as stream:
                 stream.write(text)
     _call(libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None))
-    for place in sockets:
-        libc.mount(b"/dev/null", place, None, _BIND, None)  # some are gone, others not accessible
+    for each in sockets:
+        libc.mount(b"/dev/null", each, None, _BIND, None)  # some are gone, others not accessible
+    _call(libc.mount(os.fsencode(place), os.fsencode(place), None, _BIND, None))
+    for where, flags, on, off in ((b"/", _ALL_BELOW, _READ_ONLY, 0), (os.fsencode(place), 0, 0, _READ_ONLY)):
+        libc.syscall(_SET_MOUNT, -100, where, flags, struct.pack("QQQQ", on, off, 0, 0), ctypes.c_size_t(32))
     if os.path.isdir("/dev/shm"):
         _call(libc.mount(b"none", b"/dev/shm", b"tmpfs", 0, b"mode=1777"))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:

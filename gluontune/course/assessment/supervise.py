@@ -28,14 +28,13 @@ import psutil
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
-from gluontune.course.assessment.leftovers import Leftovers, send
+from gluontune.course.assessment.leftovers import Leftovers
 from gluontune.course.assessment.limits import devices, seclude
 from gluontune.monitor.sampler import Monitor
 
 HANDED_IN = ("net-symbol.json", "net-0000.params", "report.json")
 
 _PDEATHSIG, _SUBREAPER = 1, 36
-_ALL_KINDS = 0x40000000  # __WALL: children with another exit signal, too
 _TICK_S = 0.05
 _GRACE_S = 1.0  # for a loader's helpers to end after the script
 _ORPHANED_RANK_S = 10.0  # after a failed rank's end, until its partner is ended
@@ -93,6 +92,7 @@ class _Supervisor:
         self.meeting: Any = None
         self.stopped_by: str | None = None
         self.forced: set[int] = set()  # ranks that were ended here
+        self.shared = psutil.virtual_memory().shared  # of the machine: files in memory belong to no process
         self.left = Leftovers(lambda: {p.pid for p in (self.cluster.processes if self.cluster else [])})
 
     def work(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class _Supervisor:
             started = time.monotonic()
             for rank, task in enumerate(self.spec["tasks"]):
                 self._start(rank, task, {**os.environ, **envs[rank]})
-            with Monitor([p.pid for p in self.ranks], period_s=0.1) as watch:
+            with Monitor(os.getpid(), period_s=0.1) as watch:  # orphans and the parameter server, too
                 while len(self.ends) < len(self.ranks):
                     self._look(started, watch.latest() or {})
                     time.sleep(_TICK_S)
@@ -134,7 +134,7 @@ class _Supervisor:
         from gluontune.parallel.kvstore import start_cluster
 
         # a server unpickles the script's optimizer, which may be any code: it runs under the script's limits
-        home = tempfile.mkdtemp(dir=os.path.dirname(self.spec["tasks"][0]["home"]))
+        home = tempfile.mkdtemp()
         env = {**os.environ, "HOME": home, "TMPDIR": home}
         self.cluster = start_cluster(count, env, under=self._limited(None, [], [home]))
         return [self.cluster.worker_env] * count
@@ -176,10 +176,11 @@ class _Supervisor:
         if self.stopped_by is not None or len(self.ends) == len(self.ranks):
             return
         passed = time.monotonic() - started
+        shared = psutil.virtual_memory().shared - self.shared >> 20
         partners = [end["seconds"] for end in self.ends.values()]
         if passed > self.spec["seconds"]:
             self.stopped_by = "time"
-        elif (sample.get("rss_mib") or 0) > self.spec["memory_mib"]:
+        elif max(sample.get("rss_mib") or 0, shared) > self.spec["memory_mib"]:
             self.stopped_by = "memory"
         elif partners and any(e["code"] for e in self.ends.values()) and passed - min(partners) > _ORPHANED_RANK_S:
             self.stopped_by = "partner"
@@ -191,12 +192,11 @@ class _Supervisor:
 
     def _take_copies(self) -> None:
         """Copy the nets as they are when the clock stops; remaining processes are paused meanwhile."""
-        rest = [process.pid for process in self.left.alive()]
-        send(rest, signal.SIGSTOP)
+        self.left.stop()
         for task in self.spec["tasks"]:
             copy_handed_in(task["out"], task["taken"])
         if not self.stopped_by:
-            send(rest, signal.SIGCONT)
+            self.left.go_on()
 
     def _tail(self, rank: int, size: int = 3000) -> str:
         handle = self.logs[rank].fileno()
@@ -215,23 +215,6 @@ def copy_handed_in(out: str, taken: str) -> None:
                     continue
                 with open(os.path.join(taken, name), "wb") as writing:
                     shutil.copyfileobj(reading, writing, 1 << 20)
-
-
-def end_descendants(seconds: float = 20.0) -> bool:
-    """Kill all descendants of this process until no child is left; False if that takes more than ``seconds``."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        with contextlib.suppress(psutil.Error):
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(OSError):
-                    os.kill(process.pid, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG | _ALL_KINDS)[0]:
-                pass
-        except ChildProcessError:
-            return True
-        time.sleep(0.001)
-    return False
 
 
 def become_guard(grader: int) -> None:
@@ -264,14 +247,11 @@ def become_guard(grader: int) -> None:
     if os.getppid() != grader:
         forward()
     _, status = os.waitpid(child, 0)
-    end_descendants()
+    with contextlib.suppress(GluontuneError):
+        Leftovers(set).end(0)
     code = os.waitstatus_to_exitcode(status)
     sys.stderr.flush()
     os._exit(code if code >= 0 else 128 - code)
-
-
-def _interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -280,12 +260,12 @@ def main() -> None:
     become_guard(spec["parent"])
     say = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     try:
-        secluded = seclude()
-        report = {**_Supervisor(spec).work(), "secluded": secluded}
+        tempfile.tempdir = os.path.dirname(spec["tasks"][0]["home"])
+        report = {"secluded": seclude(tempfile.tempdir), **_Supervisor(spec).work()}
     except (GluontuneError, OSError) as error:
         report = {"error": f"the script could not be run: {error}"}
     except KeyboardInterrupt:
