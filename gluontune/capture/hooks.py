@@ -16,7 +16,7 @@ from typing import Any
 
 from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.capture.handler import Call, Handler
-from gluontune.capture.methods import TAKES, inert, noting, noting_mode, noting_modes, without_store
+from gluontune.capture.methods import TAKES, counting, inert, noting, noting_mode, noting_modes, without_store
 from gluontune.capture.operators import Operators, operator_names
 from gluontune.capture.views import arrays_behind
 
@@ -285,6 +285,7 @@ class Hooks:
         self._method(mx.gluon.utils, "clip_global_norm", lambda run, arrays, most, *_, **__: handler.clip(
             arrays, most, run), quietly=False)  # fmt: skip
         self._put(mx.gluon.HybridBlock, "hybridize", inert(mx.gluon.HybridBlock.hybridize))
+        self._put(mx.gluon.Block, "__setattr__", counting(mx.gluon.Block.__setattr__))
         self._put(mx.gluon.Block, "__call__", noting(mx.gluon.Block.__call__, self))
         self._method(mx.gluon.HybridBlock, "export", self._export, quietly=False)
 

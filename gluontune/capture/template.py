@@ -43,7 +43,7 @@ class Entry:
         modes: recording, training.
         events, numbers: how many the step had afterwards. now: the values of arrays that it changed, by id or place.
         leaves: arrays that appeared. specs: shapes and types of results. shown: of a view how it follows from its
-            base. fresh: variables that a backward pass reached.
+            base. fresh: variables that a backward pass reached. calls: of blocks that begin there, in a template.
     """
 
     kind: str
@@ -61,6 +61,7 @@ class Entry:
     specs: tuple[Any, ...] = ()
     shown: Any = None
     fresh: list[int] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         #: The places of attributes that may differ from step to step.

@@ -1,0 +1,203 @@
+"""Calls of whole blocks in a template: where their Python may be left out, they are answered at once.
+
+A block is answered for if the script has hybridized it, whose Python MXNet runs once and no more, or if all its code is
+MXNet's or was read and neither changes, prints, draws nor reads what may change. Its attributes must be as they were.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from gluontune.capture.helpers.compiled import why_not_run_once
+from gluontune.capture.methods import COMPILES, SETS
+from gluontune.capture.purity import is_constant
+from gluontune.capture.template import Leaf, Template, is_plain
+
+_CHECKED = 64  # calls of which one is made in full
+_OWN = {  # attributes of every block, which are MXNet's
+    "_children", "_params", "_reg_params", "_scope", "_forward_hooks", "_forward_pre_hooks", "_flags", "_cached_graph",
+    "_cached_op", "_cached_op_args", "_out_format", "_in_format", "_backend_opts", "_callback",
+}  # fmt: skip
+
+
+class At(NamedTuple):
+    """An array in nested values: its place in the step or None, its shape and type, whether it is of ``mx.np``."""
+
+    place: Any
+    kind: tuple[tuple[int, ...], str]
+    is_np: bool
+
+
+@dataclass
+class Span:
+    """A call in a step.
+
+    Args:
+        block: what was called. begin, end: entries. args, result: nested, with :class:`At`; places are ids at first.
+        modes: recording, training. form: of the block, when its call was last made in full and was as it is here.
+        made: results that the call made. leaves: arrays that appear in it, by place; fixed ones are in ``fixed``.
+        views: places that it made views of, alone: results that are views, of what only the call had.
+        numbers: attributes of its entries that may change. uses: since it was made in full.
+    """
+
+    block: Any
+    begin: int
+    end: int
+    args: Any
+    result: Any
+    modes: tuple[bool, bool]
+    form: Any = None
+    made: dict[int, At] = field(default_factory=dict)
+    leaves: dict[int, Leaf] = field(default_factory=dict)
+    fixed: tuple[Leaf, ...] = ()
+    views: list[int] = field(default_factory=list)
+    alone: set[int] = field(default_factory=set)
+    numbers: list[Any] = field(default_factory=list)
+    uses: int = 0
+
+    def settle(self, template: Template, places: Mapping[int, int]) -> bool:
+        """Bring places in the place of ids; returns whether the call depends on its arguments alone."""
+        if self.begin == self.end:
+            return False
+        self.args, self.result = (_placed(nest, places) for nest in (self.args, self.result))
+        entries = template.entries[self.begin : self.end]
+        within = {place for entry in entries for place in entry.results}
+        given = {at.place for at in arrays_of(self.args)}
+        leaves = [leaf for entry in entries for leaf in entry.leaves]
+        self.leaves = {leaf.place: leaf for leaf in leaves if leaf.array is None}
+        self.fixed = tuple(leaf for leaf in leaves if leaf.array is not None)
+        self.views = [entry.inputs[0] for entry in entries if entry.kind == "view"]
+        self.numbers = [list(entry.values) if entry.dynamic_places else None for entry in entries]
+        fixed = {place for place, array in enumerate(template.fixed_arrays) if array is not None}
+        for at in arrays_of(self.result):
+            if at.place in within:
+                self.made[at.place] = at
+                base = template.bases.get(at.place)
+                while base is not None:
+                    if base not in within:
+                        return False
+                    self.alone.add(at.place)
+                    base = template.bases.get(base)
+            elif at.place not in given:
+                return False
+        if any(entry.kind not in ("op", "view") or entry.out or not within.issuperset(entry.now) for entry in entries):
+            return False
+        return (within | given | fixed).issuperset(place for entry in entries for place in entry.inputs)
+
+    def due(self) -> bool:
+        """Whether the call is to be made in full, for once."""
+        self.uses += 1
+        return self.uses % _CHECKED == 0
+
+    def trust(self, numbers: list[Any], form: Any) -> bool:
+        """The call was made in full, and gave what it does here; returns whether its numbers are the same, too."""
+        self.form = form
+        return numbers == self.numbers
+
+
+def nested(value: Any, of: Callable[[Any], At]) -> Any:
+    """Nested values with :class:`At` in the places of arrays.
+
+    Raises:
+        TypeError: a value that cannot be compared.
+    """
+    if hasattr(value, "asnumpy"):
+        return of(value)
+    if type(value) in (list, tuple):
+        return type(value)([nested(each, of) for each in value])
+    if not is_plain(value):
+        raise TypeError(f"a {type(value).__name__}")
+    return value
+
+
+def pairs(known: Any, value: Any) -> Iterator[tuple[At, Any]]:
+    """Arrays with what is known of them; None, where values differ from those known."""
+    if isinstance(known, At):
+        yield (known, value) if hasattr(value, "asnumpy") else (known, None)
+    elif type(known) in (list, tuple):
+        if type(value) is not type(known) or len(value) != len(known):
+            yield At(None, ((), ""), False), None
+            return
+        for one, other in zip(known, value):
+            yield from pairs(one, other)
+    elif type(value) is not type(known) or value != known:
+        yield At(None, ((), ""), False), None
+
+
+def arrays_of(nest: Any) -> Iterator[At]:
+    """The arrays of nested values."""
+    if isinstance(nest, At):
+        yield nest
+    elif isinstance(nest, (list, tuple)):
+        for each in nest:
+            yield from arrays_of(each)
+
+
+def filled(nest: Any, arrays: Callable[[At], Any]) -> Any:
+    """Nested values with arrays."""
+    if isinstance(nest, At):
+        return arrays(nest)
+    return type(nest)([filled(each, arrays) for each in nest]) if type(nest) in (list, tuple) else nest
+
+
+def _placed(nest: Any, places: Mapping[int, int]) -> Any:
+    return filled(nest, lambda at: at._replace(place=places.get(at.place)))
+
+
+# blocks
+
+
+def form_of(block: Any) -> Any:
+    """What a block's answer depends on beside its arguments and parameters; None where its Python must be run."""
+    values = block.__dict__
+    if values.get(COMPILES):
+        hooked = values["_forward_hooks"] or values["_forward_pre_hooks"]
+        return None if hooked else (id(block), values.get(SETS, 0))
+    found, waiting, seen = list[Any](), [block], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        values = each.__dict__
+        kind: Any = type(each)
+        kept = _names(kind, tuple(values))
+        if kept is None or values["_forward_hooks"] or values["_forward_pre_hooks"]:
+            return None
+        for name in kept:
+            contents = _contents(values[name], waiting)
+            if contents is None:
+                return None
+            found.append(contents)
+        found += (id(each), values.get(SETS, 0))
+        waiting += values["_children"].values()
+    return found
+
+
+@functools.cache
+def _names(kind: Any, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The attributes that may hold what changes unseen; None of a block whose code must be run."""
+    return None if why_not_run_once(kind) else tuple(name for name in names if name not in _OWN and name != SETS)
+
+
+def _contents(value: Any, blocks: list[Any], depth: int = 3) -> Any:
+    """A value as one that can be compared; None where that would not tell whether it has changed.
+
+    Args:
+        blocks: gets the blocks in it.
+    """
+    if is_constant(value):
+        return (value,)
+    if type(value) in (list, tuple, dict) and depth:
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        found = tuple([_contents(part, blocks, depth - 1) for part in parts])
+        return None if None in found else found
+    if hasattr(value, "_children"):
+        blocks.append(value)
+    elif not (type(value).__module__.startswith("mxnet.") or is_plain(value)):
+        return (id(value),) if isinstance(value, FunctionType) and not why_not_run_once(value) else None
+    return (id(value),)
