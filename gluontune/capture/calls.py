@@ -7,6 +7,7 @@ MXNet's or was read and neither changes, prints, draws nor reads what may change
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -16,12 +17,14 @@ from gluontune.capture.helpers.compiled import why_not_run_once
 from gluontune.capture.methods import COMPILES, SETS
 from gluontune.capture.purity import is_constant
 from gluontune.capture.template import Leaf, Template, is_plain
+from gluontune.capture.updates import UPDATES
 
 _CHECKED = 64  # calls of which one is made in full
 _OWN = {  # attributes of every block, which are MXNet's
     "_children", "_params", "_reg_params", "_scope", "_forward_hooks", "_forward_pre_hooks", "_flags", "_cached_graph",
     "_cached_op", "_cached_op_args", "_out_format", "_in_format", "_backend_opts", "_callback",
 }  # fmt: skip
+_COUNTS = ("lr", "wd", "rescale_grad", "num_update", "begin_num_update")  # numbers of an optimizer that are asked for
 
 
 class At(NamedTuple):
@@ -88,6 +91,10 @@ class Span:
             return False
         return (within | given | fixed).issuperset(place for entry in entries for place in entry.inputs)
 
+    def given(self) -> list[Any]:
+        """The numbers of its entries, of a call that is answered."""
+        return self.numbers
+
     def due(self) -> bool:
         """Whether the call is to be made in full, for once."""
         self.uses += 1
@@ -97,6 +104,44 @@ class Span:
         """The call was made in full, and gave what it does here; returns whether its numbers are the same, too."""
         self.form = form
         return numbers == self.numbers
+
+
+class UpdateSpan(Span):
+    """A call of a Trainer's updater: ``block`` is it, the numbers are its optimizer's at the time."""
+
+    def settle(self, template: Template, places: Mapping[int, int]) -> bool:
+        self.args = _placed(self.args, places)
+        entries = template.entries[self.begin : self.end]
+        known = {place for place, array in enumerate(template.fixed_arrays) if array is not None}
+        self.fixed = tuple(leaf for entry in entries for leaf in entry.leaves)
+        self.numbers = [entry if entry.dynamic_places else None for entry in entries]
+        named = all(entry.kind == "op" and str(entry.what[0]).removeprefix("multi_") in UPDATES for entry in entries)
+        return named and known.issuperset(place for entry in entries for place in entry.inputs)
+
+    def given(self) -> list[Any]:
+        self.block.optimizer._update_count(self.args[0])
+        return self._now()
+
+    def trust(self, numbers: list[Any], form: Any) -> bool:
+        self.form = form
+        return numbers == self._now()
+
+    def _now(self) -> list[Any]:
+        optimizer, indices = self.block.optimizer, list(self.args[0])
+        rates, decays, at = optimizer._get_lrs(indices), optimizer._get_wds(indices), 0
+        if type(optimizer).__name__ == "Adam":
+            counts = [optimizer._index_update_count[index] for index in indices]
+            rates = [rate * (math.sqrt(1.0 - optimizer.beta2**t) / (1.0 - optimizer.beta1**t))
+                     for rate, t in zip(rates, counts)]  # fmt: skip
+        found: list[Any] = []
+        for entry in self.numbers:
+            keys, values = list(map(str, entry.keys)), list(entry.values)
+            many = int(values[keys.index("num_weights")]) if "num_weights" in keys else 1
+            now = {"lr": rates[at], "wd": decays[at], "lrs": rates[at : at + many], "wds": decays[at : at + many],
+                   "rescale_grad": optimizer.rescale_grad}  # fmt: skip
+            found.append([now.get(key, value) for key, value in zip(keys, values)])
+            at += many
+        return found
 
 
 def nested(value: Any, of: Callable[[Any], At]) -> Any:
@@ -154,6 +199,8 @@ def _placed(nest: Any, places: Mapping[int, int]) -> Any:
 def form_of(block: Any) -> Any:
     """What a block's answer depends on beside its arguments and parameters; None where its Python must be run."""
     values = block.__dict__
+    if "optimizer" in values:
+        return _form_of_updates(block.optimizer, block.states)
     if values.get(COMPILES):
         hooked = values["_forward_hooks"] or values["_forward_pre_hooks"]
         return None if hooked else (id(block), values.get(SETS, 0))
@@ -176,6 +223,17 @@ def form_of(block: Any) -> Any:
         found += (id(each), values.get(SETS, 0))
         waiting += values["_children"].values()
     return found
+
+
+def _form_of_updates(optimizer: Any, states: Mapping[Any, Any]) -> Any:
+    kind, schedule = type(optimizer), optimizer.lr_scheduler
+    if kind.__module__ != "mxnet.optimizer.optimizer" or kind.__name__ not in ("SGD", "NAG", "Adam"):
+        return None
+    if optimizer.multi_precision or not (schedule is None or type(schedule).__module__ == "mxnet.lr_scheduler"):
+        return None
+    arrays = [id(array) for state in states.values() for array in (state if type(state) is tuple else (state,))]
+    values = [item for item in vars(optimizer).items() if item[0] not in _COUNTS and is_constant(item[1])]
+    return arrays, values
 
 
 @functools.cache

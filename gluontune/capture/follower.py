@@ -250,7 +250,7 @@ class Follower:
 
     def answer(self, span: Span) -> Any:
         """What a call gives, without making it."""
-        self.given[span.begin : span.end] = span.numbers
+        self.given[span.begin : span.end] = span.given()
         for place, at in span.made.items():
             self._new(place, self._empty(*at.kind, at.is_np))
         self.unseen += span.views
@@ -262,7 +262,8 @@ class Follower:
         """Whether a call that was made has come to its end, and given what is known."""
         given = pairs(span.result, result)
         same = (array is not None and self.place.get(id(array)) == at.place for at, array in given)
-        return self.at == span.end and all(same)
+        kept = (self.arrays[leaf.place] is leaf.array for leaf in span.fixed)
+        return self.at == span.end and all(same) and all(kept)
 
     # values
 

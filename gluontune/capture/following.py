@@ -191,6 +191,8 @@ class FollowingTorch(RepeatingTorch):
             self.spanned[id(block)] = False
         return result
 
+    updates = block
+
     def _next_step(self) -> None:
         """The step is over where its template is, if the next recording begins."""
         if self.follow is not None and self.follow.template.was_recording is not None:

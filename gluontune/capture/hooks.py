@@ -254,6 +254,8 @@ class Hooks:
 
         for name in ("step", "update"):
             self._method(mx.gluon.Trainer, name, update, quietly=False)
+        updater = module("mxnet.optimizer.optimizer").Updater
+        self._method(updater, "__call__", lambda run, u, *args: handler.updates(u, args, run), quietly=False)
         self._put(mx.gluon.Trainer, "_init_kvstore", without_store(mx.gluon.Trainer.__dict__["_init_kvstore"]))
         store = module("mxnet.kvstore.kvstore").KVStore
         for name in ("broadcast", "init", "push", "pull", "pushpull", "row_sparse_pull"):

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluontune.capture.calls import At, Span, form_of, nested
+from gluontune.capture.calls import At, Span, UpdateSpan, form_of, nested
 from gluontune.capture.events import Op, Step, mutated
 from gluontune.capture.handler import Call
 from gluontune.capture.interpret import computes
@@ -158,7 +158,7 @@ class LearningTorch(LazyTorch):
         return At(key, self._kind(array), isinstance(array, self.kinds[1]))
 
     def _calling(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        """A block's call of a step that is not followed."""
+        """A call of a block, or of a trainer's updater, in a step that is not followed."""
         log, begin, reads = self.log, len(self.log or ()), self.reads
         noted = log is not None and not self._in_call and self.spanned.get(id(block), True)
         if not noted or form_of(block) is None:
@@ -171,7 +171,8 @@ class LearningTorch(LazyTorch):
         if self.log is log and log is not None and self.reads == reads:
             with contextlib.suppress(TypeError):
                 taken = nested(args, self._at)
-                self.calls.append(Span(block, begin, len(log), taken, nested(result, self._at), modes))
+                kind = UpdateSpan if hasattr(block, "optimizer") else Span
+                self.calls.append(kind(block, begin, len(log), taken, nested(result, self._at), modes))
         return result
 
     # what hooks see, of a step that is not followed

@@ -313,9 +313,9 @@ def followed_script(name: str) -> str:
     return _BEGIN + _FOLLOWED.replace("BEFORE", before).replace("BETWEEN", between).replace("AFTER", after)
 
 
-#: Programs whose blocks' calls can be answered, but for what is named: ``FORWARD`` is a block's own, ``SETUP`` stands
-#: before the loop, ``BEFORE`` in the recorded part, ``AFTER`` after the update. The number is that of calls, of 90, that
-#: can be answered at least.
+#: Programs whose calls of blocks and updaters can be answered, but for what is named: ``FORWARD`` is a block's own,
+#: ``SETUP`` stands before the loop, ``BEFORE`` in the recorded part, ``AFTER`` after the update. The number is that of
+#: calls, of 120, that can be answered at least.
 _CALLED = """
 import random
 random.seed(5)
@@ -366,6 +366,9 @@ CALLED = {
     "an attribute that is set": (_PLAIN, "", "", "if count % 6 == 0: own.factor = 1 + count / 40", 30),
     "a list of a block's": (
         "return self.inner(x) * self.factors[0]", "", "", "if count % 6 == 0: own.factors[0] = 1 + count / 40", 30),
+    "an array of a block's": (
+        "return self.inner(x) + self.array", "own.array = nd.ones((4,))", "",
+        "if count % 7 == 0: own.array = nd.arange(4) * count / 10", 30),
     "an attribute of a layer": (_PLAIN, "", "", "if count == 15: net[1]._alpha = 0.7", 30),
     "a layer that is replaced": (_PLAIN, "", "", "if count == 15: net._children['3'] = other", 30),
     "a hook that comes later": (
@@ -377,6 +380,17 @@ CALLED = {
     "a smaller batch at the end": (
         _PLAIN, "loader = gluon.data.DataLoader(gluon.data.ArrayDataset(X[:90], Y[:90]), 16)", "", "", 30),
     "another operator after a call": (_PLAIN, "", "if count in (12, 19): out = out * 1.5", "", 30),
+    "a schedule": (_PLAIN, """trainer = gluon.Trainer(together, "nag", {"learning_rate": 0.05, "momentum": 0.9,
+        "lr_scheduler": mx.lr_scheduler.FactorScheduler(5, 0.7)})""", "", "", 80),
+    "a schedule of the script's": (_PLAIN, """class Falling(mx.lr_scheduler.LRScheduler):
+    def __call__(self, steps):
+        self.base_lr *= 0.99
+        return self.base_lr
+trainer = gluon.Trainer(together, "adam", {"learning_rate": 0.05, "lr_scheduler": Falling(0.05)})""", "", "", 60),
+    "a momentum that changes": (_PLAIN, "", "", "if count == 15: trainer._optimizer.momentum = 0.3", 60),
+    "states that are loaded": (
+        _PLAIN, "", "",
+        "trainer.save_states('s') if count == 12 else trainer.load_states('s') if count == 20 else None", 30),
     "views in a call": (
         "y = x[1:]; return self.inner(nd.concat(y.reshape((-1, 2)).reshape((-1, 4)), x[:1], dim=0))", "",
         "if count in (12, 19): out = out * out.detach().abs()", "", 30),
