@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -25,10 +25,11 @@ _OWN = {  # attributes of every block, which are MXNet's
     "_cached_op", "_cached_op_args", "_out_format", "_in_format", "_backend_opts", "_callback",
 }  # fmt: skip
 _COUNTS = ("lr", "wd", "rescale_grad", "num_update", "begin_num_update")  # numbers of an optimizer that are asked for
+_ARRAY = object()  # stands for an array in nested values
 
 
 class At(NamedTuple):
-    """An array in nested values: its place in the step or None, its shape and type, whether it is of ``mx.np``."""
+    """An array that a call takes or gives: its place in the step or None, its shape and type, if it is of ``mx.np``."""
 
     place: Any
     kind: tuple[tuple[int, ...], str]
@@ -40,43 +41,43 @@ class Span:
     """A call in a step.
 
     Args:
-        block: what was called. begin, end: entries. args, result: nested, with :class:`At`; places are ids at first.
-        modes: recording, training. form: of the block, when its call was last made in full and was as it is here.
+        block: what was called. begin, end: entries. taken, given: forms of arguments and result. takes, gives: their
+            arrays; places are ids at first. modes: recording, training.
+        state: of the block, when its call was last made in full and was as it is here. uses: since then.
         made: results that the call made. leaves: arrays that appear in it, by place; fixed ones are in ``fixed``.
         views: places that it made views of, alone: results that are views, of what only the call had.
-        numbers: attributes of its entries that may change. uses: since it was made in full.
+        numbers: attributes of its entries that may change.
     """
 
     block: Any
     begin: int
     end: int
-    args: Any
-    result: Any
+    taken: Any
+    takes: list[At]
+    given: Any
+    gives: list[At]
     modes: tuple[bool, bool]
-    form: Any = None
+    state: Any = None
+    uses: int = 0
     made: dict[int, At] = field(default_factory=dict)
     leaves: dict[int, Leaf] = field(default_factory=dict)
     fixed: tuple[Leaf, ...] = ()
     views: list[int] = field(default_factory=list)
     alone: set[int] = field(default_factory=set)
     numbers: list[Any] = field(default_factory=list)
-    uses: int = 0
 
     def settle(self, template: Template, places: Mapping[int, int]) -> bool:
         """Bring places in the place of ids; returns whether the call depends on its arguments alone."""
-        if self.begin == self.end:
-            return False
-        self.args, self.result = (_placed(nest, places) for nest in (self.args, self.result))
+        for ats in (self.takes, self.gives):
+            ats[:] = [at._replace(place=places.get(at.place)) for at in ats]
         entries = template.entries[self.begin : self.end]
         within = {place for entry in entries for place in entry.results}
-        given = {at.place for at in arrays_of(self.args)}
         leaves = [leaf for entry in entries for leaf in entry.leaves]
         self.leaves = {leaf.place: leaf for leaf in leaves if leaf.array is None}
         self.fixed = tuple(leaf for leaf in leaves if leaf.array is not None)
         self.views = [entry.inputs[0] for entry in entries if entry.kind == "view"]
-        self.numbers = [list(entry.values) if entry.dynamic_places else None for entry in entries]
-        fixed = {place for place, array in enumerate(template.fixed_arrays) if array is not None}
-        for at in arrays_of(self.result):
+        known = {at.place for at in self.takes}
+        for at in self.gives:
             if at.place in within:
                 self.made[at.place] = at
                 base = template.bases.get(at.place)
@@ -85,14 +86,19 @@ class Span:
                         return False
                     self.alone.add(at.place)
                     base = template.bases.get(base)
-            elif at.place not in given:
+            elif at.place not in known:
                 return False
-        if any(entry.kind not in ("op", "view") or entry.out or not within.issuperset(entry.now) for entry in entries):
-            return False
-        return (within | given | fixed).issuperset(place for entry in entries for place in entry.inputs)
+        known |= within | {place for place, array in enumerate(template.fixed_arrays) if array is not None}
+        return self._alone(entries, within) and known.issuperset(place for entry in entries for place in entry.inputs)
 
-    def given(self) -> list[Any]:
-        """The numbers of its entries, of a call that is answered."""
+    def _alone(self, entries: list[Any], within: set[int]) -> bool:
+        """Whether the call changes nothing but what it makes; notes its numbers."""
+        self.numbers = [list(entry.values) if entry.dynamic_places else None for entry in entries]
+        plain = (entry.kind in ("op", "view") and not entry.out and within.issuperset(entry.now) for entry in entries)
+        return bool(entries) and all(plain)
+
+    def now(self, again: bool) -> list[Any]:
+        """The numbers of its entries. again: the call is answered, and not made."""
         return self.numbers
 
     def due(self) -> bool:
@@ -100,34 +106,20 @@ class Span:
         self.uses += 1
         return self.uses % _CHECKED == 0
 
-    def trust(self, numbers: list[Any], form: Any) -> bool:
-        """The call was made in full, and gave what it does here; returns whether its numbers are the same, too."""
-        self.form = form
-        return numbers == self.numbers
-
 
 class UpdateSpan(Span):
     """A call of a Trainer's updater: ``block`` is it, the numbers are its optimizer's at the time."""
 
-    def settle(self, template: Template, places: Mapping[int, int]) -> bool:
-        self.args = _placed(self.args, places)
-        entries = template.entries[self.begin : self.end]
-        known = {place for place, array in enumerate(template.fixed_arrays) if array is not None}
-        self.fixed = tuple(leaf for entry in entries for leaf in entry.leaves)
+    def _alone(self, entries: list[Any], within: set[int]) -> bool:
         self.numbers = [entry if entry.dynamic_places else None for entry in entries]
-        named = all(entry.kind == "op" and str(entry.what[0]).removeprefix("multi_") in UPDATES for entry in entries)
-        return named and known.issuperset(place for entry in entries for place in entry.inputs)
+        self.made, self.alone = {}, set()
+        return all(entry.kind == "op" and str(entry.what[0]).removeprefix("multi_") in UPDATES for entry in entries)
 
-    def given(self) -> list[Any]:
-        self.block.optimizer._update_count(self.args[0])
-        return self._now()
-
-    def trust(self, numbers: list[Any], form: Any) -> bool:
-        self.form = form
-        return numbers == self._now()
-
-    def _now(self) -> list[Any]:
-        optimizer, indices = self.block.optimizer, list(self.args[0])
+    def now(self, again: bool) -> list[Any]:
+        optimizer, indices = self.block.optimizer, nested(self.taken[1][0], iter(()))
+        indices = list(indices) if isinstance(indices, tuple) else [indices]
+        if again:
+            optimizer._update_count(indices)
         rates, decays, at = optimizer._get_lrs(indices), optimizer._get_wds(indices), 0
         if type(optimizer).__name__ == "Adam":
             counts = [optimizer._index_update_count[index] for index in indices]
@@ -137,70 +129,39 @@ class UpdateSpan(Span):
         for entry in self.numbers:
             keys, values = list(map(str, entry.keys)), list(entry.values)
             many = int(values[keys.index("num_weights")]) if "num_weights" in keys else 1
-            now = {"lr": rates[at], "wd": decays[at], "lrs": rates[at : at + many], "wds": decays[at : at + many],
-                   "rescale_grad": optimizer.rescale_grad}  # fmt: skip
-            found.append([now.get(key, value) for key, value in zip(keys, values)])
+            known = {"lr": rates[at], "wd": decays[at], "lrs": rates[at : at + many], "wds": decays[at : at + many],
+                     "rescale_grad": optimizer.rescale_grad}  # fmt: skip
+            found.append([known.get(key, value) for key, value in zip(keys, values)])
             at += many
         return found
 
 
-def nested(value: Any, of: Callable[[Any], At]) -> Any:
-    """Nested values with :class:`At` in the places of arrays.
+def flat(value: Any, arrays: list[Any]) -> Any:
+    """The form of nested values, which can be compared; their arrays are added to ``arrays``.
 
-    Raises:
-        TypeError: a value that cannot be compared.
+    One with a value that cannot be compared differs from all others.
     """
     if hasattr(value, "asnumpy"):
-        return of(value)
+        arrays.append(value)
+        return _ARRAY
     if type(value) in (list, tuple):
-        return type(value)([nested(each, of) for each in value])
-    if not is_plain(value):
-        raise TypeError(f"a {type(value).__name__}")
-    return value
+        return type(value), [flat(each, arrays) for each in value]
+    return (type(value), value) if is_plain(value) else object()
 
 
-def pairs(known: Any, value: Any) -> Iterator[tuple[At, Any]]:
-    """Arrays with what is known of them; None, where values differ from those known."""
-    if isinstance(known, At):
-        yield (known, value) if hasattr(value, "asnumpy") else (known, None)
-    elif type(known) in (list, tuple):
-        if type(value) is not type(known) or len(value) != len(known):
-            yield At(None, ((), ""), False), None
-            return
-        for one, other in zip(known, value):
-            yield from pairs(one, other)
-    elif type(value) is not type(known) or value != known:
-        yield At(None, ((), ""), False), None
+def nested(form: Any, arrays: Iterator[Any]) -> Any:
+    """Nested values of a form."""
+    if form is _ARRAY:
+        return next(arrays)
+    kind, value = form
+    return kind([nested(each, arrays) for each in value]) if kind in (list, tuple) else value
 
 
-def arrays_of(nest: Any) -> Iterator[At]:
-    """The arrays of nested values."""
-    if isinstance(nest, At):
-        yield nest
-    elif isinstance(nest, (list, tuple)):
-        for each in nest:
-            yield from arrays_of(each)
-
-
-def filled(nest: Any, arrays: Callable[[At], Any]) -> Any:
-    """Nested values with arrays."""
-    if isinstance(nest, At):
-        return arrays(nest)
-    return type(nest)([filled(each, arrays) for each in nest]) if type(nest) in (list, tuple) else nest
-
-
-def _placed(nest: Any, places: Mapping[int, int]) -> Any:
-    return filled(nest, lambda at: at._replace(place=places.get(at.place)))
-
-
-# blocks
-
-
-def form_of(block: Any) -> Any:
+def state_of(block: Any) -> Any:
     """What a block's answer depends on beside its arguments and parameters; None where its Python must be run."""
     values = block.__dict__
     if "optimizer" in values:
-        return _form_of_updates(block.optimizer, block.states)
+        return _state_of_updates(block.optimizer, block.states)
     if values.get(COMPILES):
         hooked = values["_forward_hooks"] or values["_forward_pre_hooks"]
         return None if hooked else (id(block), values.get(SETS, 0))
@@ -225,7 +186,7 @@ def form_of(block: Any) -> Any:
     return found
 
 
-def _form_of_updates(optimizer: Any, states: Mapping[Any, Any]) -> Any:
+def _state_of_updates(optimizer: Any, states: Mapping[Any, Any]) -> Any:
     kind, schedule = type(optimizer), optimizer.lr_scheduler
     if kind.__module__ != "mxnet.optimizer.optimizer" or kind.__name__ not in ("SGD", "NAG", "Adam"):
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.capture.calls import Span, filled, pairs
+from gluontune.capture.calls import Span, flat, nested
 from gluontune.capture.guard import ERRORS
 from gluontune.capture.interpret import Interpreter
 from gluontune.capture.straight import Part
@@ -225,23 +225,25 @@ class Follower:
 
     def call(self, block: Any, args: tuple[Any, ...]) -> Span | None:
         """The template's call of a block by arguments that are as these, if it has one here."""
-        found: list[Span] = []
+        given, found = list[Any](), list[Span]()
+        form = flat(args, given)
 
         def begins(entry: Entry) -> bool:
-            found[:] = [span for span in entry.calls if self._takes(span, block, args)]
+            found[:] = [s for s in entry.calls if s.block is block and s.taken == form and self._takes(s, given)]
             return bool(found)
 
         self._next(begins)
         return found[0] if found else None
 
-    def _takes(self, span: Span, block: Any, args: tuple[Any, ...]) -> bool:
-        if span.block is not block or span.modes != self._modes():
+    def _takes(self, span: Span, given: Sequence[Any]) -> bool:
+        if span.modes != self._modes():
             return False
-        for at, array in pairs(span.args, args):
-            if array is None or (at.place is None and self._spec(array) != (at.kind[0], np.dtype(at.kind[1]))):
-                return False
+        for at, array in zip(span.takes, given):
             mine = self.place.get(id(array))
-            if at.place is not None and mine != at.place:
+            if at.place is None:
+                if self._spec(array) != (at.kind[0], np.dtype(at.kind[1])):
+                    return False
+            elif mine != at.place:
                 leaf = span.leaves.get(at.place)
                 if mine is not None or leaf is None or not self._arrives(array, leaf):
                     return False
@@ -250,20 +252,23 @@ class Follower:
 
     def answer(self, span: Span) -> Any:
         """What a call gives, without making it."""
-        self.given[span.begin : span.end] = span.given()
+        self.given[span.begin : span.end] = span.now(again=True)
         for place, at in span.made.items():
             self._new(place, self._empty(*at.kind, at.is_np))
         self.unseen += span.views
         self.alone |= span.alone
         self.at = span.end
-        return filled(span.result, lambda at: self.arrays[at.place])
+        return nested(span.given, iter([self.arrays[at.place] for at in span.gives]))
 
-    def gives(self, span: Span, result: Any) -> bool:
-        """Whether a call that was made has come to its end, and given what is known."""
-        given = pairs(span.result, result)
-        same = (array is not None and self.place.get(id(array)) == at.place for at, array in given)
-        kept = (self.arrays[leaf.place] is leaf.array for leaf in span.fixed)
-        return self.at == span.end and all(same) and all(kept)
+    def confirm(self, span: Span, result: Any) -> bool:
+        """Whether a call that was made has come to its end, and was what is known."""
+        found: list[Any] = []
+        return (
+            self.at == span.end and flat(result, found) == span.given
+            and all(self.place.get(id(array)) == at.place for at, array in zip(span.gives, found))
+            and all(self.arrays[leaf.place] is leaf.array for leaf in span.fixed)
+            and self.given[span.begin : span.end] == span.now(again=False)
+        )  # fmt: skip
 
     # values
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.capture.calls import form_of
+from gluontune.capture.calls import state_of
 from gluontune.capture.events import Step
 from gluontune.capture.follower import Follower
 from gluontune.capture.guard import ERRORS, or_mxnet
@@ -181,13 +181,14 @@ class FollowingTorch(RepeatingTorch):
         span = None if follow is None else follow.call(block, args)
         if follow is None or span is None:
             return run() if follow else self._calling(block, args, run)
-        form, reads = form_of(block), self.reads
-        if form is not None and span.form == form and not span.due():
+        state, reads = state_of(block), self.reads
+        if state is not None and span.state == state and not span.due():
             self.answered += 1
             return follow.answer(span)
         result = run()
-        whole = self.follow is follow and self.reads == reads and follow.gives(span, result)
-        if not whole or not span.trust(follow.given[span.begin : span.end], form):
+        if self.follow is follow and self.reads == reads and follow.confirm(span, result):
+            span.state = state
+        else:
             self.spanned[id(block)] = False
         return result
 

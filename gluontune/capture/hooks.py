@@ -141,10 +141,8 @@ class Hooks:
         handler = self.handler
 
         def basic(run: Any, array: Any, key: Any, *_: Any) -> Any:
-            parts, shape = (
-                array._basic_indexing_key_int_to_slice(tuple(k for k in key if k is not None))[0],
-                array.shape,
-            )
+            parts = array._basic_indexing_key_int_to_slice(tuple(k for k in key if k is not None))[0]
+            shape = array.shape
             shares = len(parts) == len(shape) and array._basic_indexing_slice_is_contiguous(parts, shape)
             if not shares:  # a copy, by operators
                 return run()
@@ -212,15 +210,8 @@ class Hooks:
         self._method(autograd.Function, "__call__", lambda run, f, *_: handler.unknown(
             f"autograd.Function {type(f).__name__}", run))  # fmt: skip
         kind = parameter.Parameter
-        for name in (
-            "initialize",
-            "_init_grad",
-            "_finish_deferred_init",
-            "_load_init",
-            "set_data",
-            "cast",
-            "reset_ctx",
-        ):
+        names = "initialize _init_grad _finish_deferred_init _load_init set_data cast reset_ctx"
+        for name in names.split():
             self._put(kind, name, self._changing(kind.__dict__[name]))
         req = kind.__dict__["grad_req"]
         self._put(kind, "grad_req", property(req.fget, self._changing(req.fset)))

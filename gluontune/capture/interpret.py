@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gluontune.capture.events import ADDED, RUNNING, Backward, Op
+from gluontune.capture.events import ADDED, RUNNING, Backward, Op, Value
 from gluontune.capture.operators import canonical
 from gluontune.capture.updates import UPDATES, Tensors
 from gluontune.convert.bridge.registry import OPERATORS, attributes
 from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Node
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
 Env = Any  # tensors by the numbers of their values: a mutable mapping or a list
@@ -148,6 +150,16 @@ class Interpreter:
             )
         for number, variable, grad in zip(b.outputs, b.variables, found):
             env[number] = library.zeros_like(env[variable]) if grad is None else grad
+
+
+def as_declared(tensor: Any, value: Value) -> Any:
+    """A result in MXNet's shape, () and (1,) are one to the bridge, and type, that of whole numbers is not."""
+    if tuple(tensor.shape) != value.shape:
+        if tensor.numel() != math.prod(value.shape):
+            raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {value.shape}")
+        tensor = tensor.reshape(value.shape)
+    dtype = getattr(torch(), value.dtype)
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def _alike(events: Sequence[Op | Backward], at: int) -> list[Op]:

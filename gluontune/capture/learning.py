@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluontune.capture.calls import At, Span, UpdateSpan, form_of, nested
+from gluontune.capture.calls import At, Span, UpdateSpan, flat, state_of
 from gluontune.capture.events import Op, Step, mutated
 from gluontune.capture.handler import Call
 from gluontune.capture.interpret import computes
@@ -161,7 +160,7 @@ class LearningTorch(LazyTorch):
         """A call of a block, or of a trainer's updater, in a step that is not followed."""
         log, begin, reads = self.log, len(self.log or ()), self.reads
         noted = log is not None and not self._in_call and self.spanned.get(id(block), True)
-        if not noted or form_of(block) is None:
+        if not noted or state_of(block) is None:
             return run()
         self._in_call, modes = True, self._modes()
         try:
@@ -169,10 +168,11 @@ class LearningTorch(LazyTorch):
         finally:
             self._in_call = False
         if self.log is log and log is not None and self.reads == reads:
-            with contextlib.suppress(TypeError):
-                taken = nested(args, self._at)
-                kind = UpdateSpan if hasattr(block, "optimizer") else Span
-                self.calls.append(kind(block, begin, len(log), taken, nested(result, self._at), modes))
+            takes, gives = list[Any](), list[Any]()
+            taken, given = flat(args, takes), flat(result, gives)
+            kind = UpdateSpan if hasattr(block, "optimizer") else Span
+            ats = [[self._at(array) for array in arrays] for arrays in (takes, gives)]
+            self.calls.append(kind(block, begin, len(log), taken, ats[0], given, ats[1], modes))
         return result
 
     # what hooks see, of a step that is not followed

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gluontune.capture.events import Backward, Op
-from gluontune.capture.interpret import Interpreter
+from gluontune.capture.interpret import Interpreter, as_declared
 from gluontune.capture.program import CHANGING
 from gluontune.capture.template import Template
 from gluontune.capture.updates import UPDATES, Tensors
@@ -91,20 +90,11 @@ class Part:
             self.several[place] = several
             self.returned[place] = [(tuple(tensor.shape), tensor.dtype) for tensor in found]
             for number, tensor in zip(event.outputs, found):
-                self._put(env, number, self._as_declared(tensor, number))
+                self._put(env, number, as_declared(tensor, self.template.values[number]))
 
     def _put(self, env: Env, number: int, tensor: Any) -> None:
         wanted = number in self.template.wanted and not tensor.requires_grad and tensor.is_floating_point()
         env[number] = tensor.detach().requires_grad_() if wanted else tensor
-
-    def _as_declared(self, tensor: Any, number: int) -> Any:
-        value = self.template.values[number]
-        if tuple(tensor.shape) != value.shape:
-            if tensor.numel() != math.prod(value.shape):
-                raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {value.shape}")
-            tensor = tensor.reshape(value.shape)
-        dtype = getattr(self.interpreter.torch, value.dtype)
-        return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
     def _compare(self, mine: Env, theirs: Env) -> None:
         for event in self.events:
