@@ -73,7 +73,8 @@ class Entry:
         arrays = tuple(places[i] for i in self.inputs), tuple(places[r] for r in self.results)
         changed = tuple(sorted((places[i], n) for i, n in self.now.items()))
         kinds = tuple((leaf.number, leaf.kind, leaf.owner) for leaf in self.leaves)
-        what: Any = {"view": repr, "update": lambda given: tuple(map(id, given))}.get(self.kind, tuple)(self.what)
+        trainers = tuple([id(each) for each in self.what]) if self.kind == "update" else self.what
+        what = repr(self.what) if self.kind == "view" else trainers
         counts = self.events, self.numbers
         return self.kind, what, fixed, arrays, self.out, self.modes, counts, changed, kinds, self.specs
 

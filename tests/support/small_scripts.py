@@ -391,6 +391,11 @@ trainer = gluon.Trainer(together, "adam", {"learning_rate": 0.05, "lr_scheduler"
     "states that are loaded": (
         _PLAIN, "", "",
         "trainer.save_states('s') if count == 12 else trainer.load_states('s') if count == 20 else None", 30),
+    "images": ("return self.inner(x)", """net = nn.HybridSequential()
+net.add(nn.Conv2D(4, 3, padding=1), nn.BatchNorm(), nn.MaxPool2D(), nn.Conv2D(8, 2, in_channels=4), nn.Dense(4))
+net.initialize(mx.init.Xavier()); net(nd.array(X[:2])); net.hybridize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05, "momentum": 0.9})""",
+        "shown = round(float(out.sum().asscalar()), 3) if count % 9 == 0 else shown", "", 60),
     "views in a call": (
         "y = x[1:]; return self.inner(nd.concat(y.reshape((-1, 2)).reshape((-1, 4)), x[:1], dim=0))", "",
         "if count in (12, 19): out = out * out.detach().abs()", "", 30),
