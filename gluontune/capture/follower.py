@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.capture.calls import Span, flat, nested
 from gluontune.capture.guard import ERRORS
 from gluontune.capture.interpret import Interpreter
 from gluontune.capture.straight import Part
@@ -34,6 +35,8 @@ class Follower:
         self.env: list[Any] = []
         self.given: list[Any] = []
         self.runs: dict[int, Any] = {}  # what makes views, by entry
+        self.unseen: list[int] = []  # arrays that a view was made of in a call that was answered
+        self.alone: set[int] = set()  # views that such a call gave, of what nobody has
         self.updated, self.over = False, False
         self._take(templates[0])
 
@@ -52,7 +55,8 @@ class Follower:
         self.arrays = list(template.fixed_arrays)
         for place in range(seen):
             self.arrays[place] = arrays[place]
-            self.place[id(arrays[place])] = place
+            if arrays[place] is not None:
+                self.place[id(arrays[place])] = place
         known = self.env[: self.entries[self.at - 1].numbers] if self.at else []
         self.env = [*known, *[None] * (len(template.values) - len(known))]
         self.given = [*self.given[: self.at], *[None] * (len(self.entries) - self.at)]
@@ -219,6 +223,53 @@ class Follower:
         self.at += 1
         return True
 
+    def call(self, block: Any, args: tuple[Any, ...]) -> Span | None:
+        """The template's call of a block by arguments that are as these, if it has one here."""
+        given, found = list[Any](), list[Span]()
+        form = flat(args, given)
+
+        def begins(entry: Entry) -> bool:
+            found[:] = [s for s in entry.calls if s.block is block and s.taken == form and self._takes(s, given)]
+            return bool(found)
+
+        self._next(begins)
+        return found[0] if found else None
+
+    def _takes(self, span: Span, given: Sequence[Any]) -> bool:
+        if span.modes != self._modes():
+            return False
+        for at, array in zip(span.takes, given):
+            mine = self.place.get(id(array))
+            if at.place is None:
+                if self._spec(array) != (at.kind[0], np.dtype(at.kind[1])):
+                    return False
+            elif mine != at.place:
+                leaf = span.leaves.get(at.place)
+                if mine is not None or leaf is None or not self._arrives(array, leaf):
+                    return False
+        return all(self.place.get(id(leaf.array)) == leaf.place or self._arrives(leaf.array, leaf)
+                   for leaf in span.fixed)  # fmt: skip
+
+    def answer(self, span: Span) -> Any:
+        """What a call gives, without making it."""
+        self.given[span.begin : span.end] = span.now(again=True)
+        for place, at in span.made.items():
+            self._new(place, self._empty(*at.kind, at.is_np))
+        self.unseen += span.views
+        self.alone |= span.alone
+        self.at = span.end
+        return nested(span.given, iter([self.arrays[at.place] for at in span.gives]))
+
+    def confirm(self, span: Span, result: Any) -> bool:
+        """Whether a call that was made has come to its end, and was what is known."""
+        found: list[Any] = []
+        return (
+            self.at == span.end and flat(result, found) == span.given
+            and all(self.place.get(id(array)) == at.place for at, array in zip(span.gives, found))
+            and all(self.arrays[leaf.place] is leaf.array for leaf in span.fixed)
+            and self.given[span.begin : span.end] == span.now(again=False)
+        )  # fmt: skip
+
     # values
 
     def compute(self) -> None:
@@ -254,8 +305,10 @@ class Follower:
     def alive(self, place: int) -> bool:
         """Whether the program has an array; one of its references is the truth's."""
         array = self.arrays[place]
-        known = self.truth.get(id(array))
-        ours = 3 + (known is not None and known.array is array) + self.template.viewed[place]
+        if array is None:
+            return False
+        known, viewed = self.truth.get(id(array)), self.template.viewed[place] - self.unseen.count(place)
+        ours = 3 + (known is not None and known.array is array) + viewed
         return sys.getrefcount(array) > ours
 
     def kept(self) -> set[int]:
@@ -263,7 +316,7 @@ class Follower:
         fixed, bases = self.template.fixed_arrays, self.template.bases
         found = {place for place in range(self.template.count) if fixed[place] is not None or self.alive(place)}
         for place in list(found):
-            base = bases.get(place)
+            base = None if place in self.alone else bases.get(place)
             while base is not None:
                 found.add(base)
                 base = bases.get(base)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.capture.calls import state_of
 from gluontune.capture.events import Step
 from gluontune.capture.follower import Follower
 from gluontune.capture.guard import ERRORS, or_mxnet
@@ -28,7 +29,7 @@ class FollowingTorch(RepeatingTorch):
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder, finished)
         self.follow: Follower | None = None
-        self.followed = 0
+        self.followed, self.answered = 0, 0
 
     # modes and references
 
@@ -86,7 +87,7 @@ class FollowingTorch(RepeatingTorch):
         kept = follow.kept()
         for place in sorted(kept):
             array, number, leaf = follow.arrays[place], template.last[place], template.leaves.get(place)
-            if place in template.bases or number is None or env[number] is None:
+            if (place in template.bases and place not in follow.alone) or number is None or env[number] is None:
                 continue
             if leaf is not None and leaf.number == number and id(array) in truth:
                 continue
@@ -160,15 +161,44 @@ class FollowingTorch(RepeatingTorch):
         if not self.lazy:
             return super().op(call)
         if self.follow is None or self.follow.complete:
-            if self.follow is not None and self.follow.template.was_recording is not None:
-                self.was_recording = self.follow.template.was_recording
-            self._between_steps()
+            self._next_step()
         if self.follow is not None:
             found = self.follow.op(*call.raw[:1], call.inputs, *call.raw[1:], call.out, call.is_np, call.many)
             if found is not None:
                 return found
             self._diverge()
         return self._operator(call, None)
+
+    @or_mxnet
+    def block(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        if not self.lazy or self.follow is None:
+            return self._calling(block, args, run)
+        if not self.spanned.get(id(block)):
+            return run()
+        if self.follow.complete:
+            self._next_step()
+        follow = self.follow
+        span = None if follow is None else follow.call(block, args)
+        if follow is None or span is None:
+            return run() if follow else self._calling(block, args, run)
+        state, reads = state_of(block), self.reads
+        if state is not None and span.state == state and not span.due():
+            self.answered += 1
+            return follow.answer(span)
+        result = run()
+        if self.follow is follow and self.reads == reads and follow.confirm(span, result):
+            span.state = state
+        else:
+            self.spanned[id(block)] = False
+        return result
+
+    updates = block
+
+    def _next_step(self) -> None:
+        """The step is over where its template is, if the next recording begins."""
+        if self.follow is not None and self.follow.template.was_recording is not None:
+            self.was_recording = self.follow.template.was_recording
+        self._between_steps()
 
     @or_mxnet
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
@@ -223,6 +253,7 @@ class FollowingTorch(RepeatingTorch):
 
     @or_mxnet
     def read(self, array: Any, run: Callable[[], Any]) -> Any:
+        self.reads += 1
         follow = self.follow
         if follow is not None:
             place = follow.place.get(id(array))
@@ -248,6 +279,7 @@ class FollowingTorch(RepeatingTorch):
 
     @or_mxnet
     def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
+        self.reads += 1
         if self.lazy:
             changed = (self.hooks.changes, self.marked) != self.changes and bool(self.templates)
             if not changed and not any(map(self._is_ours, arrays)):
@@ -289,14 +321,15 @@ class FollowingTorch(RepeatingTorch):
         super().retreat(error)
 
     def facts(self) -> dict[str, int]:
-        """How many steps were followed, and how many structures are known."""
-        return {"steps_followed": self.followed, "structures": len(self.templates)}
+        """How many steps were followed, calls of blocks answered, and structures known."""
+        known = {"calls_answered": self.answered, "structures": len(self.templates)}
+        return {"steps_followed": self.followed, **known}
 
     def release(self) -> None:
         super().release()
         self.follow, self.log = None, None
-        self.templates.clear()
-        self.placed.clear()
+        for known in (self.templates, self.placed, self.calls, self.spanned):
+            known.clear()  # type: ignore[attr-defined]
 
 
 def _values(tensor: Any) -> np.ndarray:

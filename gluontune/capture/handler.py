@@ -74,6 +74,10 @@ class Handler:
         """A call of a Gluon block."""
         return run()
 
+    def updates(self, updater: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        """A call of a trainer's updater, with indices, gradients and weights."""
+        return run()
+
     def clip(self, gradients: Sequence[Any], most: float, run: Callable[[], Any]) -> Any:
         """``gluon.utils.clip_global_norm``."""
         return run()

@@ -16,7 +16,7 @@ from typing import Any
 
 from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.capture.handler import Call, Handler
-from gluontune.capture.methods import TAKES, inert, noting, noting_mode, noting_modes, without_store
+from gluontune.capture.methods import TAKES, counting, inert, noting, noting_mode, noting_modes, without_store
 from gluontune.capture.operators import Operators, operator_names
 from gluontune.capture.views import arrays_behind
 
@@ -141,10 +141,8 @@ class Hooks:
         handler = self.handler
 
         def basic(run: Any, array: Any, key: Any, *_: Any) -> Any:
-            parts, shape = (
-                array._basic_indexing_key_int_to_slice(tuple(k for k in key if k is not None))[0],
-                array.shape,
-            )
+            parts = array._basic_indexing_key_int_to_slice(tuple(k for k in key if k is not None))[0]
+            shape = array.shape
             shares = len(parts) == len(shape) and array._basic_indexing_slice_is_contiguous(parts, shape)
             if not shares:  # a copy, by operators
                 return run()
@@ -212,15 +210,8 @@ class Hooks:
         self._method(autograd.Function, "__call__", lambda run, f, *_: handler.unknown(
             f"autograd.Function {type(f).__name__}", run))  # fmt: skip
         kind = parameter.Parameter
-        for name in (
-            "initialize",
-            "_init_grad",
-            "_finish_deferred_init",
-            "_load_init",
-            "set_data",
-            "cast",
-            "reset_ctx",
-        ):
+        names = "initialize _init_grad _finish_deferred_init _load_init set_data cast reset_ctx"
+        for name in names.split():
             self._put(kind, name, self._changing(kind.__dict__[name]))
         req = kind.__dict__["grad_req"]
         self._put(kind, "grad_req", property(req.fget, self._changing(req.fset)))
@@ -254,6 +245,8 @@ class Hooks:
 
         for name in ("step", "update"):
             self._method(mx.gluon.Trainer, name, update, quietly=False)
+        updater = module("mxnet.optimizer.optimizer").Updater
+        self._method(updater, "__call__", lambda run, u, *args: handler.updates(u, args, run), quietly=False)
         self._put(mx.gluon.Trainer, "_init_kvstore", without_store(mx.gluon.Trainer.__dict__["_init_kvstore"]))
         store = module("mxnet.kvstore.kvstore").KVStore
         for name in ("broadcast", "init", "push", "pull", "pushpull", "row_sparse_pull"):
@@ -285,6 +278,7 @@ class Hooks:
         self._method(mx.gluon.utils, "clip_global_norm", lambda run, arrays, most, *_, **__: handler.clip(
             arrays, most, run), quietly=False)  # fmt: skip
         self._put(mx.gluon.HybridBlock, "hybridize", inert(mx.gluon.HybridBlock.hybridize))
+        self._put(mx.gluon.Block, "__setattr__", counting(mx.gluon.Block.__setattr__))
         self._put(mx.gluon.Block, "__call__", noting(mx.gluon.Block.__call__, self))
         self._method(mx.gluon.HybridBlock, "export", self._export, quietly=False)
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gluontune.capture.events import ADDED, RUNNING, Backward, Op
+from gluontune.capture.events import ADDED, RUNNING, Backward, Op, Value
 from gluontune.capture.operators import canonical
 from gluontune.capture.updates import UPDATES, Tensors, update_of
 from gluontune.convert.bridge.registry import OPERATORS, attributes
 from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Node
+from gluontune.core.errors import GluontuneError
 from gluontune.runtime.pytorch import torch
 
 Env = Any  # tensors by the numbers of their values: a mutable mapping or a list
+
+CONVOLUTION = "Convolution"
 
 
 def bridge_name(name: str) -> str:
@@ -36,11 +40,12 @@ class Interpreter:
     Args:
         dtype: "float64" to compute in it; "" as the program does.
         steady: as the recorder has it, nothing is dropped between layers of an RNN.
+        channels_last: convolutions take and give images with the channels last in memory.
         wanted: numbers of values that gradients are asked of.
     """
 
-    def __init__(self, dtype: str = "", steady: bool = False):
-        self.torch, self.dtype, self.steady = torch(), dtype, steady
+    def __init__(self, dtype: str = "", steady: bool = False, channels_last: bool = False):
+        self.torch, self.dtype, self.steady, self.channels_last = torch(), dtype, steady, channels_last
         self.wanted: set[int] = set()
         self.functions: dict[Any, Callable[..., Any]] = {}
 
@@ -125,7 +130,8 @@ class Interpreter:
         if entry.source:
             given["like"] = self.torch.zeros((), dtype=getattr(self.torch, self.dtype or "float32"))
         if not entry.stateful:
-            return functools.partial(entry.run, **given)
+            run = functools.partial(entry.run, **given)
+            return functools.partial(_channels_last, run) if self.channels_last and name == CONVOLUTION else run
         module = entry.run(**given).train(op.training)
         return functools.partial(_batch_norm, module) if len(op.outputs) > op.results else module
 
@@ -149,6 +155,16 @@ class Interpreter:
             env[number] = library.zeros_like(env[variable]) if grad is None else grad
 
 
+def as_declared(tensor: Any, value: Value) -> Any:
+    """A result in MXNet's shape, () and (1,) are one to the bridge, and type, that of whole numbers is not."""
+    if tuple(tensor.shape) != value.shape:
+        if tensor.numel() != math.prod(value.shape):
+            raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {value.shape}")
+        tensor = tensor.reshape(value.shape)
+    dtype = getattr(torch(), value.dtype)
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
 def _alike(events: Sequence[Op | Backward], at: int) -> list[Op]:
     """An update that is there, with those of other weights by the same numbers that follow it."""
     first, found = events[at], list[Op]()
@@ -158,6 +174,11 @@ def _alike(events: Sequence[Op | Backward], at: int) -> list[Op]:
                 break
             found.append(event)
     return found if len({op.inputs[0] for op in found}) == len(found) else []
+
+
+def _channels_last(run: Callable[..., Any], x: Any, *rest: Any) -> Any:
+    """A convolution of images whose channels are last in memory, which others then take as they are."""
+    return run(x.contiguous(memory_format=torch().channels_last) if x.dim() == 4 else x, *rest)
 
 
 def _batch_norm(module: Any, x: Any, gamma: Any, beta: Any, *_: Any) -> Any:

@@ -6,17 +6,16 @@ their values are PyTorch's. What PyTorch's side does not know is computed by MXN
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gluontune.capture.events import Op, Step, Value
+from gluontune.capture.events import Op, Step
 from gluontune.capture.guard import ERRORS, or_mxnet
 from gluontune.capture.handler import Call
 from gluontune.capture.held import Held
-from gluontune.capture.interpret import Interpreter, computes
+from gluontune.capture.interpret import Interpreter, as_declared, computes
 from gluontune.capture.operators import EmptyHandles, result_types
 from gluontune.capture.program import CHANGING
 from gluontune.capture.recorder import Recorder
@@ -116,16 +115,7 @@ class LazyTorch(Recorder):
         events, self.done = self.step.events[self.done :], len(self.step.events)
         for computed in self.interpreter.run_all(events, self.env):
             for number in [number for event in computed for number in event.outputs]:
-                self.env[number] = self._as_declared(self.env[number], self.step.values[number])
-
-    def _as_declared(self, tensor: Any, value: Value) -> Any:
-        """A result in MXNet's shape, () and (1,) are one to the bridge, and type, that of whole numbers is not."""
-        if tuple(tensor.shape) != value.shape:
-            if tensor.numel() != math.prod(value.shape):
-                raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {value.shape}")
-            tensor = tensor.reshape(value.shape)
-        dtype = getattr(torch(), value.dtype)
-        return tensor if tensor.dtype == dtype else tensor.to(dtype)
+                self.env[number] = as_declared(self.env[number], self.step.values[number])
 
     def _settle(self, arrays: Sequence[Any]) -> None:
         """Bring PyTorch's values of arrays to MXNet."""
@@ -176,7 +166,7 @@ class LazyTorch(Recorder):
         if len(event.outputs) == len(tensors):  # of a BatchNorm in training, more is computed
             self.done += 1
             for number, tensor in zip(event.outputs, tensors):
-                self.interpreter.put(self.env, number, self._as_declared(tensor, self.step.values[number]))
+                self.interpreter.put(self.env, number, as_declared(tensor, self.step.values[number]))
         return results
 
     def retreat(self, error: Exception) -> None:
@@ -306,14 +296,5 @@ class LazyTorch(Recorder):
     def release(self) -> None:
         """Let go of the program's arrays, before Python takes its modules apart."""
         self.hooks.remove()
-        for known in (
-            self.held,
-            self.before,
-            self.truth,
-            self.made,
-            self.env,
-            self.aliases,
-            self.variables,
-            self.owners,
-        ):
-            known.clear()  # type: ignore[attr-defined]
+        for name in ["held", "before", "truth", "made", "env", "aliases", "variables", "owners"]:
+            getattr(self, name).clear()

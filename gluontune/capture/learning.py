@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gluontune.capture.calls import At, Span, UpdateSpan, flat, state_of
 from gluontune.capture.events import Op, Step, mutated
 from gluontune.capture.handler import Call
 from gluontune.capture.interpret import computes
@@ -34,11 +35,15 @@ class LearningTorch(LazyTorch):
         self._seen: dict[Any, list[int]] = {}  # ids of arrays by place, by signature
         self._fruitless = 0
         self._fresh: list[int] = []  # variables that a backward pass reached
+        self.calls: list[Span] = []  # of blocks in the log
+        self.spanned: dict[int, bool] = {}  # whether calls of a block, by its id, may be answered
+        self.reads, self._in_call = 0, False  # values that the program has asked for; a block's call is noted
 
     def _begin(self) -> None:
         """A step begins."""
         self.base, self.placed = self.number, {}
         self.log = [] if self.lazy and self._fruitless < _FRUITLESS else None
+        self.calls = []
 
     def end(self) -> None:
         super().end()
@@ -138,9 +143,37 @@ class LearningTorch(LazyTorch):
         may_end = super()._may_end()
         template = Template(self.log, places, signatures, step, self.base, self.held, self.interpreter.wanted, fixed,
                             opened, self.updated, may_end)  # fmt: skip
+        for call in self.calls:
+            if call.settle(template, places):
+                template.entries[call.begin].calls.append(call)
+                self.spanned[id(call.block)] = True
         self._fruitless = 0
         self.templates.insert(0, template)
         del self.templates[_TEMPLATES:]
+
+    def _at(self, array: Any) -> At:
+        """An array among what a block takes or gives; its place is its id until the step is over."""
+        key = id(array) if id(array) in self.placed else None
+        return At(key, self._kind(array), isinstance(array, self.kinds[1]))
+
+    def _calling(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        """A call of a block, or of a trainer's updater, in a step that is not followed."""
+        log, begin, reads = self.log, len(self.log or ()), self.reads
+        noted = log is not None and not self._in_call and self.spanned.get(id(block), True)
+        if not noted or state_of(block) is None:
+            return run()
+        self._in_call, modes = True, self._modes()
+        try:
+            result = run()
+        finally:
+            self._in_call = False
+        if self.log is log and log is not None and self.reads == reads:
+            takes, gives = list[Any](), list[Any]()
+            taken, given = flat(args, takes), flat(result, gives)
+            kind = UpdateSpan if hasattr(block, "optimizer") else Span
+            ats = [[self._at(array) for array in arrays] for arrays in (takes, gives)]
+            self.calls.append(kind(block, begin, len(log), taken, ats[0], given, ats[1], modes))
+        return result
 
     # what hooks see, of a step that is not followed
 

@@ -21,14 +21,34 @@ def without_store(before: Any) -> Any:
 TAKES = "_gluontune_takes"  # of a block that the script compiles: what it was called with, or nothing yet
 
 
+COMPILES = "_gluontune_compiles"  # of a block that MXNet would call as a compiled graph
+SETS = "_gluontune_sets"  # how often an attribute of a block was given another value
+
+
 def inert(before: Any) -> Any:
     def hybridize(block: Any, active: bool = True, *args: Any, **kwargs: Any) -> None:
         """As imperative as it was: each operator is seen."""
         before(block, False)
+        waiting = [block]
+        while waiting:
+            each = waiting.pop()
+            each.__dict__[COMPILES] = bool(active)
+            waiting += each._children.values()
         if active:
             block.__dict__.setdefault(TAKES, None)
 
     return functools.wraps(before)(hybridize)
+
+
+def counting(before: Any) -> Any:
+    def set_attribute(block: Any, name: str, value: Any) -> None:
+        """Counts attributes that change."""
+        values = block.__dict__
+        if values.get(name, values) is not value:
+            values[SETS] = values.get(SETS, 0) + 1
+        before(block, name, value)
+
+    return functools.wraps(before)(set_attribute)
 
 
 def noting(before: Any, hooks: Any) -> Any:

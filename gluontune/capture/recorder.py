@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -264,15 +265,20 @@ class Recorder(Values):
 
     def _updating(self, trainer: Any, batch_size: Any) -> None:
         """A trainer begins to update."""
-        told = {"optimizer": type(trainer._optimizer).__name__.lower(), "learning_rate": trainer.learning_rate}
+        if len(trainer._contexts) > 1:
+            self._refuse(f"gradients of {len(trainer._contexts)} devices are added by a store")
+        if self.lazy:
+            return
+        optimizer = trainer._optimizer
+        schedule = copy.deepcopy(optimizer.lr_scheduler)  # the script's own may count how often it is asked
+        rate = schedule(optimizer.num_update) if schedule else optimizer.lr
+        told = {"optimizer": type(optimizer).__name__.lower(), "learning_rate": rate}
         names = [parameter.name for parameter in trainer._params if parameter.grad_req != "null"]
         self.step.updates.append({**told, "batch_size": batch_size, "parameters": names, "line": self._line()})
         for parameter in trainer._params:
             unseen = [d for d in parameter._data or () if d._fresh_grad and id(d) not in self.tape.reached]
-            if unseen and parameter.grad_req != "null" and not self.lazy:
+            if unseen and parameter.grad_req != "null":
                 self._refuse(f"where the gradient of {parameter.name} comes from is not seen")
-        if len(trainer._contexts) > 1:
-            self._refuse(f"gradients of {len(trainer._contexts)} devices are added by a store")
 
     def batch(self, source: Any, run: Callable[[], Any]) -> Any:
         self.batches = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -44,9 +45,34 @@ class RepeatingTorch(LearningTorch):
         self._repeats = True
         try:
             for at in range(follow.at):
+                self._fill(follow, at)
                 self._go_through(follow, at)
         finally:
             self._repeats, self._given = False, None
+
+    def _fill(self, follow: Follower, at: int) -> None:
+        """Make the arrays of an entry of a call that was answered."""
+        entry = follow.entries[at]
+        if entry.kind == "op" and not entry.out:
+            for place, (shape, dtype) in zip(entry.results, entry.specs):
+                if follow.arrays[place] is None:
+                    follow.arrays[place] = self._empty(shape, dtype, entry.what[2])
+        elif entry.kind == "view" and at not in follow.runs:
+            place, (kind, arguments) = entry.results[0], entry.what
+            given = (entry.specs[0][0],) if kind == "reshape" else arguments
+            follow.runs[at] = functools.partial(self._viewed_again, follow.arrays[entry.inputs[0]], kind, given)
+            if follow.arrays[place] is None:
+                follow.arrays[place] = follow.runs[at]()
+
+    def _viewed_again(self, base: Any, kind: str, arguments: tuple[Any, ...]) -> Any:
+        is_np = isinstance(base, self.kinds[1])
+        names = {
+            "at": "_at", "slice": "_slice", "detach": "detach", "same": "as_nd_ndarray" if is_np else "as_np_ndarray",
+            "basic": "_get_np_basic_indexing" if is_np else "_get_nd_basic_indexing",
+            "reshape": "reshape_view" if is_np else "reshape",
+        }  # fmt: skip
+        with self.hooks.quiet():
+            return getattr(base, names[kind])(*arguments)
 
     def _go_through(self, follow: Follower, at: int) -> None:
         entry = follow.entries[at]

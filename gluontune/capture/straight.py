@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gluontune.capture.events import Backward, Op
-from gluontune.capture.interpret import Interpreter
+from gluontune.capture.guard import ERRORS
+from gluontune.capture.interpret import CONVOLUTION, Interpreter, as_declared, bridge_name
 from gluontune.capture.program import CHANGING
 from gluontune.capture.template import Template
 from gluontune.capture.updates import UPDATES, Tensors, update_of
@@ -16,27 +17,31 @@ from gluontune.core.errors import GluontuneError
 
 Env = MutableSequence[Any]
 _BOUND = 1e-5  # relative, of the first results: rules for many tensors round otherwise
-_SHOULD_BE_TRIED = 2  # runs of a part that its proof takes
+_OTHER_SUMS = 1e-4  # of convolutions that add up in another order
+_TURNS = 6  # of each code, until the fastest is known
 
 
 class Part:
     """Some events of a template in a row.
 
-    The first run is the interpreter's, and shows what each operator returns. The second is computed both ways, from
-    the same random numbers, and compared. All others are the straight code's.
+    The first run is the interpreter's, and shows what each operator returns. The next ones are computed both ways, from
+    the same random numbers, and compared. All others are the straight code's; of two codes, the faster one's: with
+    convolutions, one has images with their channels last in memory.
 
     Args:
         interpreter: for the first runs. begin, end: events.
     """
 
     def __init__(self, template: Template, interpreter: Interpreter, begin: int, end: int):
-        self.template, self.interpreter, self.runs = template, interpreter, 0
+        self.template, self.interpreter = template, interpreter
         self.events = template.events[begin:end]
         dynamic = template.dynamic()
         self.entries = [dynamic.get(at) for at in range(begin, end)]
         self.several: dict[int, bool] = {}  # whether an operator returns a sequence
         self.returned: dict[int, list[tuple[Any, Any]]] = {}  # shapes and types by place of the event
-        self.code: Callable[[Env, Sequence[Any]], None] | None = None
+        self.tried: list[tuple[Callable[[Env, Sequence[Any]], None], float]] = []  # codes, with their bounds
+        self.codes: list[Callable[[Env, Sequence[Any]], None]] = []  # those that agree
+        self.seconds: list[list[float]] = []  # of each code's runs
 
     def __call__(self, env: Env, given: Sequence[Any]) -> None:
         """Compute the events.
@@ -44,21 +49,43 @@ class Part:
         Args:
             env: values by number. given: attributes' values of the step's entries, where they differ.
         """
-        if self.code is not None and self.runs >= _SHOULD_BE_TRIED:
-            self.code(env, given)
-            return
-        library, before = self.interpreter.torch, list(env)
-        state = library.get_rng_state() if self.code is not None else None
-        self._interpreted(env, given, self.code is not None)
-        if self.code is None:
-            self.code = self._written()
+        if len(self.codes) == 1 and not self.tried:
+            self.codes[0](env, given)
+        elif self.codes and not self.tried:
+            self._take_turns(env, given)
         else:
-            after = library.get_rng_state()
-            library.set_rng_state(state)
-            self.code(before, given)
-            self._compare(before, env)
-            library.set_rng_state(after)
-        self.runs += 1
+            self._prove(env, given)
+
+    def _prove(self, env: Env, given: Sequence[Any]) -> None:
+        """Compute by the interpreter, and once more by the next code."""
+        library, before, first = self.interpreter.torch, list(env), not (self.tried or self.codes)
+        state = library.get_rng_state() if self.tried else None
+        self._interpreted(env, given, bool(self.tried))
+        if first:
+            ways = [(self.interpreter, _BOUND)]
+            if any(isinstance(e, Op) and bridge_name(e.name) == CONVOLUTION for e in self.events):
+                ways.append((Interpreter(channels_last=True), _OTHER_SUMS))
+            self.tried = [(self._written(interpreter), bound) for interpreter, bound in ways]
+            return
+        after, (code, bound) = library.get_rng_state(), self.tried.pop(0)
+        library.set_rng_state(state)
+        try:
+            code(before, given)
+            self._compare(before, env, bound)
+            self.codes.append(code)
+        except ERRORS:
+            if not self.codes:
+                raise
+        library.set_rng_state(after)
+
+    def _take_turns(self, env: Env, given: Sequence[Any]) -> None:
+        self.seconds = self.seconds or [[] for _ in self.codes]
+        turn = min(range(len(self.codes)), key=lambda at: len(self.seconds[at]))
+        began = time.perf_counter()
+        self.codes[turn](env, given)
+        self.seconds[turn].append(time.perf_counter() - began)
+        if all(len(seconds) >= _TURNS for seconds in self.seconds):
+            self.codes = [self.codes[min(range(len(self.codes)), key=lambda at: min(self.seconds[at]))]]
 
     def event(self, place: int, given: Sequence[Any]) -> Op | Backward:
         """An event with this step's numbers."""
@@ -90,41 +117,32 @@ class Part:
             self.several[place] = several
             self.returned[place] = [(tuple(tensor.shape), tensor.dtype) for tensor in found]
             for number, tensor in zip(event.outputs, found):
-                self._put(env, number, self._as_declared(tensor, number))
+                self._put(env, number, as_declared(tensor, self.template.values[number]))
 
     def _put(self, env: Env, number: int, tensor: Any) -> None:
         wanted = number in self.template.wanted and not tensor.requires_grad and tensor.is_floating_point()
         env[number] = tensor.detach().requires_grad_() if wanted else tensor
 
-    def _as_declared(self, tensor: Any, number: int) -> Any:
-        value = self.template.values[number]
-        if tuple(tensor.shape) != value.shape:
-            if tensor.numel() != math.prod(value.shape):
-                raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {value.shape}")
-            tensor = tensor.reshape(value.shape)
-        dtype = getattr(self.interpreter.torch, value.dtype)
-        return tensor if tensor.dtype == dtype else tensor.to(dtype)
-
-    def _compare(self, mine: Env, theirs: Env) -> None:
+    def _compare(self, mine: Env, theirs: Env, bound: float) -> None:
         for event in self.events:
             for number in event.outputs:
                 a, b = mine[number].detach(), theirs[number].detach()
                 if a.shape != b.shape or a.dtype != b.dtype:
                     raise GluontuneError("a template computes something else")
-                if not self.interpreter.torch.allclose(a, b, rtol=_BOUND, atol=_BOUND * _size(b), equal_nan=True):
+                if not self.interpreter.torch.allclose(a, b, rtol=bound, atol=bound * _size(b), equal_nan=True):
                     raise GluontuneError("a template computes something else")
 
     # code
 
-    def _written(self) -> Callable[[Env, Sequence[Any]], None]:
-        library = self.interpreter.torch
+    def _written(self, interpreter: Interpreter) -> Callable[[Env, Sequence[Any]], None]:
+        library = interpreter.torch
         names: dict[str, Any] = {"_mode": library._C._set_grad_enabled}
         lines: list[str] = []
         mode, place = True, 0
         while place < len(self.events):
             event = self.events[place]
             if isinstance(event, Backward):
-                names[f"b{place}"] = _backward(self.interpreter, event)
+                names[f"b{place}"] = _backward(interpreter, event)
                 lines.append(f"b{place}(e)")
                 place += 1
                 continue
@@ -139,7 +157,7 @@ class Part:
                 lines.append(f"u{place}(e, g)")
                 place = last
                 continue
-            self._operator(place, event, names, lines)
+            self._operator(place, event, names, lines, interpreter)
             place += 1
         if not mode:
             lines.append("_mode(True)")
@@ -148,8 +166,10 @@ class Part:
         exec(compile(text, "<a step's template>", "exec"), names)
         return names["part"]  # type: ignore[no-any-return]
 
-    def _operator(self, place: int, event: Op, names: dict[str, Any], lines: list[str]) -> None:
-        function = self.interpreter.function(event) if self.entries[place] is None else Changing(self, place)
+    def _operator(
+        self, place: int, event: Op, names: dict[str, Any], lines: list[str], interpreter: Interpreter
+    ) -> None:
+        function = interpreter.function(event) if self.entries[place] is None else Changing(self, place)
         names[f"f{place}"] = function
         given = "g" if isinstance(function, Changing) else ""
         arguments = ", ".join([*[f"e[{n}]" for n in event.inputs], *([f"given={given}"] if given else [])])

@@ -43,7 +43,7 @@ class Entry:
         modes: recording, training.
         events, numbers: how many the step had afterwards. now: the values of arrays that it changed, by id or place.
         leaves: arrays that appeared. specs: shapes and types of results. shown: of a view how it follows from its
-            base. fresh: variables that a backward pass reached.
+            base. fresh: variables that a backward pass reached. calls: of blocks that begin there, in a template.
     """
 
     kind: str
@@ -61,6 +61,7 @@ class Entry:
     specs: tuple[Any, ...] = ()
     shown: Any = None
     fresh: list[int] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         #: The places of attributes that may differ from step to step.
@@ -72,26 +73,10 @@ class Entry:
         arrays = tuple(places[i] for i in self.inputs), tuple(places[r] for r in self.results)
         changed = tuple(sorted((places[i], n) for i, n in self.now.items()))
         kinds = tuple((leaf.number, leaf.kind, leaf.owner) for leaf in self.leaves)
-        what = (
-            repr(self.what)
-            if self.kind == "view"
-            else tuple(map(id, self.what))
-            if self.kind == "update"
-            else self.what
-        )
-        return (
-            self.kind,
-            what,
-            fixed,
-            arrays,
-            self.out,
-            self.modes,
-            self.events,
-            self.numbers,
-            changed,
-            kinds,
-            self.specs,
-        )
+        trainers = tuple([id(each) for each in self.what]) if self.kind == "update" else self.what
+        what = repr(self.what) if self.kind == "view" else trainers
+        counts = self.events, self.numbers
+        return self.kind, what, fixed, arrays, self.out, self.modes, counts, changed, kinds, self.specs
 
 
 def is_plain(value: Any) -> bool:

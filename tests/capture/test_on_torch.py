@@ -7,7 +7,18 @@ import subprocess
 import sys
 
 import pytest
-from small_scripts import FOLLOWED, ODD, SCRIPTS, TYPED, WHOLE, followed_script, odd_script, script
+from small_scripts import (
+    CALLED,
+    FOLLOWED,
+    ODD,
+    SCRIPTS,
+    TYPED,
+    WHOLE,
+    called_script,
+    followed_script,
+    odd_script,
+    script,
+)
 from warm_python import warm
 
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]
@@ -75,6 +86,19 @@ def test_what_no_step_did_before_changes_nothing(name, odd, tmp_path):
     assert bool(found["why_not"]) == (name in LEFT) == ("then MXNet the rest: train.py:" in told)
 
 
+def run_together(folder, names, text_of):
+    """What programs that run one after the other in a process print, by PyTorch and by MXNet, and the document."""
+    texts = [text_of(name) for name in names]
+    (folder / "after").mkdir()
+    script = f"for text in {texts}:\n    exec(text, {{}})\n    print('---')\n"
+    printed, found, _ = run(folder, script, "--backend", "torch")
+    known = as_it_is(folder / "after", *texts)
+    assert found["why_not"] == ""
+    for name, mine, theirs in zip(names, printed.split("---\n"), [known] if len(texts) == 1 else known):
+        assert numbers(mine) == pytest.approx(numbers(theirs), rel=2e-3, abs=2e-3), name
+    return found
+
+
 QUICK_FOLLOWED = ("another operator in mid-step", "a value that is read at times", "a view that outlives its step")
 
 
@@ -82,16 +106,21 @@ QUICK_FOLLOWED = ("another operator in mid-step", "a value that is read at times
     "names", [QUICK_FOLLOWED, pytest.param([n for n in FOLLOWED if n not in QUICK_FOLLOWED], marks=pytest.mark.slow)]
 )
 def test_steps_that_come_again_are_followed_as_long_as_they_are_the_same(names, tmp_path):
-    texts = [followed_script(name) for name in names]
-    (tmp_path / "after").mkdir()
-    script = f"for text in {texts}:\n    exec(text, {{}})\n    print('---')\n"
-    printed, found, _ = run(tmp_path, script, "--backend", "torch")
-    known = as_it_is(tmp_path / "after", *texts)
-    for name, mine, theirs in zip(names, printed.split("---\n"), [known] if len(texts) == 1 else known):
-        assert numbers(mine) == pytest.approx(numbers(theirs), rel=2e-3, abs=2e-3), name
-    assert found["why_not"] == ""
+    found = run_together(tmp_path, names, followed_script)
     assert found["steps_followed"] >= sum(FOLLOWED[name][-1] for name in names)
     assert found["kept_batches"] > 0  # of the loader
+
+
+QUICK_CALLED = ("blocks that do the same", "a forward that counts its calls", "an attribute that is set",
+                "views in a call")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "names", [QUICK_CALLED, pytest.param([n for n in CALLED if n not in QUICK_CALLED], marks=pytest.mark.slow)]
+)
+def test_calls_of_blocks_are_answered_where_their_python_does_nothing_else(names, tmp_path):
+    found = run_together(tmp_path, names, called_script)
+    assert found["calls_answered"] >= sum(CALLED[name][-1] for name in names)
 
 
 def test_whole_numbers_have_mxnets_types_and_values(tmp_path):

@@ -313,6 +313,105 @@ def followed_script(name: str) -> str:
     return _BEGIN + _FOLLOWED.replace("BEFORE", before).replace("BETWEEN", between).replace("AFTER", after)
 
 
+#: Programs whose calls of blocks and updaters can be answered, but for what is named: ``FORWARD`` is a block's own,
+#: ``SETUP`` stands before the loop, ``BEFORE`` in the recorded part, ``AFTER`` after the update. The number is that of
+#: calls, of 120, that can be answered at least.
+_CALLED = """
+import random
+random.seed(5)
+class Own(gluon.Block):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.factor, self.factors, self.seen = nn.Dense(4, in_units=4), 1.0, [1.0], 0
+        self.register_child(self.inner)
+    def forward(self, x):
+        FORWARD
+net = nn.HybridSequential()
+net.add(nn.Dense(8), nn.LeakyReLU(0.1), nn.BatchNorm(), nn.Dense(4))
+other, own = nn.Dense(4, in_units=8), Own()
+for block in (net, other, own):
+    block.initialize(mx.init.Xavier())
+net(nd.array(X[:2]))
+together = [p for block in (net, other, own) for p in block.collect_params().values()]
+trainer = gluon.Trainer(together, "sgd", {"learning_rate": 0.05, "momentum": 0.9})
+count, kept, scale, shown = 0, [], 1.0, 0
+SETUP
+for epoch in range(5):
+    total = 0.0
+    for x, y in loader:
+        count += 1
+        with autograd.record():
+            out = own(net(x))
+            BEFORE
+            loss = cross(out, y)
+        loss.backward()
+        trainer.step(len(x), ignore_stale_grad=True)
+        AFTER
+        total += float(loss.mean().asscalar())
+    print(epoch, round(total, 4), round(float(net[0].weight.data().norm().asscalar()), 4))
+print(own.seen, shown, len(kept), round(float(out.sum().asscalar()), 4))
+"""
+
+_PLAIN = "return self.inner(x) * self.factor"
+CALLED = {
+    "blocks that do the same": (_PLAIN, "", "", "", 60),
+    "a net that is hybridized": (_PLAIN, "net.hybridize()", "", "", 60),
+    "a forward that counts its calls": ("self.seen += 1; return self.inner(x) * (1 + self.seen / 50)", "", "", "", 30),
+    "a forward that prints at times": (
+        "global shown; shown += 1; print(shown) if shown % 7 == 0 else None; return self.inner(x)", "", "", "", 30),
+    "a forward that draws in Python": ("return self.inner(x) * (1 + random.random())", "", "", "", 30),
+    "a forward that collects": ("kept.append(1); self.factors.append(2); return self.inner(x)", "", "", "", 30),
+    "a forward that asks for a value": ("return self.inner(x) * (2 if x.sum().asscalar() > 0 else 1)", "", "", "", 30),
+    "a number of the script's": ("return self.inner(x) * scale", "", "", "scale = 1 + count / 40", 30),
+    "an attribute that is set": (_PLAIN, "", "", "if count % 6 == 0: own.factor = 1 + count / 40", 30),
+    "a list of a block's": (
+        "return self.inner(x) * self.factors[0]", "", "", "if count % 6 == 0: own.factors[0] = 1 + count / 40", 30),
+    "an array of a block's": (
+        "return self.inner(x) + self.array", "own.array = nd.ones((4,))", "",
+        "if count % 7 == 0: own.array = nd.arange(4) * count / 10", 30),
+    "an attribute of a layer": (_PLAIN, "", "", "if count == 15: net[1]._alpha = 0.7", 30),
+    "a layer that is replaced": (_PLAIN, "", "", "if count == 15: net._children['3'] = other", 30),
+    "a hook that comes later": (
+        _PLAIN, "", "", "if count == 15: net[1].register_forward_hook(lambda *_: kept.append(1))", 30),
+    "hybridized again": (
+        _PLAIN, "net.hybridize()", "", "if count == 15: net._children['3'] = other; net.hybridize()", 30),
+    "a layer that is frozen": (
+        _PLAIN, "", "", "if count == 15: net[0].collect_params().setattr('grad_req', 'null')", 30),
+    "a smaller batch at the end": (
+        _PLAIN, "loader = gluon.data.DataLoader(gluon.data.ArrayDataset(X[:90], Y[:90]), 16)", "", "", 30),
+    "another operator after a call": (_PLAIN, "", "if count in (12, 19): out = out * 1.5", "", 30),
+    "a schedule": (_PLAIN, """trainer = gluon.Trainer(together, "nag", {"learning_rate": 0.05, "momentum": 0.9,
+        "lr_scheduler": mx.lr_scheduler.FactorScheduler(5, 0.7)})""", "", "", 80),
+    "a schedule of the script's": (_PLAIN, """class Falling(mx.lr_scheduler.LRScheduler):
+    def __call__(self, steps):
+        self.base_lr *= 0.99
+        return self.base_lr
+trainer = gluon.Trainer(together, "adam", {"learning_rate": 0.05, "lr_scheduler": Falling(0.05)})""", "", "", 60),
+    "a momentum that changes": (_PLAIN, "", "", "if count == 15: trainer._optimizer.momentum = 0.3", 60),
+    "states that are loaded": (
+        _PLAIN, "", "",
+        "trainer.save_states('s') if count == 12 else trainer.load_states('s') if count == 20 else None", 30),
+    "images": ("return self.inner(x)", """net = nn.HybridSequential()
+net.add(nn.Conv2D(4, 3, padding=1), nn.BatchNorm(), nn.MaxPool2D(), nn.Conv2D(8, 2, in_channels=4), nn.Dense(4))
+net.initialize(mx.init.Xavier()); net(nd.array(X[:2])); net.hybridize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05, "momentum": 0.9})""",
+        "shown = round(float(out.sum().asscalar()), 3) if count % 9 == 0 else shown", "", 60),
+    "views in a call": (
+        "y = x[1:]; return self.inner(nd.concat(y.reshape((-1, 2)).reshape((-1, 4)), x[:1], dim=0))", "",
+        "if count in (12, 19): out = out * out.detach().abs()", "", 30),
+    "a view that is written to": (
+        "return self.inner(x)[:]", "", "", "out[:] = 0; total += float(out.sum().asscalar())", 0),
+    "outputs that outlive their step": (_PLAIN, "", "", "kept.append(out); total += kept[-3:][0].sum().asscalar()", 60),
+}  # fmt: skip
+
+
+def called_script(name: str) -> str:
+    """The text of one of :data:`CALLED`."""
+    forward, setup, before, after, _ = CALLED[name]
+    text = _BEGIN + _CALLED.replace("FORWARD", forward).replace("SETUP", setup)
+    return text.replace("BEFORE", before).replace("AFTER", after)
+
+
 #: Of whole numbers, ``a`` and ``b``.
 WHOLE = [
     "a+1", "1-a", "a*2", "a+b", "a*b", "a==b", "a==2", "a<b", "a<2", "nd.where(a==2,a,b)", "a.sum()", "a.max()",

@@ -11,7 +11,8 @@ from gluontune.capture.purity import is_constant, read_names, surroundings, writ
 from gluontune.compute._traversal import walk
 
 _DEPTH = 4
-_PRINTS = {"print", "logging", "append", "extend", "write"}
+_PRINTS = {"print", "logging", "write"}
+_LISTS = {"append", "extend"}
 _DRAWS = {"random", "rand", "randn", "randint", "uniform", "choice", "normal", "time"}
 
 _CACHE: dict[str, Any] = {
@@ -125,7 +126,7 @@ def why_not_compiled(mx: Any, block: Any) -> str:
 
 def _why_not_code(kind: type) -> str:
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] == "mxnet" or base is object:
+        if _is_known(base) or base is object:
             continue
         for name in ("forward", "__call__"):
             if name in vars(base):
@@ -136,8 +137,40 @@ def _why_not_code(kind: type) -> str:
     return ""
 
 
-def _why_not_function(function: Any, depth: int) -> str:
-    """Why what a function does once, when it is traced, is not what it does at each call."""
+def why_not_run_once(code: Any) -> str:
+    """Why a block's class, or a function, does more at a call than its arguments and attributes say; "" if it does not.
+
+    >>> why_not_run_once(lambda x: x * 2), why_not_run_once(lambda x: print(x))
+    ('', 'prints when called')
+    """
+    if not isinstance(code, type):
+        return _why_not_function(code, 0, strict=True)
+    waiting, seen = ["forward", "hybrid_forward", "__call__", "__getattr__", "__getattribute__"], set[str]()
+    own = [base for base in code.__mro__ if not _is_known(base) and base is not object]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for found in [vars(base)[name] for base in own if name in vars(base)]:
+            found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+            reason = _why_not_function(found, 0, strict=True)
+            if reason:
+                return reason
+            waiting += read_names(found.__code__) if isinstance(found, FunctionType) else ()
+    return ""
+
+
+def _is_known(code: Any) -> bool:
+    return str(code.__module__).partition(".")[0] in ("mxnet", "numpy", "math")
+
+
+def _why_not_function(function: Any, depth: int, strict: bool = False) -> str:
+    """Why what a function does once, when traced, is not what it does at each call.
+
+    Args:
+        strict: reads the functions of modules, too, and lets no number of a module pass, which may change.
+    """
     if function is None or isinstance(function, (type, BuiltinFunctionType)):
         return ""
     if not isinstance(function, FunctionType) or depth > _DEPTH:
@@ -145,20 +178,29 @@ def _why_not_function(function: Any, depth: int) -> str:
     for written in written_names(function.__code__):
         return f"changes {written} when called"
     names = set(read_names(function.__code__))
-    if names & _PRINTS:
+    if names & (_PRINTS if strict else _PRINTS | _LISTS):
         return "prints when called"
     for name, value in surroundings(function):
-        if isinstance(value, ModuleType):
-            if value.__name__.partition(".")[0] in ("numpy", "random", "time") and names & _DRAWS:
-                return "draws random numbers in Python"
-        elif isinstance(value, FunctionType):
-            ours = value.__module__.partition(".")[0] not in ("mxnet", "numpy", "math")
-            reason = _why_not_function(value, depth + 1) if ours else ""
-            if reason:
-                return reason
-        elif not isinstance(value, (type, BuiltinFunctionType)) and not is_constant(value):
-            return f"reads {name}, which may change"
+        reason = _why_not_value(name, value, names, depth, strict)
+        if reason:
+            return reason
     return ""
+
+
+def _why_not_value(name: str, value: Any, names: set[str], depth: int, strict: bool) -> str:
+    if isinstance(value, ModuleType):
+        kind = value.__name__.partition(".")[0]
+        if kind in ("numpy", "random", "time") and names & _DRAWS:
+            return "draws random numbers in Python"
+        own = vars(value) if strict and kind not in ("mxnet", "numpy", "math") else {}
+        reasons = (_why_not_value(each, own[each], set(), depth, strict) for each in names if each in own)
+        return next(filter(None, reasons), "")
+    if isinstance(value, FunctionType):
+        return "" if _is_known(value) else _why_not_function(value, depth + 1, strict)
+    fixed = not strict or name.startswith("default ") or value is None
+    if isinstance(value, (type, BuiltinFunctionType)) or (fixed and is_constant(value)):
+        return ""
+    return f"reads {name}, which may change"
 
 
 def _form(args: Any) -> Any:
