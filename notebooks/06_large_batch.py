@@ -279,7 +279,7 @@ table(
 # %% [markdown]
 # ## With gluontune
 # In a recipe the rules are fields: `lr_scaling`, `warmup_epochs`, `optimizer`. Four runs at equal epochs, each in a fresh process, with
-# a schedule that falls along a cosine (lesson `09_lr_schedules`). The last has *Muon* ([Jordan, 2024](https://kellerjordan.github.io/posts/muon/)), an optimizer for few and large
+# a schedule that falls along a cosine (lesson `11_lr_schedules`). The last has *Muon* ([Jordan, 2024](https://kellerjordan.github.io/posts/muon/)), an optimizer for few and large
 # steps. It takes a layer's momentum $M$ as a matrix with the singular value decomposition $U \Sigma V^T$ and leaves $\Sigma$ out:
 #
 # $$M \leftarrow \mu M + g, \qquad w \leftarrow w - \eta\, U V^T .$$

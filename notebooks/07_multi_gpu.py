@@ -394,4 +394,4 @@ check("write-allreduce", ...)
 # %% [markdown]
 # **Reference:** `gt.parallel.split_batch?`, `gt.parallel.start_ranks?`, `gt.parallel.SharedSum?` in a cell show what they take.
 #
-# **Next:** [`07_scaling`](07_scaling.ipynb) looks at the price: what the exchange costs, and how it grows with the number of devices.
+# **Next:** [`08_scaling`](08_scaling.ipynb) looks at the price: what the exchange costs, and how it grows with the number of devices.

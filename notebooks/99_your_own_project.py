@@ -160,7 +160,7 @@ gluontune = str(Path(sys.executable).with_name("gluontune"))
 shell(gluontune, "run", "train.py")
 
 # %% [markdown]
-# `capture` shows what the script computes in a step, and proves in float64 that PyTorch can compute it (lesson `13_modern_engine`):
+# `capture` shows what the script computes in a step, and proves in float64 that PyTorch can compute it (lesson `15_modern_engine`):
 
 # %%
 shell(gluontune, "capture", "--steps", "3", "train.py")

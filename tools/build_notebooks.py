@@ -2,7 +2,8 @@
 
 ``python -m tools.build_notebooks notebooks`` makes all of them; the same script gives the same bytes.
 ``python -m tools.build_notebooks notebooks --outputs runs/course`` also writes ``docs/lessons/``, with the outputs of
-``make course``. The lessons themselves stay without: a prediction comes before its figure.
+``make course``. Lessons that the folder lacks keep their published outputs, around today's text: a change of text alone
+needs no run. The lessons themselves stay without outputs: a prediction comes before its figure.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ PUBLISHED = ROOT / "docs" / "lessons"
 #: Bytes of a figure and of a notebook: what a forge still shows at once.
 LARGEST_FIGURE, LARGEST = 60_000, 500_000
 _KINDS = ("text/html", "image/svg+xml", "image/png", "text/plain")
+_NOTE = "outputs-of"  # the id of the cell that names the machine
 #: Folders of the machine that ran a lesson, in what it printed.
 _PLACES = re.compile(r"(?:/[\w.+-]+)*/(?=(?:runs|notebooks|docs|\.venv|gluontune(?:-[\w.-]+)?|tmp[\w]{6,})/)|/tmp(?=/)")
 
@@ -69,16 +71,18 @@ def publish(folder: Path, executed: Path, machine: str, out: Path = PUBLISHED) -
     """Write the lessons with the outputs of ``executed``; returns the files.
 
     Args:
-        folder: of the scripts. executed: ``NAME.ipynb`` of each, as ``gluontune course run`` leaves them; what
-            ``--solved`` added is left out. machine: a sentence.
+        folder: of the scripts. executed: ``NAME.ipynb``, as ``gluontune course run`` leaves them; what ``--solved`` added
+            is left out. Lessons that it lacks keep the outputs that are in ``out``. machine: a sentence.
 
     Raises:
         GluontuneError: a lesson that was not run with today's text, failed, or is too large.
     """
-    return [
-        _write(out / f"{s.stem}.ipynb", with_outputs(s, executed / f"{s.stem}.ipynb", machine))
-        for s in _scripts(folder)
-    ]
+    written = []
+    for script in _scripts(folder):
+        target = out / f"{script.stem}.ipynb"
+        ran = executed / target.name
+        written.append(_write(target, with_outputs(script, ran if ran.is_file() else target, machine)))
+    return written
 
 
 def with_outputs(script: Path, executed: Path, machine: str) -> str:
@@ -88,15 +92,17 @@ def with_outputs(script: Path, executed: Path, machine: str) -> str:
     notebook = _notebook(script)
     if not executed.is_file():
         raise GluontuneError(f"{executed}: no such file; make course runs the lessons")
-    ran = iter(nbformat.read(executed, as_version=4).cells)  # type: ignore[no-untyped-call]
+    cells = nbformat.read(executed, as_version=4).cells  # type: ignore[no-untyped-call]
+    published = [cell for cell in cells if cell.get("id") == _NOTE]  # its outputs are as a reader sees them
+    ran = iter(cells)
     for number, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
         found = next((other for other in ran if other.source == cell.source), None)
         if found is None or found.execution_count is None:
             raise GluontuneError(f"{executed}: cell {number} of {script.name} was not run as it is today: make course")
         cell.execution_count = number
-        cell.outputs = list(_kept(found.outputs, f"{executed}: cell {number}"))
+        cell.outputs = found.outputs if published else list(_kept(found.outputs, f"{executed}: cell {number}"))
     note = f"Outputs of {machine}. In JupyterLab (`make lab`) the lesson opens without them: predict first."
-    notebook.cells.append(nbformat.v4.new_markdown_cell(f"*{note}*", id="outputs-of"))  # type: ignore[no-untyped-call]
+    notebook.cells += published or [nbformat.v4.new_markdown_cell(f"*{note}*", id=_NOTE)]  # type: ignore[no-untyped-call]
     text = _text(notebook)
     if len(text.encode()) > LARGEST:
         raise GluontuneError(f"{executed}: {len(text.encode()):,} bytes with its outputs, more than {LARGEST:,}")

@@ -94,6 +94,14 @@ def _in_wheel() -> Path:
     return _package() / "_notebooks"
 
 
+#: Earlier names of lessons, which batch jobs may still use.
+MOVED = {
+    "07_scaling": "08_scaling", "08_optimizers": "09_descent and 10_optimizers", "09_lr_schedules": "11_lr_schedules",
+    "10_composing": "12_composing", "11_inference": "13_inference", "12_assessment": "14_assessment",
+    "13_modern_engine": "15_modern_engine",
+}  # fmt: skip
+
+
 def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
     """The named lessons, in the lessons' order; a name is ``02``, ``2`` or ``02_multi_worker``; all if none is named.
 
@@ -106,7 +114,7 @@ def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
         fits = [x.name for x in lessons if x.name == name or (number and x.name.startswith(f"{number}_"))]
         if not fits:
             known = [x.name for x in lessons]
-            hint = did_you_mean(name, known)
+            hint = f"it is {MOVED[name]} now;" if name in MOVED else did_you_mean(name, known)
             raise UsageError(f"lesson {name!r}: {hint and hint + ' '}there are {', '.join(known)}")
         wanted.update(fits)
     return [x for x in lessons if not names or x.name in wanted]

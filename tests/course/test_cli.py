@@ -12,7 +12,7 @@ import pytest
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.course import lessons as lessons_module
-from gluontune.course.lessons import find_lessons, pick, progress_of
+from gluontune.course.lessons import MOVED, find_lessons, pick, progress_of
 from gluontune.course.running import SOLUTIONS, parameters_of, run_lessons
 from gluontune.course.website import broken_links, write_site
 
@@ -87,6 +87,10 @@ def test_lessons_are_found_with_their_questions(folder):
     assert pick([first, second], ["01_second", "00"]) == [first, second] == pick([first, second], [])
     with pytest.raises(UsageError, match="did you mean '00_first'"):
         pick([first, second], ["00_frist"])
+    with pytest.raises(UsageError, match="'07_scaling': it is 08_scaling now; there are 00_first"):
+        pick([first, second], ["07_scaling"])
+    now = {lesson.name for lesson in find_lessons()}
+    assert not now & set(MOVED) and {name for names in MOVED.values() for name in names.split(" and ")} <= now
     with pytest.raises(UsageError, match="--folder"):
         find_lessons(folder / "none")
 

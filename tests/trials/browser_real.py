@@ -25,7 +25,7 @@ from gluontune.course.running import solved
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from course_small import FOLDER, small
 
-IN_LAB = ("01_naive", "04_hybridize", "12_assessment")
+IN_LAB = ("01_naive", "04_hybridize", "14_assessment")
 GLUONTUNE = (str(Path(sys.executable).with_name("gluontune")),)
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",

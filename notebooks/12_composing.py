@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 10 · Putting it together
+# # 12 · Putting it together
 #
 # **Question.** Each lesson brought one thing. Do the gains multiply, or do they get in each other's way? And is the recipe
 # with the most images a second also the first at a given accuracy, and the cheapest?
@@ -19,7 +19,7 @@
 # **You will be able to** measure changes together and apart, put an interval on a gain, compare recipes by the time to an accuracy, and
 # find the methods that shorten it.
 #
-# **Before this:** `09_lr_schedules`. **Time:** 40 minutes; on two cores the cells run for a minute or two.
+# **Before this:** `11_lr_schedules`. **Time:** 40 minutes; on two cores the cells run for a minute or two.
 
 # %%
 from gluontune.course import picture
@@ -34,7 +34,7 @@ dtype = "float32"
 num_workers = 0
 devices = "auto"
 quick = True
-out_dir = "runs/10_composing"
+out_dir = "runs/12_composing"
 seed = 0
 quick_samples = 2000
 repeats = 3
@@ -421,5 +421,5 @@ check("write-stochastic-depth", ...)
 # %% [markdown]
 # **Reference:** `gt.ladder.factors?`, `gt.ladder.tta?` in a cell show what they take.
 #
-# **Next:** [`11_inference`](11_inference.ipynb): the trained net has to answer. `gluontune factors` and `gluontune tta` do the same with a job of
+# **Next:** [`13_inference`](13_inference.ipynb): the trained net has to answer. `gluontune factors` and `gluontune tta` do the same with a job of
 # yours.

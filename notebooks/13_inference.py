@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 11 · Inference
+# # 13 · Inference
 #
 # **Question.** The net is trained; now it has to answer. The deck's ResNet-50 took 97 ms for one image on a CPU, and 13 ms
 # with oneDNN. What do graph, folding, integers of 8 bits and another runtime bring to a net of yours, and are its answers
@@ -35,7 +35,7 @@ dtype = "float32"
 num_workers = 0
 devices = "cpu"
 quick = True
-out_dir = "runs/11_inference"
+out_dir = "runs/13_inference"
 seed = 0
 quick_samples = 1280
 
@@ -395,5 +395,5 @@ check("write-quantize", ...)
 # %% [markdown]
 # **Reference:** `gt.export.to_onnx?`, `gt.export.agreement?`, `gt.export.quantize_onnx?` in a cell show what they take.
 #
-# **Next:** [`12_assessment`](12_assessment.ipynb): a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
+# **Next:** [`14_assessment`](14_assessment.ipynb): a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
 # `gluontune export` writes the ONNX file and checks it.
