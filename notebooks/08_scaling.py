@@ -184,6 +184,7 @@ table(
 # `exchange_every` and `compression` to send less. Each has a price in accuracy.
 #
 # ## With gluontune: measure the exchange
+# One recipe for a single rank, one for two.
 
 # %%
 gpus = gt.runtime.gpu_count() if devices != "cpu" else 0
@@ -321,7 +322,7 @@ lines(
 # Where the measured efficiency is below the expected one, devices take something else from each other: memory, caches, the input.
 #
 # ## More devices are not always better
-# Several devices make one batch together, so an epoch has fewer updates, as with a large batch (lesson 06). More images a
+# Several devices make one batch together, so an epoch has fewer updates, as with a large batch (`06_large_batch`). More images a
 # second buy nothing if they come to a lower accuracy.
 
 # %%

@@ -194,7 +194,7 @@ if first.parts[0].accuracy is None:
 # ## Your turn
 # The naive script is put into a file for you. Change it there. You know from the lessons before what to look for: what does a step wait for (`01`, `02`)? Is each image
 # decoded more than once (`03`)? Does the net run as one graph (`04`)? Are there enough images in a batch (`06`), and does the
-# rate fit them (`09`)? Does anything copy a value back in each step? Then: `mx.kv.create("dist_sync")`, given
+# rate fit them (`11`)? Does anything copy a value back in each step? Then: `mx.kv.create("dist_sync")`, given
 # to `gt.optim.setup`, joins two ranks (`07`); Gluon's own Trainer may start them from different weights if the net has run before.
 #
 # Then run the cells below again, or grade it in a terminal: `gluontune assess my_script.py`. To see a solution at work, set

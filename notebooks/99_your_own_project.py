@@ -213,7 +213,7 @@ print(
 # %% [markdown]
 # ## Ask the doctor
 # It profiles one step of the job and reads from oneDNN's log which slow kernels run, checks that the net compiles, and says what
-# would cure it. In a terminal: `gluontune doctor --job job.py`.
+# would cure it. In a terminal: `gluontune doctor --job job.py`. It trains a few steps of its own, so its percent are not exactly those above.
 
 # %%
 found = examine(now.override(hybridize="static"))

@@ -71,8 +71,8 @@ def publish(folder: Path, executed: Path, machine: str, out: Path = PUBLISHED) -
     """Write the lessons with the outputs of ``executed``; returns the files.
 
     Args:
-        folder: of the scripts. executed: ``NAME.ipynb``, as ``gluontune course run`` leaves them; what ``--solved`` added
-            is left out. Lessons that it lacks keep the outputs that are in ``out``. machine: a sentence.
+        folder: of the scripts. executed: ``NAME.ipynb``, as ``gluontune course run`` leaves them; what ``--solved``
+            added is left out. Lessons that it lacks keep the outputs that are in ``out``. machine: a sentence.
 
     Raises:
         GluontuneError: a lesson that was not run with today's text, failed, or is too large.
@@ -138,6 +138,9 @@ def output_of(data: Mapping[str, str]) -> Any:
 def _figures(page: str) -> list[dict[str, str]]:
     """The figures of an output as files with their words: a forge shows these, and takes an ``<svg>`` out of HTML."""
     found = []
+    keys = re.findall(r"<span style='color:var\((--c\d)\)'>&#9632;</span> (.*?)</span>", page)
+    if len(keys) > 1:  # what each colour is, which stands beside the figure in HTML
+        found.append({"image/svg+xml": standalone(_legend(keys)), "text/plain": ", ".join(name for _, name in keys)})
     for svg, caption in re.findall(r"(<svg.*?</svg>)(?:<figcaption>(.*?)</figcaption>)?", page, re.S):
         spoken = re.search(r'aria-label="(.*?)"', svg)
         words = html.unescape(caption or (spoken.group(1) if spoken else "a figure"))
@@ -146,14 +149,25 @@ def _figures(page: str) -> list[dict[str, str]]:
     return found
 
 
-def _light(text: str) -> str:
-    """An output without folders; the numbers of its figures have two decimals.
+def _legend(keys: list[tuple[str, str]]) -> str:
+    """A figure that names the colours, in rows of three."""
+    words = html.escape("Colours: " + ", ".join(html.unescape(name) for _, name in keys))
+    parts = [f'<svg viewBox="0 0 345.6 {18 * -(-len(keys) // 3)}" width="518" role="img" aria-label="{words}">']
+    for place, (colour, name) in enumerate(keys):
+        x, y = 115 * (place % 3), 18 * (place // 3)
+        parts.append(f'<rect x="{x + 2}" y="{y + 4}" width="9" height="9" style="fill:var({colour})"/>')
+        parts.append(f'<text x="{x + 15}" y="{y + 12}" style="font-size:10px">{name}</text>')
+    return "".join([*parts, "</svg>"])
 
-    >>> _light('<svg><path d="M 1.23456 7"/></svg> 1.23456')
-    '<svg><path d="M 1.23 7"/></svg> 1.23456'
+
+def _light(text: str) -> str:
+    """An output without folders; the coordinates of its figures have two decimals, their words stay.
+
+    >>> _light('<svg aria-label="0.001"><path d="M 1.23456 7"/><text x="0.001">0.001</text></svg> 1.23456')
+    '<svg aria-label="0.001"><path d="M 1.23 7"/><text x="0.00">0.001</text></svg> 1.23456'
     """
-    figures = re.compile(r"<svg.*?</svg>", re.S)
-    return figures.sub(lambda svg: re.sub(r"(\d\.\d\d)\d+", r"\1", svg.group()), _PLACES.sub("", text))
+    places = re.compile(r'(?<= )(?:d|x|y|x1|x2|y1|y2|points|transform)="[^"]*"')
+    return places.sub(lambda found: re.sub(r"(\d\.\d\d)\d+", r"\1", found.group()), _PLACES.sub("", text))
 
 
 def sentence(facts: Mapping[str, Any], day: datetime.date) -> str:
