@@ -228,7 +228,16 @@ lines(
 # %%
 x, y = descent.line_points(1024, seed=seed)
 batches = [1, 4, 16, 64, 256]
-scatter = [descent.gradient_scatter(x, y, b, seed=seed) for b in batches]
+slopes = np.stack([-y * x, -y], axis=1)  # the gradient of each point, for w and for b, at w = b = 0
+
+
+def scatter_of(batch, draws=400):
+    chosen = np.random.default_rng(seed).integers(0, len(x), (draws, batch))
+    away = slopes[chosen].mean(axis=1) - slopes.mean(axis=0)
+    return (away**2).sum(axis=1).mean() ** 0.5
+
+
+scatter = [scatter_of(batch) for batch in batches]
 lines(
     {
         "measured": (batches, scatter),
@@ -251,14 +260,24 @@ lines(
 # walk hardly begins; multiply it by 16 as well (the *linear rule*), and it comes as far as the small batch does; multiply by much more, and
 # it leaves the map.
 
+
 # %%
+def fit(batch_size, updates, learning_rate):
+    order, places = np.random.default_rng(seed).permutation(len(x)), [np.array([-1.0, 4.0])]
+    for n in range(updates):
+        rows = order[n * batch_size : (n + 1) * batch_size]
+        error = places[-1][0] * x[rows] + places[-1][1] - y[rows]
+        places.append(places[-1] - learning_rate * np.array([(error * x[rows]).mean(), error.mean()]))
+    return np.array(places)
+
+
 plans = {
     "batch 8, rate 0.02": {"batch_size": 8, "updates": 128, "learning_rate": 0.02},
     "batch 128, rate 0.02": {"batch_size": 128, "updates": 8, "learning_rate": 0.02},
     "batch 128, rate 0.32": {"batch_size": 128, "updates": 8, "learning_rate": 0.32},
     "batch 128, rate 1.2": {"batch_size": 128, "updates": 8, "learning_rate": 1.2},
 }
-walks = {name: descent.fit_line(x, y, seed=seed, **plan) for name, plan in plans.items()}
+walks = {name: fit(**plan) for name, plan in plans.items()}
 best = np.linalg.lstsq(np.stack([x, np.ones_like(x)], 1), y, rcond=None)[0]
 paths(
     descent.line_loss(x, y),
@@ -362,7 +381,7 @@ table({"batch": b, "third epoch, s": s, "validation accuracy, percent": a} for b
 # %%
 # Try this: another rate for the batch of 128. Which is the largest that still arrives?
 for rate in (0.16, 0.32, 0.64):
-    w = descent.fit_line(x, y, seed=seed, batch_size=128, updates=8, learning_rate=rate)
+    w = fit(batch_size=128, updates=8, learning_rate=rate)
     print(f"rate {rate}: {loss(*w[-1]) - loss(*best):.3g} above the best")
 
 # %% [markdown]

@@ -191,8 +191,16 @@ rates = {
     "adam": {"learning_rate": 0.2},
 }
 
+
 # %%
-valley = descent.walk_all(rates, "valley", (-4.0, 1.5), 60)
+def walk_all(surface, start, updates):
+    return {
+        n: descent.walk(n.split()[0], surface, start=start, updates=updates, **options)
+        for n, options in rates.items()
+    }
+
+
+valley = walk_all("valley", (-4.0, 1.5), 60)
 names = list(rates)
 same = np.abs(valley["sgd"] - by_hand["plain SGD, rate 0.07"]).max()
 print(f"plain SGD, setup against Trainer: the walks differ by {same:.0e} at most")
@@ -245,7 +253,7 @@ print(
 rates = {n: {**r, "learning_rate": r["learning_rate"] / 2} for n, r in rates.items()}
 for name in ("sgd with momentum", "nag"):
     rates[name] = {"learning_rate": 0.01, "momentum": 0.9}
-bent = descent.walk_all(rates, "bent valley", (-1.3, 1.2), 150)
+bent = walk_all("bent valley", (-1.3, 1.2), 150)
 paths(
     descent.SURFACES["bent valley"],
     {n: bent[n] for n in ("sgd", "nag", "rmsprop", "adam")},
@@ -257,7 +265,7 @@ paths(
 )
 
 # %%
-hollows = descent.walk_all(rates, "two hollows", (1.9, 1.0), 60)
+hollows = walk_all("two hollows", (1.9, 1.0), 60)
 paths(
     descent.SURFACES["two hollows"],
     {n: hollows[n] for n in ("sgd", "sgd with momentum", "nag", "adam")},

@@ -216,9 +216,8 @@ recipe = gt.Recipe(
 )
 kept = kept_folder(recipe, out_dir)
 run = kept_run(recipe, f"{out_dir}/training.json", checkpoints=gt.train.Checkpoints(kept, resume=True))
-print(
-    f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} % on {run.recipe['val_samples'] or 'all'} images"
-)
+how_many = run.recipe["val_samples"] or "all"
+print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} % on {how_many} images")
 
 # %% [markdown]
 # ## The rungs of inference

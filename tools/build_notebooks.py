@@ -27,6 +27,11 @@ PUBLISHED = ROOT / "docs" / "lessons"
 #: Bytes of a figure and of a notebook: what a forge still shows at once.
 LARGEST_FIGURE, LARGEST = 60_000, 500_000
 _KINDS = ("text/html", "image/svg+xml", "image/png", "text/plain")
+#: Of ``gluontune.course.kernel``: JupyterLab marks a notebook with another one as unsaved.
+_LANGUAGE = {
+    "codemirror_mode": {"name": "ipython", "version": 3}, "file_extension": ".py", "mimetype": "text/x-python",
+    "name": "python", "nbconvert_exporter": "python", "pygments_lexer": "ipython3",
+}  # fmt: skip
 _NOTE = "outputs-of"  # the id of the cell that names the machine
 #: Folders of the machine that ran a lesson, in what it printed.
 _PLACES = re.compile(r"(?:/[\w.+-]+)*/(?=(?:runs|notebooks|docs|\.venv|gluontune(?:-[\w.-]+)?|tmp[\w]{6,})/)|/tmp(?=/)")
@@ -49,8 +54,8 @@ def _notebook(script: Path) -> Any:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     notebook.metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
+        "kernelspec": {"display_name": "Python 3 (gluontune)", "language": "python", "name": "python3"},
+        "language_info": _LANGUAGE,
     }
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook

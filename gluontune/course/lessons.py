@@ -12,6 +12,7 @@ import re
 import secrets
 import socket
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import gluontune
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError, did_you_mean
-from gluontune.core.files import atomic_write, writable_folder
+from gluontune.core.files import atomic_write, writable_folder, write_json
 from gluontune.core.interpreter import python
 from gluontune.core.reading import parse_json, read_text
 
@@ -139,17 +140,29 @@ def _read(path: Path) -> Lesson:
     return Lesson(path.stem, title.group(1) if title else path.stem, plain, path)
 
 
+_OFF = {"@jupyterlab/apputils-extension:announcements": True}
+_HIDDEN = ["__pycache__", "*.pyc", "*~", ".*", "[0-9][0-9]_*.py", "ruff.toml"]
+
+
 def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8888, browser: bool = True) -> int:
     """Run JupyterLab on this machine only, with a fresh token and our launch settings, until it is stopped.
 
-    Registers the kernel "Python 3 (gluontune)" for other notebooks; the lessons get the settings from the server.
+    Registers the kernel "Python 3 (gluontune)" for other notebooks; here it is the only one, as python3, which lessons
+    ask for. Their scripts are hidden, so that each lesson is listed once; nothing asks about news.
 
     Returns:
         JupyterLab's exit code.
     """
     port = _free_port(port)
     runtime.install_kernel()
+    own = tempfile.TemporaryDirectory(prefix="gluontune-lab-")
+    runtime.install_kernel(
+        "python3", prefix=own.name, options=["--IPKernelApp.kernel_class=gluontune.course.kernel.LessonKernel"]
+    )
     env = runtime.child_env("tuned")
+    write_json(f"{own.name}/labconfig/page_config.json", {"disabledExtensions": _OFF})
+    env["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, (own.name, env.get("JUPYTER_CONFIG_PATH"))))
+    env["JUPYTER_PATH"] = os.pathsep.join(filter(None, (f"{own.name}/share/jupyter", env.get("JUPYTER_PATH"))))
     # not on the command line, which other users can read
     token = env["JUPYTER_TOKEN"] = secrets.token_urlsafe(24)
     folder = lessons[0].path.parent.resolve()
@@ -158,6 +171,7 @@ def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8
     command = [
         *python("-m", "jupyterlab"), f"--ServerApp.root_dir={folder}", "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--LabApp.default_url={page}",
+        "--KernelSpecManager.allowed_kernelspecs={'python3'}", f"--ContentsManager.hide_globs={_HIDDEN}",
         # no requests for news and updates
         "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]  # fmt: skip
@@ -175,6 +189,7 @@ def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8
         return 0
     finally:
         server.kill()
+        own.cleanup()
 
 
 def _free_port(first: int) -> int:

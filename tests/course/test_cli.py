@@ -227,7 +227,7 @@ def test_an_export_needs_executed_lessons(folder, tmp_path):
 
 
 def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monkeypatch, capfd):
-    seen = {}
+    seen, kernels = {}, []
 
     class Server:
         def __init__(self, command, env):
@@ -245,13 +245,13 @@ def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monke
             seen["gone"] = True
 
     monkeypatch.setattr(lessons_module.subprocess, "Popen", Server)
-    monkeypatch.setattr(lessons_module.runtime, "install_kernel", lambda: seen.update(kernel=True))
+    monkeypatch.setattr(lessons_module.runtime, "install_kernel", lambda *given, **options: kernels.append(given))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["course", "open", "01", "--folder", str(folder), "--no-browser", "--port", str(port)]) == 0
     assert seen["ended"] and seen["gone"], "Ctrl-C leaves no server behind"
     token = seen["env"]["JUPYTER_TOKEN"]
-    assert len(token) >= 32 and not any(token in part for part in seen["command"]) and seen["kernel"]
+    assert len(token) >= 32 and not any(token in part for part in seen["command"]) and kernels == [(), ("python3",)]
     assert seen["command"][0] == sys.executable and "-m jupyterlab --ServerApp" in " ".join(seen["command"])
     assert "--ServerApp.ip=127.0.0.1" in seen["command"] and "OMP_NUM_THREADS" in seen["env"]
     used = int(re.search(r"--ServerApp.port=(\d+)", " ".join(seen["command"]))[1])

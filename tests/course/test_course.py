@@ -47,6 +47,13 @@ def cells(script):
     return nbformat.reads(notebook_text(script), as_version=4).cells
 
 
+def test_lessons_name_the_language_of_their_kernel_so_that_opening_one_does_not_change_it():
+    from gluontune.course.kernel import LessonKernel
+
+    for script in LESSONS:
+        assert json.loads(notebook_text(script))["metadata"]["language_info"] == LessonKernel.language_info
+
+
 def test_there_are_lessons():
     assert [int(p.stem[:2]) for p in LESSONS] == [*range(16), 99], "each lesson has a number of its own"
 

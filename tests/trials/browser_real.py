@@ -117,6 +117,7 @@ def lab(tmp_path):
             if "parameters" in cell.metadata.get("tags", []):
                 cell.source = with_values(cell.source, small(name))
         nbformat.write(notebook, folder / f"{name}.ipynb")
+        shutil.copy(FOLDER / f"{name}.py", folder)
         places = {f"JUPYTER_{part}_DIR": str(tmp_path / part) for part in ("CONFIG", "DATA", "RUNTIME")}
         with open(tmp_path / "lab.log", "w", encoding="utf-8") as log:
             server = subprocess.Popen(
@@ -164,6 +165,10 @@ def test_a_lesson_runs_cell_by_cell_in_jupyterlab(name, lab, chromium):
     shown = page.locator(".jp-Notebook .jp-Notebook-cell")
     shown.nth(len(cells) - 1).wait_for(state="attached")
     page.get_by_text("| Idle").wait_for()
+    assert "Python 3 (gluontune)" in page.locator(".jp-KernelName").first.inner_text(), "the kernel that is promised"
+    assert page.locator(".jp-mod-dirty").count() == 0, "a lesson that is only looked at is saved"
+    assert page.locator(".jp-DirListing-itemText").all_inner_texts() == [f"{name}.ipynb"], "each lesson once"
+    assert page.locator(".Toastify__toast").count() == 0, "nothing asks about news"
     shown.first.click()
     figures = 0
     for place, cell in enumerate(cells):
