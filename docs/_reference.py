@@ -9,7 +9,7 @@ import importlib
 import inspect
 import re
 import shlex
-import tempfile
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from gluontune.cli._help import option_record
 from gluontune.cli.main import build_app
 from gluontune.core import lazy
 from gluontune.course.lessons import find_lessons
-from gluontune.course.website import write_site
+from gluontune.course.website import page_files
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -136,28 +136,34 @@ def rooms_of(package: Any) -> list[str]:
     return [name for name in package.__all__ if inspect.ismodule(getattr(package, name))]
 
 
-def course_page() -> str:
-    """The lessons and their questions; each leads to its page with outputs: of ``make course``, or as published."""
+def write_course() -> None:
+    """The lessons and their questions; a page of each with its outputs: of ``make course``, or as published."""
     lessons = find_lessons(ROOT / "notebooks")
     fresh = ROOT / "runs" / "course"
     executed = (
         fresh if all((fresh / f"{lesson.name}.ipynb").is_file() for lesson in lessons) else ROOT / "docs" / "lessons"
     )
-    with tempfile.TemporaryDirectory() as scratch:
-        for path in write_site(lessons, executed, scratch):
-            write(f"course/{path.name}", path.read_text(encoding="utf-8"))
+    for lesson in lessons:
+        for name, content in page_files(lesson, executed, {other.name for other in lessons}):
+            with mkdocs_gen_files.open(f"course/{name}", "wb") as file:
+                file.write(content)
+    for name, asset in (("site.css", "lessons.css"), ("iframe-worker.js", "iframe-worker.js")):
+        text = (resources.files("gluontune.course") / "templates" / name).read_text(encoding="utf-8")
+        write(f"assets/{asset}", text)
     lines = [
         "# The lessons",
         "",
-        "`make lab` opens them in JupyterLab ([how](how-to/jupyterlab.md)). Each opens with its question, a picture",
+        "`make lab` opens them in JupyterLab ([how](../how-to/jupyterlab.md)). Each opens with its question, a picture",
         "and what you will be able to do, and ends with exercises. Read here, they have the outputs of one machine,",
         "named at the end of each.",
         "",
         "| lesson | question |",
         "|---|---|",
-        *(f"| [{lesson.title}](course/{lesson.name}.html) | {lesson.question} |" for lesson in lessons),
+        *(f"| [{lesson.title}]({lesson.name}.md) | {lesson.question} |" for lesson in lessons),
     ]
-    return "\n".join([*lines, ""])
+    write("course/index.md", "\n".join([*lines, ""]))
+    nav = ["* [The lessons](index.md)", *(f"* [{lesson.title}]({lesson.name}.md)" for lesson in lessons)]
+    write("course/SUMMARY.md", "\n".join([*nav, ""]))
 
 
 def main() -> None:
@@ -195,7 +201,7 @@ def main() -> None:
         title = (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8").splitlines()[0][2:]
         guides.append(f"* [{title}]({name}.md)")
     write("how-to/SUMMARY.md", "\n".join(guides) + "\n")
-    write("course.md", course_page())
+    write_course()
     unsearched = "---\nsearch:\n  exclude: true\n---\n"
     write("changelog.md", unsearched + (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
 

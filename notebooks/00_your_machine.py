@@ -162,7 +162,7 @@ print(compare("percent of the cores that training uses, as MXNet is installed", 
 # Which is faster? Two runs one after the other are no proof: another program may have disturbed one of them. So both now train
 # *in turn*: a slice of the one, a slice of the other, and so on. A disturbance then falls on both, and the ratio of neighbours says
 # who is faster. From the ratios comes a *95 % interval*: a range that holds the true ratio in 95 of 100
-# such measurements. Where it contains 1, nothing is proven. (How it is computed: lesson `10_composing`.)
+# such measurements. Where it contains 1, nothing is proven. (How it is computed: lesson `12_composing`.)
 
 # %%
 in_turns = {"as installed": recipe, "tuned": recipe.override(runtime="tuned")}

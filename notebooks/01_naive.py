@@ -57,6 +57,11 @@ predict("percent of a step spent waiting for data", ...)
 # %% [markdown]
 # ## By hand: the script
 # This is what a tutorial writes, in plain Gluon: images in folders, a `DataLoader` without workers, a net, a loss, a trainer.
+#
+# - The `DataLoader` reads images, transforms each, and stacks them to a batch `x` with its classes `y`.
+# - `autograd.record()` keeps what the net computes from `x` to the loss (*forward*); `loss.backward()` goes that way back and leaves in
+#   each parameter its *gradient*: how the loss changes with it.
+# - `trainer.step(n)` divides the gradients by `n`, the images of the batch, and moves the parameters a little against them (*update*).
 
 # %%
 mx = gt.runtime.mxnet()
@@ -155,14 +160,15 @@ print(f"95 % interval: {low:,.0f} to {high:,.0f}, from {rate['n']} windows of tr
 print(f"That is {rate['median'] / DECK_SAMPLES_PER_SEC:.2f} times the deck's V100.")
 
 # %% [markdown]
-# A V100 computes far more in a second than a laptop's CPU. When its figure is not far away, it was not computing: it waited.
+# A V100 computes far more in a second than a laptop's CPU. If the CPU comes near the V100's figure, the V100 was not computing: it waited.
 #
 # Check a source before you lean on it. The deck also says that an epoch took 40.97 s; but 50,000 images at 307 a second take 163 s.
 # The product of its two figures is 12,560 images, a quarter of CIFAR-10, and with workers or hybridized it is the same
 # quarter. So the *ratios* between those runs can be trusted, the absolute figures cannot.
 #
 # ## Where a step's time goes
-# gluontune waits at the border of each phase, too, but on a few sampled steps only; the other steps run undisturbed.
+# gluontune waits at the border of each phase, too, but on a few sampled steps only; the other steps run undisturbed. The sentence below
+# the picture is about the undisturbed ones, so its percent may differ by a few from the picture's.
 
 # %%
 show("phases", {"naive": result})

@@ -39,7 +39,6 @@ quick_samples = 128
 
 # %%
 import multiprocessing
-import os
 import queue
 import threading
 import time
@@ -184,11 +183,11 @@ print(
 starts = {}
 for way in ("fork", "spawn"):
     started = time.perf_counter()
-    process = multiprocessing.get_context(way).Process(target=os.getpid)
+    process = multiprocessing.get_context(way).Process(target=gt.runtime.mxnet)
     process.start()
     process.join()
     starts[way] = 1000 * (time.perf_counter() - started)
-print({way: f"{ms:.0f} ms to start and end" for way, ms in starts.items()})
+print({way: f"{ms:.0f} ms until a process has MXNet, and ends" for way, ms in starts.items()})
 
 # %% [markdown]
 # A worker gives its batch back through *shared memory*: pages that both processes see. Nothing is copied and nothing is pickled. Here a
@@ -205,7 +204,8 @@ print("this process sees", pixels)
 # %% [markdown]
 # A GPU takes its batches from the CPU's memory. If that memory is *pinned* (page-locked: the system may not move it), the copy
 # runs beside the computing; otherwise it waits. In Gluon that is `pin_memory=True`; without a GPU it changes nothing but the name of
-# the place.
+# the place. Beside it means: in another *stream*. A stream is a queue of work for the GPU; two streams run at the same time. With two
+# buffers on the GPU, one stream fills the one while the other computes on the other: *double buffering*, as in the deck's GaDei.
 
 # %%
 x, y = next(iter(loader(num_workers=1, pin_memory=True)))
@@ -214,7 +214,8 @@ print("the batch lies in", x.context)
 # %% [markdown]
 # ## The queue
 # Loaded batches wait in a queue until the device takes them: that is *prefetching* (`DataLoader(prefetch=…)`). A queue is a dozen
-# lines. Its depth says who is slower: an empty queue means that the device waits, a full one that the loader does.
+# lines. Its depth says who is slower: an empty queue means that the device waits, a full one that the loader does. (The depth is
+# read when a batch has just been taken: full is three of four. At the end nothing is left to load, and the queue runs empty.)
 
 
 # %%

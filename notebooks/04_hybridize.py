@@ -39,6 +39,7 @@ seed = 0
 quick_samples = 2560
 
 # %%
+import json
 import time
 
 import gluontune as gt
@@ -272,13 +273,42 @@ lines(
 )
 
 # %% [markdown]
-# A ReLU alone only moves numbers. Merged into the convolution before it, it moves none. *DeepBench* (Baidu, 2016) is a list of such
+# A ReLU alone only moves numbers. Merged into the convolution before it, it moves none. How much of a step do such operators take?
+# MXNet's profiler counts the time of each:
+
+# %%
+net, x, y = (
+    small_net(),
+    nd.random.normal(shape=(batch_size_per_device, 3, 32, 32)),
+    nd.zeros(batch_size_per_device),
+)
+step(net, x, y)  # sets up
+nd.waitall()
+mx.profiler.set_config(profile_imperative=True, aggregate_stats=True, filename=f"{out_dir}/profile.json")
+mx.profiler.set_state("run")
+for _ in range(5):
+    step(net, x, y)
+nd.waitall()
+mx.profiler.set_state("stop")
+spent = json.loads(mx.profiler.dumps(reset=True, format="json", sort_by="total"))["Time"]["operator"]
+whole = sum(row["Total"] for row in spent.values())
+table(
+    {"operator": name, "calls": row["Count"], "percent of the time": f"{100 * row['Total'] / whole:.0f}"}
+    for name, row in list(spent.items())[:8]
+)
+
+# %% [markdown]
+# Convolutions do nearly all of the arithmetic, and take a part of the time only. The deck's figures for a GPU say the same: a ResNet-50
+# there spends about 40 % of its time in kernels that reach less than 6 TFLOP/s, among them BatchNorm and ReLU; in the fastest DAWNBench
+# entry 85 % of the time went into kernels that did not use the Tensor Cores at all. So a GPU that is busy all the time may reach a tenth
+# of its peak. A *kernel* is the program that computes one operator. *DeepBench* (Baidu, 2016) is a list of such
 # operators and their sizes; `python -m benchmarks operators` (in a clone of gluontune) measures it, and the layers of your
 # net, against this machine's roofline.
 #
 # ## With gluontune
-# `gt.compute.hybridize` tries the modes on your net and your batch in turn, as you did, with an interval, and keeps the fastest. It
-# also tries *rewrites*: changes to an equal net that avoids slow paths. It first proves that outputs and gradients stay the same.
+# `gt.compute.hybridize` tries the modes on your net and your batch in turn, as you did, with an interval. It also tries *rewrites*:
+# changes to an equal net that avoids slow paths. It first proves that outputs and gradients stay the same. A mode that is far behind in
+# its first two steps is dropped, and has few measurements. The fastest mode is kept; a rewrite only if it is faster beyond doubt.
 
 # %%
 report = gt.compute.hybridize(small_net(), x, budget_s=8 if quick else 60, refresh=True)

@@ -141,7 +141,7 @@ print(f"rank {kv.rank}: loss {loss.mean().asscalar():.4f}, weights {net.weight.d
 # %%
 script = Path(out_dir) / "ranks.py"
 script.parent.mkdir(parents=True, exist_ok=True)
-script.write_text(SCRIPT)
+_ = script.write_text(SCRIPT)
 
 # %% [markdown]
 # Who is who stands in the environment: one *scheduler*, where all meet, one server, two workers. All four are the same script; MXNet's
@@ -258,9 +258,9 @@ print(f"one permutation: {len(shared) / 100:.0f} % of the images; each its own: 
 
 # %% [markdown]
 # ## With gluontune
-# The engine is a field of the recipe. With two GPUs or more they are the devices. On a CPU two *processes* are, each with its share of the cores: so the fair
-# comparison is with one process on such a share. What one process makes of all cores is measured as well, for it is the real
-# alternative.
+# The engine is a field of the recipe. With two GPUs or more, these are the devices. On a CPU the devices are two *processes*, each with its
+# share of the cores: so the fair comparison is with one process on such a share. One process on all cores is measured as well, for it is
+# the real alternative. *Efficiency* is the gain divided by the number of devices: 100 % would be ideal.
 
 # %%
 gpus = gt.runtime.gpu_count() if devices != "cpu" else 0
@@ -319,7 +319,7 @@ if not on_gpu:
 
 # %% [markdown]
 # ## The deck's figures
-# *Efficiency* is the gain divided by the number of devices: 100 % would be ideal. The deck gives images a second and seconds of
+# The deck gives images a second and seconds of
 # an epoch. The first show a larger gain than the second, and both cannot be right: read both columns.
 
 # %%
@@ -357,7 +357,8 @@ picture("model-parallel")
 # ## Why
 # A step of several ends with the slowest rank, and with the exchange of gradients. Both are paid in each step, so a step must be
 # long for what it sends. Cores are not devices: one process can use them all without an exchange, but ranks with few threads
-# each wait for each other less often. Which of them wins here, the figure above says; on several machines only ranks can.
+# each wait for each other less often, above all where other programs take a core now and then (lesson `00_your_machine`). Which of them
+# wins here, the figure above says; on several machines only ranks can.
 
 # %%
 # Try this: another number of ranks. Have all of them equally many batches?
@@ -394,4 +395,4 @@ check("write-allreduce", ...)
 # %% [markdown]
 # **Reference:** `gt.parallel.split_batch?`, `gt.parallel.start_ranks?`, `gt.parallel.SharedSum?` in a cell show what they take.
 #
-# **Next:** [`07_scaling`](07_scaling.ipynb) looks at the price: what the exchange costs, and how it grows with the number of devices.
+# **Next:** [`08_scaling`](08_scaling.ipynb) looks at the price: what the exchange costs, and how it grows with the number of devices.

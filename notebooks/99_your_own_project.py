@@ -160,7 +160,7 @@ gluontune = str(Path(sys.executable).with_name("gluontune"))
 shell(gluontune, "run", "train.py")
 
 # %% [markdown]
-# `capture` shows what the script computes in a step, and proves in float64 that PyTorch can compute it (lesson `13_modern_engine`):
+# `capture` shows what the script computes in a step, and proves in float64 that PyTorch can compute it (lesson `15_modern_engine`):
 
 # %%
 shell(gluontune, "capture", "--steps", "3", "train.py")
@@ -213,7 +213,7 @@ print(
 # %% [markdown]
 # ## Ask the doctor
 # It profiles one step of the job and reads from oneDNN's log which slow kernels run, checks that the net compiles, and says what
-# would cure it. In a terminal: `gluontune doctor --job job.py`.
+# would cure it. In a terminal: `gluontune doctor --job job.py`. It trains a few steps of its own, so its percent are not exactly those above.
 
 # %%
 found = examine(now.override(hybridize="static"))

@@ -2,7 +2,8 @@
 
 ``python -m tools.build_notebooks notebooks`` makes all of them; the same script gives the same bytes.
 ``python -m tools.build_notebooks notebooks --outputs runs/course`` also writes ``docs/lessons/``, with the outputs of
-``make course``. The lessons themselves stay without: a prediction comes before its figure.
+``make course``. Lessons that the folder lacks keep their published outputs, around today's text: a change of text alone
+needs no run. The lessons themselves stay without outputs: a prediction comes before its figure.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ PUBLISHED = ROOT / "docs" / "lessons"
 #: Bytes of a figure and of a notebook: what a forge still shows at once.
 LARGEST_FIGURE, LARGEST = 60_000, 500_000
 _KINDS = ("text/html", "image/svg+xml", "image/png", "text/plain")
+#: Of ``gluontune.course.kernel``: JupyterLab marks a notebook with another one as unsaved.
+_LANGUAGE = {
+    "codemirror_mode": {"name": "ipython", "version": 3}, "file_extension": ".py", "mimetype": "text/x-python",
+    "name": "python", "nbconvert_exporter": "python", "pygments_lexer": "ipython3",
+}  # fmt: skip
+_NOTE = "outputs-of"  # the id of the cell that names the machine
 #: Folders of the machine that ran a lesson, in what it printed.
 _PLACES = re.compile(r"(?:/[\w.+-]+)*/(?=(?:runs|notebooks|docs|\.venv|gluontune(?:-[\w.-]+)?|tmp[\w]{6,})/)|/tmp(?=/)")
 
@@ -47,8 +54,8 @@ def _notebook(script: Path) -> Any:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     notebook.metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
+        "kernelspec": {"display_name": "Python 3 (gluontune)", "language": "python", "name": "python3"},
+        "language_info": _LANGUAGE,
     }
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
@@ -69,16 +76,18 @@ def publish(folder: Path, executed: Path, machine: str, out: Path = PUBLISHED) -
     """Write the lessons with the outputs of ``executed``; returns the files.
 
     Args:
-        folder: of the scripts. executed: ``NAME.ipynb`` of each, as ``gluontune course run`` leaves them; what
-            ``--solved`` added is left out. machine: a sentence.
+        folder: of the scripts. executed: ``NAME.ipynb``, as ``gluontune course run`` leaves them; what ``--solved``
+            added is left out. Lessons that it lacks keep the outputs that are in ``out``. machine: a sentence.
 
     Raises:
         GluontuneError: a lesson that was not run with today's text, failed, or is too large.
     """
-    return [
-        _write(out / f"{s.stem}.ipynb", with_outputs(s, executed / f"{s.stem}.ipynb", machine))
-        for s in _scripts(folder)
-    ]
+    written = []
+    for script in _scripts(folder):
+        target = out / f"{script.stem}.ipynb"
+        ran = executed / target.name
+        written.append(_write(target, with_outputs(script, ran if ran.is_file() else target, machine)))
+    return written
 
 
 def with_outputs(script: Path, executed: Path, machine: str) -> str:
@@ -88,15 +97,17 @@ def with_outputs(script: Path, executed: Path, machine: str) -> str:
     notebook = _notebook(script)
     if not executed.is_file():
         raise GluontuneError(f"{executed}: no such file; make course runs the lessons")
-    ran = iter(nbformat.read(executed, as_version=4).cells)  # type: ignore[no-untyped-call]
+    cells = nbformat.read(executed, as_version=4).cells  # type: ignore[no-untyped-call]
+    published = [cell for cell in cells if cell.get("id") == _NOTE]  # its outputs are as a reader sees them
+    ran = iter(cells)
     for number, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
         found = next((other for other in ran if other.source == cell.source), None)
         if found is None or found.execution_count is None:
             raise GluontuneError(f"{executed}: cell {number} of {script.name} was not run as it is today: make course")
         cell.execution_count = number
-        cell.outputs = list(_kept(found.outputs, f"{executed}: cell {number}"))
+        cell.outputs = found.outputs if published else list(_kept(found.outputs, f"{executed}: cell {number}"))
     note = f"Outputs of {machine}. In JupyterLab (`make lab`) the lesson opens without them: predict first."
-    notebook.cells.append(nbformat.v4.new_markdown_cell(f"*{note}*", id="outputs-of"))  # type: ignore[no-untyped-call]
+    notebook.cells += published or [nbformat.v4.new_markdown_cell(f"*{note}*", id=_NOTE)]  # type: ignore[no-untyped-call]
     text = _text(notebook)
     if len(text.encode()) > LARGEST:
         raise GluontuneError(f"{executed}: {len(text.encode()):,} bytes with its outputs, more than {LARGEST:,}")
@@ -132,6 +143,9 @@ def output_of(data: Mapping[str, str]) -> Any:
 def _figures(page: str) -> list[dict[str, str]]:
     """The figures of an output as files with their words: a forge shows these, and takes an ``<svg>`` out of HTML."""
     found = []
+    keys = re.findall(r"<span style='color:var\((--c\d)\)'>&#9632;</span> (.*?)</span>", page)
+    if len(keys) > 1:  # what each colour is, which stands beside the figure in HTML
+        found.append({"image/svg+xml": standalone(_legend(keys)), "text/plain": ", ".join(name for _, name in keys)})
     for svg, caption in re.findall(r"(<svg.*?</svg>)(?:<figcaption>(.*?)</figcaption>)?", page, re.S):
         spoken = re.search(r'aria-label="(.*?)"', svg)
         words = html.unescape(caption or (spoken.group(1) if spoken else "a figure"))
@@ -140,14 +154,25 @@ def _figures(page: str) -> list[dict[str, str]]:
     return found
 
 
-def _light(text: str) -> str:
-    """An output without folders; the numbers of its figures have two decimals.
+def _legend(keys: list[tuple[str, str]]) -> str:
+    """A figure that names the colours, in rows of three."""
+    words = html.escape("Colours: " + ", ".join(html.unescape(name) for _, name in keys))
+    parts = [f'<svg viewBox="0 0 345.6 {18 * -(-len(keys) // 3)}" width="518" role="img" aria-label="{words}">']
+    for place, (colour, name) in enumerate(keys):
+        x, y = 115 * (place % 3), 18 * (place // 3)
+        parts.append(f'<rect x="{x + 2}" y="{y + 4}" width="9" height="9" style="fill:var({colour})"/>')
+        parts.append(f'<text x="{x + 15}" y="{y + 12}" style="font-size:10px">{name}</text>')
+    return "".join([*parts, "</svg>"])
 
-    >>> _light('<svg><path d="M 1.23456 7"/></svg> 1.23456')
-    '<svg><path d="M 1.23 7"/></svg> 1.23456'
+
+def _light(text: str) -> str:
+    """An output without folders; the coordinates of its figures have two decimals, their words stay.
+
+    >>> _light('<svg aria-label="0.001"><path d="M 1.23456 7"/><text x="0.001">0.001</text></svg> 1.23456')
+    '<svg aria-label="0.001"><path d="M 1.23 7"/><text x="0.00">0.001</text></svg> 1.23456'
     """
-    figures = re.compile(r"<svg.*?</svg>", re.S)
-    return figures.sub(lambda svg: re.sub(r"(\d\.\d\d)\d+", r"\1", svg.group()), _PLACES.sub("", text))
+    places = re.compile(r'(?<= )(?:d|x|y|x1|x2|y1|y2|points|transform)="[^"]*"')
+    return places.sub(lambda found: re.sub(r"(\d\.\d\d)\d+", r"\1", found.group()), _PLACES.sub("", text))
 
 
 def sentence(facts: Mapping[str, Any], day: datetime.date) -> str:

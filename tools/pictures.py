@@ -185,6 +185,19 @@ BOOK: Mapping[str, Union[Lanes, Boxes]] = {
         "One update of any optimizer: look at some points, take the slope, make a step",
         "some points", "gradient g", "state: m, v", "step",
     ),
+    "optimizers": Boxes(
+        "One gradient, three rules: what an optimizer remembers decides the step that it makes",
+        44,
+        {
+            "g": Box(0, 16, "gradient g", "load", 22, 11),
+            **{n: Box(34, y, text, "compute", 34, 11) for n, y, text in (
+                ("a", 0, "SGD\nremembers nothing"), ("b", 16, "momentum\nremembers v"),
+                ("c", 32, "Adam\nremembers m and v"),
+            )},
+            "w": Box(80, 16, "weights w", "exchange", 20, 11),
+        },
+        [pair for n in "abc" for pair in (("g", n), (n, "w"))],
+    ),
     "schedule": Lanes(
         "A schedule is a plan for the learning rate, made before training",
         {

@@ -97,15 +97,14 @@ def export_command(
 ) -> None:
     """Make a static site that needs no server; runs lessons that have not been run."""
     from gluontune.course.lessons import find_lessons, pick
-    from gluontune.course.website import broken_links, write_site
+    from gluontune.course.website import write_site
 
     outcomes = _execute(names or [], folder, out, settings, solved=solved, time_limit=time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     if failed:
         _show(outcomes, out, console=stderr)
         raise typer.Exit(1)
-    written = write_site(pick(find_lessons(folder), names or []), out, site)
-    broken = broken_links(site)
+    written, broken = write_site(pick(find_lessons(folder), names or []), out, site)
 
     def show() -> None:
         say(f"{site / 'index.html'}: {len(outcomes)} lessons")

@@ -1,14 +1,12 @@
-"""Descent on two-dimensional surfaces: a straight line fitted to points, and walks with MXNet's optimizers."""
+"""Two-dimensional surfaces, the loss of a line through points among them, and walks on them with our optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Callable
 
 import numpy as np
 
 from gluontune import optim, runtime
-from gluontune.core.errors import UsageError
 
 Surface = Callable[[Any, Any], Any]  # of numpy arrays or NDArrays; its lowest height is 0
 
@@ -42,67 +40,6 @@ def line_loss(x: np.ndarray, y: np.ndarray) -> Surface:
         return 0.5 * (w * w * xx + b * b + yy + 2 * w * b * mx - 2 * w * xy - 2 * b * my)
 
     return loss
-
-
-def fit_line(
-    x: np.ndarray,
-    y: np.ndarray,
-    *,
-    batch_size: int,
-    updates: int,
-    learning_rate: float,
-    seed: int = 0,
-    start: tuple[float, float] = (-1.0, 4.0),
-) -> np.ndarray:
-    """Train ``nn.Dense(1)`` on the points with plain SGD.
-
-    Args:
-        x, y: float32 (N,).
-        batch_size: points in an update; N is full gradient descent, 1 is stochastic.
-        updates: of the two parameters.
-        learning_rate: constant.
-        seed: of the order of the points, shuffled anew for each epoch.
-        start: slope and offset.
-
-    Returns:
-        float64 (updates + 1, 2): slope and offset before the first update, and after each.
-    """
-    if not 1 <= batch_size <= len(x):
-        raise UsageError(f"fit_line(batch_size={batch_size}): give 1 to {len(x)}, the number of points")
-    mx = runtime.mxnet()
-    net = mx.gluon.nn.Dense(1, in_units=1)
-    net.initialize()
-    net.weight.set_data(mx.nd.array([[start[0]]]))
-    net.bias.set_data(mx.nd.array([start[1]]))
-    trainer = optim.setup("sgd", net, learning_rate=learning_rate, global_batch_size=batch_size, momentum=0.0)
-    loss_of = mx.gluon.loss.L2Loss()
-    rng = np.random.default_rng(seed)
-    order = np.zeros(0, int)
-    found = [start]
-    for _ in range(updates):
-        if len(order) < batch_size:
-            order = rng.permutation(len(x))
-        now, order = order[:batch_size], order[batch_size:]
-        with mx.autograd.record():
-            loss = loss_of(net(mx.nd.array(x[now, None])), mx.nd.array(y[now, None]))
-        loss.backward()
-        trainer.step()
-        found.append((net.weight.data().asscalar(), net.bias.data().asscalar()))
-    return np.asarray(found, float)
-
-
-def gradient_scatter(x: np.ndarray, y: np.ndarray, batch_size: int, *, draws: int = 400, seed: int = 0) -> float:
-    """Root mean square distance of a batch's gradient from that of all points, at slope 0 and offset 0.
-
-    >>> x, y = line_points()
-    >>> ratio = gradient_scatter(x, y, 4) / gradient_scatter(x, y, 16)
-    >>> 1.8 < ratio < 2.3
-    True
-    """
-    slopes = np.stack([-y * x, -y], axis=1)  # of half the squared error of each point
-    rng = np.random.default_rng(seed)
-    chosen = rng.integers(0, len(x), (draws, batch_size))
-    return float(np.sqrt(((slopes[chosen].mean(axis=1) - slopes.mean(axis=0)) ** 2).sum(axis=1).mean()))
 
 
 def walk(
@@ -145,18 +82,3 @@ def walk(
             break
         found.append((float(now[0]), float(now[1])))
     return np.asarray(found, float)
-
-
-def walk_all(
-    rates: Mapping[str, Mapping[str, Any]], surface: Surface | str, start: tuple[float, float], updates: int
-) -> dict[str, np.ndarray]:
-    """:func:`walk` for several optimizers; a label's first word is the optimizer's name.
-
-    >>> found = walk_all({"sgd, slow": {"learning_rate": 0.01}}, "valley", (1.0, 1.0), 5)
-    >>> found["sgd, slow"].shape
-    (6, 2)
-    """
-    return {
-        label: walk(label.split()[0].rstrip(","), surface, start=start, updates=updates, **dict(options))
-        for label, options in rates.items()
-    }

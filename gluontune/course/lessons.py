@@ -12,6 +12,7 @@ import re
 import secrets
 import socket
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import gluontune
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError, did_you_mean
-from gluontune.core.files import atomic_write, writable_folder
+from gluontune.core.files import atomic_write, writable_folder, write_json
 from gluontune.core.interpreter import python
 from gluontune.core.reading import parse_json, read_text
 
@@ -94,6 +95,14 @@ def _in_wheel() -> Path:
     return _package() / "_notebooks"
 
 
+#: Earlier names of lessons, which batch jobs may still use.
+MOVED = {
+    "07_scaling": "08_scaling", "08_optimizers": "09_descent and 10_optimizers", "09_lr_schedules": "11_lr_schedules",
+    "10_composing": "12_composing", "11_inference": "13_inference", "12_assessment": "14_assessment",
+    "13_modern_engine": "15_modern_engine",
+}  # fmt: skip
+
+
 def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
     """The named lessons, in the lessons' order; a name is ``02``, ``2`` or ``02_multi_worker``; all if none is named.
 
@@ -106,7 +115,7 @@ def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
         fits = [x.name for x in lessons if x.name == name or (number and x.name.startswith(f"{number}_"))]
         if not fits:
             known = [x.name for x in lessons]
-            hint = did_you_mean(name, known)
+            hint = f"it is {MOVED[name]} now;" if name in MOVED else did_you_mean(name, known)
             raise UsageError(f"lesson {name!r}: {hint and hint + ' '}there are {', '.join(known)}")
         wanted.update(fits)
     return [x for x in lessons if not names or x.name in wanted]
@@ -131,17 +140,29 @@ def _read(path: Path) -> Lesson:
     return Lesson(path.stem, title.group(1) if title else path.stem, plain, path)
 
 
+_OFF = {"@jupyterlab/apputils-extension:announcements": True}
+_HIDDEN = ["__pycache__", "*.pyc", "*~", ".*", "[0-9][0-9]_*.py", "ruff.toml"]
+
+
 def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8888, browser: bool = True) -> int:
     """Run JupyterLab on this machine only, with a fresh token and our launch settings, until it is stopped.
 
-    Registers the kernel "Python 3 (gluontune)" for other notebooks; the lessons get the settings from the server.
+    Registers the kernel "Python 3 (gluontune)" for other notebooks; here it is the only one, as python3, which lessons
+    ask for. Their scripts are hidden, so that each lesson is listed once; nothing asks about news.
 
     Returns:
         JupyterLab's exit code.
     """
     port = _free_port(port)
     runtime.install_kernel()
+    own = tempfile.TemporaryDirectory(prefix="gluontune-lab-")
+    runtime.install_kernel(
+        "python3", prefix=own.name, options=["--IPKernelApp.kernel_class=gluontune.course.kernel.LessonKernel"]
+    )
     env = runtime.child_env("tuned")
+    write_json(f"{own.name}/labconfig/page_config.json", {"disabledExtensions": _OFF})
+    env["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, (own.name, env.get("JUPYTER_CONFIG_PATH"))))
+    env["JUPYTER_PATH"] = os.pathsep.join(filter(None, (f"{own.name}/share/jupyter", env.get("JUPYTER_PATH"))))
     # not on the command line, which other users can read
     token = env["JUPYTER_TOKEN"] = secrets.token_urlsafe(24)
     folder = lessons[0].path.parent.resolve()
@@ -150,6 +171,7 @@ def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8
     command = [
         *python("-m", "jupyterlab"), f"--ServerApp.root_dir={folder}", "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--LabApp.default_url={page}",
+        "--KernelSpecManager.allowed_kernelspecs={'python3'}", f"--ContentsManager.hide_globs={_HIDDEN}",
         # no requests for news and updates
         "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]  # fmt: skip
@@ -167,6 +189,7 @@ def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8
         return 0
     finally:
         server.kill()
+        own.cleanup()
 
 
 def _free_port(first: int) -> int:

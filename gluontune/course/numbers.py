@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gluontune import runtime
-from gluontune.core.errors import UsageError
 from gluontune.recipe.registry import Registry
 
 
@@ -77,45 +75,6 @@ def round_to(values: Any, format: str) -> np.ndarray:
     bits = x.view(np.uint32).astype(np.uint64)  # bfloat16 is the upper half of a float32
     rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
     return rounded.astype(np.uint32).view(np.float32).reshape(x.shape)
-
-
-def add_up(start: float, update: float, times: int, format: str) -> np.ndarray:
-    """``start`` after 0 … ``times`` additions of ``update``, each rounded to the format: float32 (times + 1,)."""
-    found = np.empty(times + 1, np.float32)
-    value = round_to([start], format)
-    found[0] = value[0]
-    for k in range(times):
-        value = round_to(value + np.float32(update), format)
-        found[k + 1] = value[0]
-    return found
-
-
-def gradient_values(
-    net: str = "cifar_resnet20_v1", dataset: str = "sample", batch_size: int = 64, seed: int = 0
-) -> np.ndarray:
-    """Gradients of the mean loss of one batch over all parameters of a fresh net: float32, zeros left out."""
-    from gluontune import datasets, loading
-    from gluontune.job.models import build_net
-
-    mx = runtime.mxnet()
-    data = datasets.open(dataset)
-    if data.image_shape is None:
-        raise UsageError(f"data set {dataset!r}: its images differ in size")
-    with loading.build(
-        "threaded", data.train, batch_size=batch_size, image_shape=data.image_shape, shuffle=True, seed=seed
-    ) as loader:
-        images, labels = next(loader.epoch(0))
-    x = images.transpose(0, 3, 1, 2).astype(np.float32) / 255
-    x = (x - np.reshape(data.mean, (-1, 1, 1))) / np.reshape(data.std, (-1, 1, 1))
-    mx.random.seed(seed)
-    model = build_net(net, len(data.classes))
-    model.initialize(mx.init.Xavier(magnitude=2))
-    with mx.autograd.record():
-        loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()(model(mx.nd.array(x)), mx.nd.array(labels)).mean()
-    loss.backward()
-    params = model.collect_params().values()
-    values = np.concatenate([p.grad().asnumpy().ravel() for p in params if p.grad_req != "null"])
-    return values[values != 0]
 
 
 def lost_shares(gradients: np.ndarray, scales: Any, format: str = "float16") -> dict[str, list[float]]:

@@ -113,10 +113,11 @@ def lines(
             )  # fmt: skip
         for name, height in (limits or {}).items():
             axes.axhline(height, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
+            begins, ends = (min(abs(ys[at] - height) for _, ys in series.values()) for at in (0, -1))
+            edge, side = (0.01, "left") if ends < begins else (0.99, "right")  # where no line ends upon it
             axes.annotate(
-                name, (0.99, height), xycoords=("axes fraction", "data"), ha="right", va="bottom",
-                color=INK["muted"],
-            )  # fmt: skip
+                name, (edge, height), xycoords=("axes fraction", "data"), ha=side, va="bottom", color=INK["muted"]
+            )
         axes.set(xlabel=x, ylabel=y)
         for axis, log, scale in ((axes.xaxis, log_x, axes.set_xscale), (axes.yaxis, log_y, axes.set_yscale)):
             if log:

@@ -256,6 +256,11 @@ def solved(source: str) -> str:
     return "\n".join([*above, answered])
 
 
+def solution_of(source: str) -> str:
+    """The cell that :func:`solved_notebook` puts after an exercise; other cells as they are."""
+    return solved(source) if _STUB.search(source) else source
+
+
 def solved_notebook(lesson: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
     """Write a copy of a lesson with a solution after each exercise.
 

@@ -1,138 +1,161 @@
-"""A static site of executed lessons with figures, contents and search, which works offline from files."""
+"""A static site of executed lessons with contents and search, made by mkdocs; it works offline from files."""
 
 from __future__ import annotations
 
 import base64
 import html
 import io
-import json
+import logging
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from gluontune import __version__
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import atomic_write, writable_folder
+from gluontune.core.files import writable_folder
 from gluontune.course.lessons import Lesson
+from gluontune.course.running import need, solution_of
 
-_HERE = Path(__file__).parent / "templates"
+_ASSETS = ("site.css", "iframe-worker.js")  # in templates/; the second lets the search run in a page from a file
+_PALETTE = [
+    {"media": f"(prefers-color-scheme: {name})", "scheme": scheme, "primary": "blue grey"}
+    for name, scheme in (("light", "default"), ("dark", "slate"))
+]
+_ABOUT = """# The course
+Each lesson asks a question, has you predict the answer, measures it, and says why. The figures come from the machine on
+which these pages were made; open the notebooks to make them on yours.
+
+| lesson | question |
+|---|---|
+"""
 
 
-@dataclass
-class Page:
-    """One lesson as HTML: ``sections`` are (anchor, heading, text) for the contents and the search."""
-
-    lesson: Lesson
-    body: str
-    sections: list[tuple[str, str, str]] = field(default_factory=list)
-
-    @property
-    def file(self) -> str:
-        return f"{self.lesson.name}.html"
-
-
-def write_site(lessons: Sequence[Lesson], executed: str | os.PathLike[str], out: str | os.PathLike[str]) -> list[Path]:
-    """Write ``OUT/index.html``, a page for each lesson, and the site's style, script and search index.
+def write_site(
+    lessons: Sequence[Lesson], executed: str | os.PathLike[str], out: str | os.PathLike[str]
+) -> tuple[list[Path], list[str]]:
+    """Write ``OUT/index.html``, a page for each lesson, and what they need.
 
     Args:
         lessons: to show, in order.
         executed: folder with ``NAME.ipynb`` of each, executed without an error.
-        out: folder of the site.
+        out: folder of the site; what is in it is replaced.
+
+    Returns:
+        The pages, and mkdocs' warnings of links that lead nowhere.
 
     Raises:
         GluontuneError: a lesson that has not been executed, or that failed.
     """
-    import jinja2
+    need("material")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
 
-    pages = [_page(lesson, Path(executed) / f"{lesson.name}.ipynb") for lesson in lessons]
-    _link_lessons(pages)
     folder = writable_folder(out)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    common = {"pages": pages, "version": __version__}
-    template = environment.get_template("page.html.j2")
-    files = {"index.html": template.render(common, page=None)}
-    for number, page in enumerate(pages):
-        before, after = pages[number - 1] if number else None, pages[number + 1] if number + 1 < len(pages) else None
-        files[page.file] = template.render(common, page=page, before=before, after=after)
-    files["site.css"] = (_HERE / "site.css").read_text(encoding="utf-8") + _code_colours()
-    files["site.js"] = (_HERE / "site.js").read_text(encoding="utf-8")
-    index = [
-        {"page": page.file, "lesson": page.lesson.title, "anchor": anchor, "heading": heading, "text": text}
-        for page in pages
-        for anchor, heading, text in page.sections
-    ]
-    # A script, not JSON, because a page opened from a file may not fetch another file.
-    files["search.js"] = f"window.COURSE = {json.dumps(index, ensure_ascii=True)};\n"
-    written = []
-    for name, text in files.items():
-        with atomic_write(folder / name, "w") as stream:
-            stream.write(text)
-        written.append(folder / name)
-    return written
+    with tempfile.TemporaryDirectory() as scratch:
+        docs = Path(scratch, "docs")
+        docs.mkdir()
+        for name in _ASSETS:
+            (docs / name).write_bytes((Path(__file__).parent / "templates" / name).read_bytes())
+        rows = [f"| [{lesson.title}]({lesson.name}.md) | {lesson.question} |\n" for lesson in lessons]
+        (docs / "index.md").write_text(_ABOUT + "".join(rows), encoding="utf-8")
+        for lesson in lessons:
+            for name, content in page_files(lesson, executed, {other.name for other in lessons}):
+                (docs / name).write_bytes(content)
+        Path(scratch, "mkdocs.yml").write_text("site_name: 'gluontune: the course'\n", encoding="utf-8")
+        features = ["navigation.footer", "navigation.indexes", "toc.follow"]
+        config = load_config(
+            str(Path(scratch, "mkdocs.yml")), docs_dir=str(docs), site_dir=str(folder), use_directory_urls=False,
+            theme={"name": "material", "font": False, "features": features, "palette": _PALETTE},
+            extra_css=["site.css"], extra={"polyfills": ["iframe-worker.js"]}, plugins=["search", "offline"],
+            markdown_extensions=["tables", "pymdownx.superfences", "pymdownx.highlight"],
+            nav=["index.md", *({lesson.title: f"{lesson.name}.md"} for lesson in lessons)],
+            validation={"links": {"anchors": "warn"}},
+        )  # fmt: skip
+        faults = _Faults()
+        logging.getLogger("mkdocs").addHandler(faults)
+        try:
+            build(config)
+        finally:
+            logging.getLogger("mkdocs").removeHandler(faults)
+    return sorted(path for path in folder.glob("*.html") if path.name != "404.html"), faults.found
 
 
-def broken_links(folder: str | os.PathLike[str]) -> list[str]:
-    """Broken internal links of a site: ``page: link``; links to the web are not followed."""
-    root = Path(folder)
-    seen = {path.name: _Links(path.read_text(encoding="utf-8")) for path in sorted(root.glob("*.html"))}
-    faults = []
-    for name, page in seen.items():
-        for link in page.links:
-            target, _, anchor = link.partition("#")
-            if re.match(r"[a-z]+:", link):
-                continue
-            exists = not target or (root / target).is_file()
-            anchors = seen[target or name].anchors if (target or name) in seen else {anchor}
-            if not exists or (anchor and anchor not in anchors):
-                faults.append(f"{name}: {link}")
-    return faults
+class _Faults(logging.Handler):
+    """The warnings of mkdocs, such as links that lead nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
 
 
-class _Links(HTMLParser):
-    """The links and anchors of a page."""
+def page_files(lesson: Lesson, executed: str | os.PathLike[str], names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """The Markdown page of an executed lesson, ``NAME.md``, and its figures, for mkdocs.
 
-    def __init__(self, text: str):
-        super().__init__()
-        self.links: list[str] = []
-        self.anchors: set[str] = set()
-        self.feed(text)
+    Args:
+        lesson: to show. executed: folder of its executed notebook. names: of the lessons that have a page beside it.
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if name == "id" and value:
-                self.anchors.add(value)
-            elif value and (name == "src" or (name == "href" and tag in ("a", "link"))):
-                self.links.append(value)
-
-
-def _page(lesson: Lesson, path: Path) -> Page:
+    Raises:
+        GluontuneError: the lesson has not been executed, or failed.
+    """
     import nbformat
-    from nbconvert import HTMLExporter
+    from nbconvert import MarkdownExporter
 
+    path = Path(executed) / f"{lesson.name}.ipynb"
     if not path.is_file():
         raise GluontuneError(f"{path}: the lesson has not been executed: gluontune course run {lesson.name[:2]}")
     notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    for number, cell in enumerate(notebook.cells, 1):
+    notebook.cells = list(_shown(notebook.cells, path))
+    resources = {"unique_key": lesson.name, "output_files_dir": ""}
+    page, made = MarkdownExporter().from_notebook_node(notebook, resources=resources)
+
+    def link(found: re.Match[str]) -> str:
+        return f"[`{found[1]}`]({found[1]}.md)" if found[1] in names else f"`{found[1]}`"
+
+    yield f"{lesson.name}.md", re.sub(r"\[?`(\d\d_\w+)`(?:\]\(\1\.ipynb\))?", link, page).encode()
+    yield from made.get("outputs", {}).items()
+
+
+def _shown(cells: Sequence[Any], path: Path) -> Iterator[Any]:
+    """The cells of a page: an exercise once, no parameters of papermill, formulas drawn, tables in one line."""
+    for number, cell in enumerate(cells, 1):
+        if cell.cell_type == "markdown":
+            cell.source = with_formulas(cell.source)
+            yield cell
+            continue
+        after = cells[number].source if number < len(cells) else ""
+        if "injected-parameters" in cell.metadata.get("tags", []) or solution_of(cell.source) == after != cell.source:
+            continue
+        kept = []
         for output in cell.get("outputs", []):
             if output.output_type == "error":
                 raise GluontuneError(f"{path}: cell {number} failed ({output.ename}): run the lesson again")
-    notebook.cells = [c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])]
-    sections = _sections(notebook)
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = with_formulas(cell.source)
-    for cell in notebook.cells:  # warnings of libraries belong to the machine, not to the lesson
-        if cell.cell_type == "code":
-            cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
-    body, _ = HTMLExporter(template_name="basic", anchor_link_text="").from_notebook_node(notebook)
-    return Page(lesson, _tidy(body), sections)
+            if output.get("name") == "stderr":  # warnings of libraries belong to the machine
+                continue
+            if output.output_type == "stream":
+                output.text = as_read(output.text)
+            elif "text/html" in output.data:  # a block of HTML ends at an empty line
+                block = re.sub(r"\n\s*\n", "\n", output.data["text/html"].strip())
+                output.data = {"text/html": f"<div class='shown'>{block}</div>"}
+            if output.get("text", "-"):
+                kept.append(output)
+        cell.outputs = kept
+        yield cell
+
+
+def as_read(text: str) -> str:
+    """What a lesson printed, without what asks a learner for something.
+
+    >>> as_read("images a second: no prediction yet. Put it here.\\nMeasured is 3; nothing was predicted for it.\\n")
+    'Measured is 3.\\n'
+    """
+    text = re.sub(r"^.*: (?:no prediction yet|not answered yet)\. .*\n?", "", text, flags=re.M)
+    return re.sub(r"; nothing was predicted for .*\.$", ".", text, flags=re.M)
 
 
 #: A formula of a cell's text; code in backticks is left alone.
@@ -176,51 +199,3 @@ def _drawn(latex: str) -> str:
     height = float(re.search(rb'height="([\d.]+)pt"', svg)[1])  # type: ignore[index]
     style = f"height:{height / 9:.2f}em;vertical-align:-{depth / 9:.2f}em"
     return f'<img class="math" alt="{html.escape(latex)}" style="{style}" src="data:image/svg+xml;base64,{data}">'
-
-
-def _tidy(body: str) -> str:
-    """Replace nbconvert's anchors by ours, make tables scrollable, drop prompt numbers."""
-    body = re.sub(r'<a class="anchor-link"[^>]*>.*?</a>', "", body, flags=re.S)
-    body = re.sub(
-        r'<h([1-3]) id="[^"]*">(.*?)</h\1>',
-        lambda m: f'<h{m[1]} id="{_anchor(html.unescape(re.sub("<[^>]+>", "", m[2])))}">{m[2]}</h{m[1]}>',
-        body,
-        flags=re.S,
-    )
-    body = re.sub(r"<table.*?</table>", lambda m: f'<div class="scroll">{m[0]}</div>', body, flags=re.S)
-    return re.sub(r'<div class="prompt[^"]*">.*?</div>', "", body, flags=re.S)
-
-
-def _link_lessons(pages: Sequence[Page]) -> None:
-    """Link the names of lessons in the text to their pages; a link to a notebook is one to its page."""
-    for page in pages:
-        page.body = re.sub(r'<a href="(\w+)\.ipynb"[^>]*>(<code>\1</code>)</a>', r"\2", page.body)
-        for other in pages:
-            name = other.lesson.name
-            page.body = page.body.replace(f"<code>{name}</code>", f'<a href="{other.file}"><code>{name}</code></a>')
-
-
-def _sections(notebook: Any) -> list[tuple[str, str, str]]:
-    sections: list[tuple[str, list[str]]] = []
-    for cell in notebook.cells:
-        prose = cell.cell_type == "markdown"
-        for line in re.sub(r"[`*]", "", cell.source).splitlines() if prose else [" ".join(cell.source.split())]:
-            heading = re.match(r"#{1,3} (.+)", line) if prose else None
-            if heading:
-                sections.append((heading[1], []))
-            elif sections:
-                sections[-1][1].append(line)
-    return [(_anchor(title), title, " ".join(lines).strip()) for title, lines in sections]
-
-
-def _anchor(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
-
-
-def _code_colours() -> str:
-    from pygments.formatters import HtmlFormatter
-
-    light = HtmlFormatter(style="xcode").get_style_defs(".highlight")
-    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
-    drop = re.compile(r"^\.highlight \{[^}]*\}|^(pre|td|span)[^\n]*$", re.M)
-    return f"\n{drop.sub('', light)}\n@media (prefers-color-scheme: dark) {{\n{drop.sub('', dark)}\n}}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gluontune.core.errors import GluontuneError, UsageError
@@ -31,7 +31,10 @@ def kernel_env(system: System | None = None) -> dict[str, str]:
 
 
 def install_kernel(
-    name: str = "gluontune", prefix: str | os.PathLike[str] | None = None, system: System | None = None
+    name: str = "gluontune",
+    prefix: str | os.PathLike[str] | None = None,
+    system: System | None = None,
+    options: Sequence[str] = (),
 ) -> Path:
     """Register a Jupyter kernel that runs this Python with :func:`launch_settings`.
 
@@ -39,6 +42,7 @@ def install_kernel(
         name: of the kernel; papermill's ``-k`` takes it.
         prefix: the parent of ``share/jupyter/kernels/NAME``; default this environment.
         system: for tests; None: this machine.
+        options: of ipykernel's command line.
 
     Returns:
         The folder of the kernel.
@@ -60,8 +64,8 @@ def install_kernel(
     base = Path(prefix) if prefix is not None else system.prefix
     folder = base.absolute() / "share" / "jupyter" / "kernels" / name
     document = {
-        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-        "display_name": "Python 3 (gluontune)" if name == "gluontune" else f"Python 3 ({name})",
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", *options],
+        "display_name": "Python 3 (gluontune)" if name in ("gluontune", "python3") else f"Python 3 ({name})",
         "language": "python",
         "env": kernel_env(system),
         "metadata": {"debugger": True},

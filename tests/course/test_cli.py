@@ -12,9 +12,9 @@ import pytest
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.course import lessons as lessons_module
-from gluontune.course.lessons import find_lessons, pick, progress_of
-from gluontune.course.running import SOLUTIONS, parameters_of, run_lessons
-from gluontune.course.website import broken_links, write_site
+from gluontune.course.lessons import MOVED, find_lessons, pick, progress_of
+from gluontune.course.running import SOLUTIONS, parameters_of, run_lessons, solved
+from gluontune.course.website import page_files, write_site
 
 MARKDOWN = """# {number} · Lesson {number}
 
@@ -87,6 +87,10 @@ def test_lessons_are_found_with_their_questions(folder):
     assert pick([first, second], ["01_second", "00"]) == [first, second] == pick([first, second], [])
     with pytest.raises(UsageError, match="did you mean '00_first'"):
         pick([first, second], ["00_frist"])
+    with pytest.raises(UsageError, match="'07_scaling': it is 08_scaling now; there are 00_first"):
+        pick([first, second], ["07_scaling"])
+    now = {lesson.name for lesson in find_lessons()}
+    assert not now & set(MOVED) and {name for names in MOVED.values() for name in names.split(" and ")} <= now
     with pytest.raises(UsageError, match="--folder"):
         find_lessons(folder / "none")
 
@@ -157,14 +161,40 @@ def test_a_run_sums_up_resumes_and_is_exported(folder, tmp_path, capfd):
     page = (site / "00_first.html").read_text()
     assert 'aria-label="One &amp; only. a 3' in page and '<a href="01_second.html"><code>01_second</code></a>' in page
     assert 'alt="r = n / t"' in page and "<code>$r$</code>" in page and ".ipynb" not in page
-    assert "http" not in page.replace("http://www.w3.org", ""), "the site asks nobody for anything"
-    index = (site / "search.js").read_text()
+    asked = re.findall(r'(?:src|href)="(https?:[^"]+)', page)
+    assert set(asked) <= {"https://squidfunk.github.io/mkdocs-material/"}, "the site asks nobody for anything"
+    index = (site / "search" / "search_index.js").read_text()
     assert "throughput" in index and "#measure-it" in page and 'id="measure-it"' in page
 
-    (site / "01_second.html").write_text(
-        page.replace('href="#measure-it"', 'href="#gone"').replace("site.css", "no.css")
+    notebook = out / "01_second.ipynb"
+    notebook.write_text(notebook.read_text().replace("## Measure `it`", "## Measure [it](gone.md)"))
+    assert main([*export, "--json"]) == 1
+    assert "gone.md" in json.loads(capfd.readouterr().out)["broken_links"][0]
+
+
+def test_a_page_has_each_exercise_once_and_nothing_that_only_a_learner_can_do(folder, tmp_path):
+    import nbformat
+
+    new = nbformat.v4
+    lesson = nbformat.read(folder / "00_first.ipynb", as_version=4)
+    parameters = new.new_code_cell("epochs = 9", metadata={"tags": ["injected-parameters"]})
+    stub = 'check("step-serial", ...)'
+    for cell, text in (
+        (parameters, ""),
+        (new.new_code_cell('predict("images a second", ...)'), "images a second: no prediction yet. Put a number.\n"),
+        (new.new_code_cell("print(compare())"), "Measured is 3; nothing was predicted for images a second.\n"),
+        (new.new_code_cell(stub), "step-serial: not answered yet. Put your answer in place of the three dots.\n"),
+        (new.new_code_cell(solved(stub)), "step-serial: right.\n"),
+    ):
+        cell.outputs = [new.new_output("stream", name="stdout", text=text)] * bool(text)
+        lesson.cells.append(cell)
+    nbformat.write(lesson, folder / "00_first.ipynb")
+    (name, content), *_ = page_files(find_lessons(folder)[0], folder, {"00_first"})
+    text = content.decode()
+    assert name == "00_first.md" and text.count("step-serial") == 2 and "Measured is 3.\n" in text
+    assert not re.search(
+        "no prediction|not answered|was predicted|epochs = 9|, \\.\\.\\.\\)", text.replace('second", ...)', "")
     )
-    assert broken_links(site) == ["01_second.html: no.css", "01_second.html: #gone"]
 
 
 def test_solutions_that_are_not_right_fail_their_lesson(folder, tmp_path, monkeypatch, capfd):
@@ -197,7 +227,7 @@ def test_an_export_needs_executed_lessons(folder, tmp_path):
 
 
 def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monkeypatch, capfd):
-    seen = {}
+    seen, kernels = {}, []
 
     class Server:
         def __init__(self, command, env):
@@ -215,13 +245,13 @@ def test_jupyterlab_listens_here_only_and_its_token_is_no_argument(folder, monke
             seen["gone"] = True
 
     monkeypatch.setattr(lessons_module.subprocess, "Popen", Server)
-    monkeypatch.setattr(lessons_module.runtime, "install_kernel", lambda: seen.update(kernel=True))
+    monkeypatch.setattr(lessons_module.runtime, "install_kernel", lambda *given, **options: kernels.append(given))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["course", "open", "01", "--folder", str(folder), "--no-browser", "--port", str(port)]) == 0
     assert seen["ended"] and seen["gone"], "Ctrl-C leaves no server behind"
     token = seen["env"]["JUPYTER_TOKEN"]
-    assert len(token) >= 32 and not any(token in part for part in seen["command"]) and seen["kernel"]
+    assert len(token) >= 32 and not any(token in part for part in seen["command"]) and kernels == [(), ("python3",)]
     assert seen["command"][0] == sys.executable and "-m jupyterlab --ServerApp" in " ".join(seen["command"])
     assert "--ServerApp.ip=127.0.0.1" in seen["command"] and "OMP_NUM_THREADS" in seen["env"]
     used = int(re.search(r"--ServerApp.port=(\d+)", " ".join(seen["command"]))[1])

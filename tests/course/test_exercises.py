@@ -167,6 +167,16 @@ ANSWERS = {
         [(50, "one epoch"), (1_500_000, "images"), (30_000, "Divide"), (7, "30 epochs")],
     ),
     "updates-per-epoch": ({}, lambda: 200, [(10_000, "stochastic"), (1, "full"), (500_000, "Divide"), (7, "batch")]),
+    "adam-first-step": (
+        {},
+        lambda: 0.003,
+        [(3e-6, "drops out"), (0.001, "whatever"), (0.0003, "divides"), (0.5, "left is the rate")],
+    ),
+    "optimizer-memory": (
+        {},
+        lambda: 200,
+        [(100, "one array"), (2e8, "million"), (50, "four bytes"), (300, "without Adam"), (7, "How many")],
+    ),
     "momentum-step": ({}, lambda: 1.0, [(0.1, "first"), (0.19, "second"), (10, "rate"), (3, "Solve")]),
     "write-sgd": (
         {},

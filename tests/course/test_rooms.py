@@ -91,16 +91,6 @@ def test_a_fast_loader_keeps_the_simulated_device_busy_and_a_slow_one_does_not()
     assert RunResult.from_dict(starved.to_dict()).recipe["loader"] == "resident"
 
 
-def test_full_descent_finds_the_line_that_least_squares_finds():
-    x, y = descent.line_points(128, seed=3)
-    walk = descent.fit_line(x, y, batch_size=128, updates=120, learning_rate=0.3)
-    best = np.linalg.lstsq(np.stack([x, np.ones_like(x)], 1), y, rcond=None)[0]
-    assert walk.shape == (121, 2) and np.allclose(walk[-1], best, atol=1e-3)
-    first = walk[1] - walk[0]
-    slope = np.mean((walk[0, 0] * x + walk[0, 1] - y) * x), np.mean(walk[0, 0] * x + walk[0, 1] - y)
-    assert np.allclose(first, -0.3 * np.array(slope), rtol=1e-4)
-
-
 def test_walks_follow_the_optimizers_own_rules():
     height = descent.SURFACES["valley"]
     sgd = descent.walk("sgd", "valley", start=(-4.0, 1.5), learning_rate=0.02, updates=3, momentum=0.9)
@@ -142,8 +132,7 @@ def test_number_formats_are_those_of_ieee_and_bfloat16_rounds_to_the_nearest():
 
 
 def test_half_the_bits_swallow_small_updates_and_gradients():
-    assert numbers.add_up(1.0, 2e-4, 100, "float16")[-1] == 1.0
-    assert numbers.add_up(1.0, 2e-4, 100, "float32")[-1] == pytest.approx(1.02, abs=1e-5)
+    assert numbers.round_to([1 + 2e-4], "float16")[0] == 1.0 < numbers.round_to([1 + 2e-4], "float32")[0]
     lost = numbers.lost_shares(np.array([1e-9, 1e-5, 1.0]), [1.0, 1e5])
     third = pytest.approx(100 / 3)
     assert lost == {"vanish": [third, 0.0], "digits": [third, 0.0], "overflow": [0.0, third]}

@@ -67,7 +67,7 @@ number("loss-scale", 2**16, "2**16",
     (lambda n: n > 2**16, "It works, but a smaller power of two does as well."),
     otherwise="Normal numbers begin at 2**-14, about 6.1e-5: which power of two lifts 1e-9 above that?", within=0)
 
-# 06, 08 and 09: batch size, optimizers, schedules
+# 06, 09, 10 and 11: batch size, optimizers, schedules
 number("linear-rule", 0.4, "0.1 * 1024 / 256",
     (0.2, "That is the square-root rule; the linear one multiplies the rate as the batch."),
     (0.025, "The rate grows with the batch: each of the fewer steps must go further."),
@@ -93,6 +93,17 @@ number("momentum-step", 1.0, "0.1 / (1 - 0.9)",
     (0.19, "That is the second step; add further ones until they no longer grow."),
     (10, "So many times the plain step it becomes; multiply by the rate."),
     otherwise="In the end a step v keeps its length: v = 0.9 · v + 0.1 · 1. Solve for v.")
+number("adam-first-step", 0.003, "0.003",
+    ((0.000003, 3e-7, 3e-6), "The gradient's size drops out: m̂ = g and √v̂ = |g|."),
+    (0.001, "That is the gradient; m̂ / √v̂ is 1 at first, whatever the gradient."),
+    (0.0003, "m is 0.1 g at first, but m̂ divides by 1 − 0.9."),
+    otherwise="Put t = 1 into the table: m̂ = g and v̂ = g², so m̂ / √v̂ is 1. What is left is the rate.")
+number("optimizer-memory", 200, "2 * 25 * 4",
+    (100, "That is one array; Adam remembers m and v."),
+    (200e6, "Right, but in bytes; the question asks for million bytes."),
+    ((50, 25), "Those are numbers; each float32 has four bytes."),
+    ((300, 400), "The weights and the gradients are there without Adam as well."),
+    otherwise="How many arrays does Adam's row remember, and how many bytes has each?", within=0.01)
 number("multifactor-rate", 0.25, "multifactor(900)",
     (0.125, "A step takes effect once num_update exceeds it: which rate has update 900 itself?"),
     (0.5, "That is the rate between the updates 250 and 750; one more step has passed."),
@@ -105,7 +116,7 @@ number("step-update", 60 * (50_000 // 128) / 2, "60 * (50_000 // 128) / 2",
      "Incomplete batches are left out, so an epoch has a whole number of updates: round down first."),
     otherwise="Updates of an epoch: images divided by the batch, rounded down. Then half of 60 epochs.", within=0)
 
-# 07: several devices
+# 07 and 08: several devices
 number("efficiency", 100 * 50_000 / 68_000, "100 * 50_000 / (4 * 17_000)",
     (4 * 50_000 / 68_000, "That is the gain; the efficiency is the gain for each device, in percent."),
     (50_000 / 68_000, "That is a share of 1; the question asks for percent."),
@@ -127,7 +138,7 @@ number("exchange-share", 100 / 7, "100 * 10 / (2 * 30 + 10)",
     (100 / 6, "The step is the work and the exchange together."),
     otherwise="30 ms are work. Twice the batch doubles them, and the exchange stays at 10 ms.", within=0.01)
 
-# 10: composing factors, and what they cost
+# 12: composing factors, and what they cost
 number("measured-promised", 0.75, "4.5 / (2 * 3)",
     (4.5 / 5, "Gains multiply, they are not added: 2 times as fast, and that 3 times."),
     (6, "That is the promise itself; which share of it was measured?"),
@@ -146,7 +157,7 @@ number("cost-of-four", 4, "4 * 3 * 20 / 60",
     (3, "That is the single device: three times as fast on four times the devices is not the same price."),
     otherwise="Four devices, 3 dollars an hour each, for a third of an hour.", within=0.01)
 
-# 11: latency, throughput
+# 13: latency, throughput
 number("batch-wait", 1000 * 128 / 163.52, "1000 * 128 / 163.52",
     (128 / 163.52, "Those are seconds; the question asks for milliseconds."),
     (1000 / 163.52, "That is the share of one image; but no image is answered before its batch is."),
@@ -161,7 +172,7 @@ number("tail-latency", 50, "50",
     (lambda ms: 4 < ms < 50, "No request took that long: there are only answers of 4 and of 50 ms."),
     otherwise="Sort the times. The 990th of 1,000 is the one that 99 % keep.", within=0)
 
-# 12: the assessment; 13: two engines
+# 14: the assessment; 15: two engines
 number("rank-steps", 93, "12_000 // 2 // 64",
     (187, "Each rank has only half of the images."),
     (94, "Whole steps: what is left over makes no batch."),

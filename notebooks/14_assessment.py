@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 12 · The assessment
+# # 14 · The assessment
 #
 # **Question.** You get a training script as a tutorial would write it. Can you make it reach a given accuracy within a given time, and
 # then again on two processes?
@@ -21,7 +21,7 @@
 #
 # **You will be able to** make a naive script reach an accuracy within a time, on one rank and on two.
 #
-# **Before this:** `01_naive` to `09_lr_schedules`. **Time:** 30 minutes, and as long as your script needs you; on two cores the cells run
+# **Before this:** `01_naive` to `11_lr_schedules`. **Time:** 30 minutes, and as long as your script needs you; on two cores the cells run
 # for two minutes.
 
 # %%
@@ -37,7 +37,7 @@ dtype = "float32"
 num_workers = 0
 devices = "auto"
 quick = True
-out_dir = "runs/12_assessment"
+out_dir = "runs/14_assessment"
 seed = 0
 quick_samples = 2400
 settings = "tuned"  # environment of the scripts; "as-installed" where other programs are at work
@@ -143,7 +143,7 @@ bars(
 # -BATCH_SIZE, LEARNING_RATE = 16, 0.01
 # +BATCH_SIZE, LEARNING_RATE = 128, 0.1                                  # 5: fewer, longer steps (lesson 06)
 # -trainer = Trainer(net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE})
-# +trainer = gt.optim.setup("nag", net, schedule=…, kvstore=mx.kv.create("dist_sync"))   # lessons 07 to 09
+# +trainer = gt.optim.setup("nag", net, schedule=…, kvstore=mx.kv.create("dist_sync"))   # lessons 07 to 11
 # ```
 
 # %% [markdown]
@@ -194,7 +194,7 @@ if first.parts[0].accuracy is None:
 # ## Your turn
 # The naive script is put into a file for you. Change it there. You know from the lessons before what to look for: what does a step wait for (`01`, `02`)? Is each image
 # decoded more than once (`03`)? Does the net run as one graph (`04`)? Are there enough images in a batch (`06`), and does the
-# rate fit them (`09`)? Does anything copy a value back in each step? Then: `mx.kv.create("dist_sync")`, given
+# rate fit them (`11`)? Does anything copy a value back in each step? Then: `mx.kv.create("dist_sync")`, given
 # to `gt.optim.setup`, joins two ranks (`07`); Gluon's own Trainer may start them from different weights if the net has run before.
 #
 # Then run the cells below again, or grade it in a terminal: `gluontune assess my_script.py`. To see a solution at work, set
@@ -309,4 +309,4 @@ check("write-train-step", ...)
 # %% [markdown]
 # **Reference:** `gt.course.task?`, `gt.course.assess?` in a cell show what they take.
 #
-# **Next:** [`13_modern_engine`](13_modern_engine.ipynb): the same job on an engine that is still built.
+# **Next:** [`15_modern_engine`](15_modern_engine.ipynb): the same job on an engine that is still built.

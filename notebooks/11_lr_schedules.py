@@ -11,14 +11,14 @@
 # ---
 
 # %% [markdown]
-# # 09 · Learning-rate schedules
+# # 11 · Learning-rate schedules
 #
 # **Question.** A schedule changes the learning rate of all parameters over time, by a plan made before training. What does
 # the plan look like, when exactly does it change, and does it matter for a short run?
 #
 # **You will be able to** give a Trainer a plan for its rate, find the rate to begin with, and know to the update when it changes.
 #
-# **Before this:** `08_optimizers`. **Time:** 30 minutes; on two cores the cells run for half a minute.
+# **Before this:** `10_optimizers`. **Time:** 30 minutes; on two cores the cells run for half a minute.
 
 # %%
 from gluontune.course import picture
@@ -33,7 +33,7 @@ dtype = "float32"
 num_workers = 0
 devices = "auto"
 quick = True
-out_dir = "runs/09_lr_schedules"
+out_dir = "runs/11_lr_schedules"
 seed = 0
 quick_samples = 5000
 
@@ -358,5 +358,5 @@ check("write-trainer", ...)
 # %% [markdown]
 # **Reference:** `gt.optim.schedules?`, `gt.optim.plot_schedule?` in a cell show what they take.
 #
-# **Next:** [`10_composing`](10_composing.ipynb) puts the steps together. Or climb: `gluontune ladder --quick` tries each of them on your data and
+# **Next:** [`12_composing`](12_composing.ipynb) puts the steps together. Or climb: `gluontune ladder --quick` tries each of them on your data and
 # your net, and keeps what helps. The highest rate for a schedule is found by `gt.optim.find_learning_rate`.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 07 · What more devices cost
+# # 08 · What more devices cost
 #
 # **Question.** Four V100s trained 1.3 times as many images a second as one with the deck's naive script, and 2.9 times as many
 # with batches of 640. Where does the rest go, and how does it grow with the number of devices?
@@ -34,7 +34,7 @@ dtype = "float32"
 num_workers = 0
 devices = "auto"
 quick = True
-out_dir = "runs/07_scaling"
+out_dir = "runs/08_scaling"
 seed = 0
 quick_samples = 5000
 
@@ -180,10 +180,11 @@ table(
 
 # %% [markdown]
 # A gradient is older than the weights that it changes: with a larger rate the asynchronous walk is the first to blow up (*DCASGD*, lesson
-# `08_optimizers`, corrects for the age). Elastic averaging exchanges a quarter as often. In gluontune: `engine="async"`, and
+# `10_optimizers`, corrects for the age). Elastic averaging exchanges a quarter as often. In gluontune: `engine="async"`, and
 # `exchange_every` and `compression` to send less. Each has a price in accuracy.
 #
 # ## With gluontune: measure the exchange
+# One recipe for a single rank, one for two.
 
 # %%
 gpus = gt.runtime.gpu_count() if devices != "cpu" else 0
@@ -321,7 +322,7 @@ lines(
 # Where the measured efficiency is below the expected one, devices take something else from each other: memory, caches, the input.
 #
 # ## More devices are not always better
-# Several devices make one batch together, so an epoch has fewer updates, as with a large batch (lesson 06). More images a
+# Several devices make one batch together, so an epoch has fewer updates, as with a large batch (`06_large_batch`). More images a
 # second buy nothing if they come to a lower accuracy.
 
 # %%
@@ -378,4 +379,4 @@ check("write-ring", ...)
 # %% [markdown]
 # **Reference:** `gt.parallel.expected?`, `gt.ladder.scale?` in a cell show what they take.
 #
-# **Next:** [`08_optimizers`](08_optimizers.ipynb) looks closer at the walk itself.
+# **Next:** [`10_optimizers`](10_optimizers.ipynb) looks closer at the walk itself.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 11 · Inference
+# # 13 · Inference
 #
 # **Question.** The net is trained; now it has to answer. The deck's ResNet-50 took 97 ms for one image on a CPU, and 13 ms
 # with oneDNN. What do graph, folding, integers of 8 bits and another runtime bring to a net of yours, and are its answers
@@ -35,7 +35,7 @@ dtype = "float32"
 num_workers = 0
 devices = "cpu"
 quick = True
-out_dir = "runs/11_inference"
+out_dir = "runs/13_inference"
 seed = 0
 quick_samples = 1280
 
@@ -216,7 +216,8 @@ recipe = gt.Recipe(
 )
 kept = kept_folder(recipe, out_dir)
 run = kept_run(recipe, f"{out_dir}/training.json", checkpoints=gt.train.Checkpoints(kept, resume=True))
-print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} %")
+how_many = run.recipe["val_samples"] or "all"
+print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} % on {how_many} images")
 
 # %% [markdown]
 # ## The rungs of inference
@@ -230,7 +231,8 @@ print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} %")
 # | onnxruntime-int8 | and in integers, by that runtime's own quantization; the layer of the scores stays float32, and more if the classes do not agree (left out of a quick run) |
 # | TensorRT | not a rung, and not measured: NVIDIA's compiler takes the folded graph and picks a kernel for each part by timing it on the GPU. MXNet called it by `optimize_for("TensorRT")`, in builds of its own (`mxnet-tensorrt-cu…`, long gone); today's way there is the ONNX file. The deck has 1.2 to 2 times for ResNets on a Titan V |
 #
-# Each rung has a process of its own, with our launch settings. Slices of throughput are taken in turn.
+# Each rung has a process of its own, with our launch settings. Slices of throughput are taken in turn. Accuracies below are of fewer
+# images than the one above. A rung *agrees* if it gives 99 % of the images the class that the hybridized net gives them.
 
 # %%
 rungs = ["imperative", "hybridized", "fused", "int8", "onnxruntime"] + ["onnxruntime-int8"] * (not quick)
@@ -262,7 +264,7 @@ late = {name: row["latency_ms"] for name, row in rows.items()}
 bars(
     {n: {"median": t["p50"], "ci95": (t["p50"], t["p99"])} for n, t in late.items()},
     unit="milliseconds from the pixels of one image to its scores",
-    caption="Latency by rung: the bar ends at p50, the line at p99",
+    caption="Latency by rung: the bar ends at p50, which is the number; the line ends at p99",
 )
 
 # %%
@@ -395,5 +397,5 @@ check("write-quantize", ...)
 # %% [markdown]
 # **Reference:** `gt.export.to_onnx?`, `gt.export.agreement?`, `gt.export.quantize_onnx?` in a cell show what they take.
 #
-# **Next:** [`12_assessment`](12_assessment.ipynb): a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
+# **Next:** [`14_assessment`](14_assessment.ipynb): a script of yours, graded. For a net of your own, `gluontune bench inference` takes its checkpoint, and
 # `gluontune export` writes the ONNX file and checks it.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 13 · A modern engine
+# # 15 · A modern engine
 #
 # **Question.** The last MXNet was released in 2022, and the newest GPUs run none of it. Can the very same job train on an
 # engine that is still built? Does it learn the same, and how fast is it?
@@ -34,7 +34,7 @@ dtype = "float32"
 num_workers = 0
 devices = "cpu"
 quick = True
-out_dir = "runs/13_modern_engine"
+out_dir = "runs/15_modern_engine"
 seed = 0
 quick_samples = 1280
 
