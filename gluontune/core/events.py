@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Optional, TypedDict, Union
 
 from gluontune.core.stats import Interval
@@ -195,6 +195,17 @@ class RungRow(_Rung, total=False):
     contest_decided: bool
     on_top_of: str
     devices: dict[str, Any]
+
+
+def deciding(row: Mapping[str, Any]) -> Optional[Interval]:
+    """The ratio that a rung was judged by: of the time to an accuracy where that decided, else of throughput.
+
+    >>> speed, less_time = {"median": 0.9}, {"median": 2.0}
+    >>> deciding({"ratio_to_previous": speed, "seconds_to_accuracy": {"ratio": less_time}})
+    {'median': 2.0}
+    """
+    found: Optional[Interval] = (row.get("seconds_to_accuracy") or {}).get("ratio") or row["ratio_to_previous"]
+    return found
 
 
 def rung_row(name: str, sentence: str) -> RungRow:

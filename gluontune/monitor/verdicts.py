@@ -74,6 +74,11 @@ class _Case:
     step_ms: float | None
     util: Mapping[str, Any]
     facts: Mapping[str, Any]
+    stretch: float = 1.0  # a sampled step's time, of a usual one
+
+    def told(self, *names: str) -> str:
+        """The phases' share of a sampled step, as every table and figure of phases has it."""
+        return f"{self.share(*names) / self.stretch:.0f} % of the step"
 
     def share(self, *names: str) -> float:
         return sum(self.phases.get(name, 0.0) for name in names)
@@ -128,7 +133,7 @@ def _case(report: Mapping[str, Any], util: Mapping[str, Any], facts: Mapping[str
     host = {name: 100 * ms / usual for name, ms in (report.get("host_ms") or {}).items()} if usual else {}
     step_ms = usual or sampled
     ahead = 100 * sum(queued.get(name, 0.0) for name in _DEVICE_PHASES) / step_ms if step_ms else 0.0
-    return _Case(phases, device, 100.0 - device, queue, host, ahead, step_ms, util, facts)
+    return _Case(phases, device, 100.0 - device, queue, host, ahead, step_ms, util, facts, stretch)
 
 
 def _thermally_throttled(case: _Case) -> Verdict | None:
@@ -229,7 +234,7 @@ def _outside_bound(case: _Case) -> Verdict | None:
     if name == "data":
         return Verdict(
             "input-bound",
-            f"Waiting for data takes {share:.0f} % of the step: the loader is slower than the device.",
+            f"Waiting for data takes {case.told('data')}: the loader is slower than the device.",
             {"data_pct": share, **busy},
             _input_rung(case),
         )
@@ -237,7 +242,7 @@ def _outside_bound(case: _Case) -> Verdict | None:
         rung = "records" if case.facts.get("loader", "gluon") == "gluon" else "mixed-precision"
         return Verdict(
             "copy-bound",
-            f"Copying batches to the device takes {share:.0f} % of the step: send smaller types (uint8 pixels, "
+            f"Copying batches to the device takes {case.told('copy')}: send smaller types (uint8 pixels, "
             "float16) and convert them there.",
             {"copy_pct": share, **busy},
             rung,
@@ -276,23 +281,19 @@ def _launch_bound(case: _Case) -> Verdict | None:
 
 
 def _compute_bound(case: _Case) -> Verdict:
-    tree = _mean(case.util.get("cpu_pct"))
+    tree, told = _mean(case.util.get("cpu_pct")), case.told(*_DEVICE_PHASES, *_COMMUNICATION)
     evidence = {"device_busy_pct": case.device_pct, "cpu_pct": tree}
     on_cpu = case.facts.get("device", "cpu") == "cpu"
     cores = case.facts.get("usable_cores")
     if on_cpu and tree is not None and tree < 70.0 and cores != 1:
         return Verdict(
             "compute-bound",
-            f"The net itself takes {case.device_pct:.0f} % of the step but uses only {tree:.0f} % of the cores: give "
-            "it more threads.",
+            f"The net itself takes {told} but uses only {tree:.0f} % of the cores: give it more threads.",
             evidence,
             "environment",
         )
     return Verdict(
-        "compute-bound",
-        f"The net itself takes {case.device_pct:.0f} % of the step: make its arithmetic cheaper.",
-        evidence,
-        _compute_rung(case),
+        "compute-bound", f"The net itself takes {told}: make its arithmetic cheaper.", evidence, _compute_rung(case)
     )
 
 

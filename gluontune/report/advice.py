@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
+from gluontune.core.events import deciding
 from gluontune.core.files import open_regular
 from gluontune.report import formatting as fmt
 
@@ -28,13 +29,11 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     Args:
         ladder: of ``check_ladder``. folder: of ``best.py`` and ``best.yaml``, or ``best.sh``, if they exist.
     """
-    left_out = {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "left out"}
     kept = []
     for row in ladder["rungs"]:
-        if row["kept"] and row["name"] != "naive" and row["name"] not in left_out:
-            by_time = (row.get("seconds_to_accuracy") or {}).get("ratio") or {}
-            ratio = fmt.number(by_time.get("median")) or (row["ratio_to_previous"] or {}).get("median")
-            what = "less time to the accuracy" if by_time else "the speed"
+        if row["kept"] and row["in_best"] and row["name"] != "naive":
+            ratio = (deciding(row) or {}).get("median")
+            what = fmt.decided_by(row)
             change = _what(row["name"], row["changes"], ladder["base_recipe"])
             if row["name"] == "records" and ladder.get("script"):
                 change = "Keep the samples in memory"
@@ -110,12 +109,14 @@ def _read(folder: Path, name: str) -> str | None:
         return None
 
 
-def revisited_best(ladder: Mapping[str, Any], row: dict[str, Any]) -> dict[str, Any] | None:
-    """The best recipe as a row if a change was adopted after the last rung; else None."""
-    best = ladder["best"]
-    if not any(a["adopted"] for a in ladder["revisited"]) or not isinstance(best.get("samples_per_sec"), Mapping):
-        return None
-    return {**row, **{k: best.get(k) for k in ("name", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")}}
+def best_row(ladder: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The row of the best recipe: the last kept rung's, with the figures of a change that was adopted after it."""
+    best, kept = ladder["best"], [row for row in ladder["rungs"] if row["kept"]]
+    row = next((row for row in ladder["rungs"] if row["name"] == best.get("name")), kept[-1] if kept else None)
+    if row is None or not any(a["adopted"] for a in ladder["revisited"]) or not best.get("samples_per_sec"):
+        return row
+    names = ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
+    return {**row, **{name: best.get(name) for name in names}}
 
 
 def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
@@ -134,7 +135,8 @@ def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
             texts.append(f"{fmt.ratio(first['median'])} when it was climbed")
         if ratio:
             texts.append(f"{fmt.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
-        outcome = "adopted" if answer["adopted"] else "not adopted" if ratio else answer["reason"] or "not asked"
+        yes, no = ("adopted", "not adopted") if answer["kind"] == "asked again" else ("it goes", "it stays")
+        outcome = yes if answer["adopted"] else no if ratio else answer["reason"] or "not asked"
         text = "; ".join(part for part in (", ".join(texts), fmt.clean(outcome, 200)) if part)
         lines.append(f"{fmt.clean(answer['rung'], 40)}, {fmt.clean(answer['kind'], 20)}: {text}")
     return lines

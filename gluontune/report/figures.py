@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gluontune.core.events import deciding
 from gluontune.report import formatting as fmt
 from gluontune.report.svg import INK, ON_SERIES, SERIES, draw, label
 
@@ -35,7 +36,7 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
                 axes.text(0, place, row["status"], va="center", style="italic", color=INK["muted"])
                 continue
             median, bounds = speed["median"], speed["ci95"] or [speed["median"]] * 2
-            axes.barh(place, median, height=0.44, color=SERIES[4 if row["kept"] else 7])
+            axes.barh(place, median, height=0.44, color=SERIES[4 if row["in_best"] else 7])
             error = [[max(0.0, median - bounds[0])], [max(0.0, bounds[1] - median)]]
             axes.errorbar(
                 median, place, xerr=error, color=INK["fg"], capsize=3, elinewidth=1.4, capthick=1.4, fmt="none"
@@ -63,10 +64,10 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
 
 def gains(name: str, rows: Sequence[Row]) -> str | None:
     """The gain of each rung over the best before it, with its 95 % interval."""
-    shown = [row for row in rows if row["ratio_to_previous"]]
-    if not shown:
+    ratios = [(row, ratio) for row in rows for ratio in [deciding(row)] if ratio]
+    if not ratios:
         return None
-    found = [(row["ratio_to_previous"]["median"], row["ratio_to_previous"]["ci95"]) for row in shown]
+    shown, found = [row for row, _ in ratios], [(ratio["median"], ratio["ci95"]) for _, ratio in ratios]
     texts = [f"{_short(row['name'])} {fmt.ratio_with_interval(*gain)}" for row, gain in zip(shown, found)]
     ends = [end for median, bounds in found for end in (bounds or [median])]
 
@@ -77,19 +78,19 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
         axes.set_xlim(low - 0.04 * room, high + 0.5 * room)
         for place, (row, (median, bounds)) in enumerate(zip(shown, found)):
             axes.text(axes.get_xlim()[0], place - 0.28, _short(row["name"]), va="bottom", weight="bold", bbox=_ON_PANEL)
-            colour = SERIES[4 if row["kept"] else 7]
+            colour = SERIES[4 if row["in_best"] else 7]
             around = bounds or [median, median]
             axes.plot(around, [place, place], color=INK["fg"], linewidth=1.6, marker="|", markersize=8)
-            axes.plot([median], [place], color=colour, marker="o" if row["kept"] else "D", markersize=8)
+            axes.plot([median], [place], color=colour, marker="o" if row["in_best"] else "D", markersize=8)
             axes.text(
                 around[1] + 0.03 * room, place, fmt.ratio_with_interval(median, bounds).replace("95 %: ", ""),
                 va="center", bbox=_ON_PANEL,
             )  # fmt: skip
         axes.axvline(1.0, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
-        axes.set_xlabel("speed against the best rung before (1 = no change)")
+        axes.set_xlabel("gain over the best rung before (1 = no change)")
         axes.grid(axis="x")
 
-    return draw(name, _bar_size(shown), plot, f"Speed against the best rung before. {'; '.join(texts)}.")
+    return draw(name, _bar_size(shown), plot, f"Gain over the best rung before. {'; '.join(texts)}.")
 
 
 def phases(name: str, rows: Sequence[Row]) -> str | None:
@@ -147,7 +148,7 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
                 marker=_MARKERS[place % 8],
                 markersize=5.5,
                 linewidth=1.8,
-                linestyle="-" if row["kept"] else (0, (2, 2)),
+                linestyle="-" if row["in_best"] else (0, (2, 2)),
             )
         axes.set_xlim(left=0)
         axes.margins(y=0.12)
@@ -246,7 +247,8 @@ def _throughput_text(row: Row, unit: str) -> str:
     around = speed["ci95"]
     between = f" (between {fmt.rate(around[0])} and {fmt.rate(around[1])})" if around else ""
     guess = f", predicted {fmt.prediction(row)}" if row["predicted"] else ""
-    return f"{_short(row['name'])}: {fmt.rate(speed['median'])} {unit}{between}{guess}"
+    kept = "" if row["name"] == "naive" else ", kept" if row["in_best"] else ", not kept"
+    return f"{_short(row['name'])}: {fmt.rate(speed['median'])} {unit}{between}{guess}{kept}"
 
 
 def _short(text: str, limit: int = 44) -> str:

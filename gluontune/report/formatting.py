@@ -165,6 +165,11 @@ def reached(row: Mapping[str, Any], named: bool = False) -> str:
     return f"{clean(metric.get('name') or '', 20)} {values[-1]:.4g}" if values and values[-1] is not None else ""
 
 
+def decided_by(row: Mapping[str, Any]) -> str:
+    """What a rung's ratio compares."""
+    return "less time to the accuracy" if (row.get("seconds_to_accuracy") or {}).get("ratio") else "the speed"
+
+
 def points(difference: float) -> str:
     """
     >>> points(0.031)

@@ -178,7 +178,7 @@ class LiveLadder:
             shown = fmt.clean(name, 24)
             if name in self._rows:
                 row = self._rows[name]
-                style = "" if row["kept"] else "dim"
+                style = "" if row["in_best"] else "dim"
                 table.add_row(Text(shown), *rung_cells(row, wide=False), verdict_text(row), style=style)
             elif self._current is not None and self._current["name"] == name:
                 speed = fmt.number(self._current.get("samples_per_sec"))

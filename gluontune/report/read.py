@@ -172,6 +172,10 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
     for key, check in (("revisited", _answer), ("taken_back", _taken)):
         listed = _shaped(ladder.get(key), list, f"{source}: {key}") or []
         ladder[key] = [check(value, f"{source}: {key}[{n}]") for n, value in enumerate(listed)]
+    for answer in ladder["revisited"]:
+        for row in ladder["rungs"] if answer["adopted"] else ():
+            if row["name"] == answer["rung"]:
+                row["in_best"] = answer["kind"] == "asked again"
     return ladder
 
 
@@ -192,7 +196,8 @@ def _answer(value: Any, where: str) -> dict[str, Any]:
     texts = {key: _text(value, key) for key in ("reason", "interaction")}
     ratios = {key: _measure(_shaped(value.get(key), dict, f"{where}.{key}") or None) for key in ("first", "ratio")}
     kinds = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
-    return {"rung": rung, **kinds, **texts, **ratios, "adopted": value.get("adopted") is True}
+    changes = _shaped(value.get("changes"), dict, f"{where}.changes") or {}
+    return {"rung": rung, **kinds, **texts, **ratios, "changes": changes, "adopted": value.get("adopted") is True}
 
 
 def check_row(row: Any, where: str = "row") -> dict[str, Any]:
@@ -211,7 +216,7 @@ def check_row(row: Any, where: str = "row") -> dict[str, Any]:
     _check_measured(checked, where)
     checked["speedup_ci95"] = _bounds(row.get("speedup_ci95"))
     checked["verdict"] = str(row.get("verdict") or "n/a")
-    checked["kept"] = row.get("kept") is True
+    checked["kept"] = checked["in_best"] = row.get("kept") is True
     for key in ("epoch_seconds", "elapsed_seconds", "val_accuracy", "train_loss"):
         checked[key] = [number(value) for value in checked[key]]
     checked["phases_pct"] = {str(k): max(0.0, number(v) or 0.0) for k, v in checked["phases_pct"].items()}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gluontune.core import stats
 from gluontune.report import formatting as fmt
-from gluontune.report.advice import revisited_best
+from gluontune.report.advice import best_row
 from gluontune.report.read import check_ladder, reason_of
 
 PARITY = 0.02  # the fall of accuracy, as a share, beyond which a faster rung is no gain
@@ -69,8 +70,8 @@ def proof_clause(ladder: Mapping[str, Any]) -> str | None:
     """The headline of a proven ladder; None if naive and best were not trained to one accuracy.
 
     >>> proof_clause({"proof": {"reached": True, "same_accuracy": True, "target": 0.78, "pairs": [{}],
-    ...     "seconds": {"naive": 42.0, "best": 9.7}, "ratio": {"median": 4.33, "ci95": [4.1, 4.6]}}})
-    '9.7 s instead of 42 s to 78.0 % accuracy: 4.3× (95 %: 4.1–4.6), one training of each'
+    ...     "seconds": {"naive": 42.0, "best": 9.7}, "ratio": {"median": 4.33, "ci95": None}}})
+    '9.7 s instead of 42 s to 78.0 % accuracy: 4.3×, one training each'
     """
     proof = ladder.get("proof") or {}
     ratio = proof.get("ratio")
@@ -78,8 +79,8 @@ def proof_clause(ladder: Mapping[str, Any]) -> str | None:
         return None
     seconds, runs = proof["seconds"], len(proof["pairs"])
     times = f"{fmt.duration(seconds['best'])} instead of {fmt.duration(seconds['naive'])}"
-    each = "one training of each" if runs == 1 else f"{runs} trainings of each, in turn"
-    gain = fmt.ratio_with_interval(ratio["median"], ratio["ci95"])
+    each = "one training each" if runs == 1 else f"{runs} trainings of each, in turn"
+    gain = fmt.ratio_with_interval(ratio["median"], stats.bounds({**ratio, "n": runs}))
     return f"{times} to {fmt.accuracy(proof['target'])} accuracy: {gain}, {each}"
 
 
@@ -93,10 +94,7 @@ def _nothing_measured(ladder: dict[str, Any]) -> str:
 
 
 def _best(ladder: dict[str, Any], measured: list[dict[str, Any]]) -> dict[str, Any]:
-    named = ladder["best"].get("name")
-    kept = [row for row in measured if row["kept"]]
-    found = next((row for row in measured if row["name"] == named), (kept or measured)[-1])
-    return revisited_best(ladder, found) or found
+    return best_row({**ladder, "rungs": measured}) or measured[-1]
 
 
 def _headline(
@@ -140,7 +138,8 @@ def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
 
 def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
     intro = "what limits it" if best is naive else "what held you back"
-    text = _inside(str(ladder["verdict"].get("sentence") or ""))
+    known = ladder["verdict"].get("kind") != "unknown"
+    text = _inside(str(ladder["verdict"].get("sentence") or "")) if known else ""
     climbed = {row["name"] for row in ladder["rungs"] if row["status"] == "ran"}
     if text and ladder["verdict"].get("next_rung") in climbed:  # the climb has followed this advice
         text = text.partition(": ")[0].partition("; try ")[0]

@@ -55,8 +55,19 @@ def table(
 
     Args:
         cards: rows become cards on a narrow screen. left: columns that are aligned to the left.
+
+    A column without a value is left out, but for the first.
     """
-    return {"title": title, "head": list(head), "rows": rows, "caption": caption, "cards": cards, "left": set(left)}
+    names, aligned = list(head), set(left)
+    full = [n for n in range(len(names)) if n == 0 or any(_says(each["cells"][n]) for each in rows)]
+    return {"title": title, "head": [names[n] for n in full], "caption": caption, "cards": cards,
+            "rows": [{**each, "cells": [each["cells"][n] for n in full]} for each in rows],
+            "left": {place for place, n in enumerate(full) if n in aligned}}  # fmt: skip
+
+
+def _says(value: Any) -> bool:
+    """Whether a cell has a value."""
+    return (value if isinstance(value, str) else value["text"] or "".join(value["small"])) not in ("", "—")
 
 
 def section(

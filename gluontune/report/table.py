@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from gluontune.core.events import deciding
 from gluontune.report import formatting as fmt
 from gluontune.report.advice import revisited_lines
 from gluontune.report.read import Source, check_ladder, check_row, reason_of, row_of
@@ -37,7 +38,7 @@ class _Ladder:
             table.add_column("predicted", justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
         for row in self.rows:
-            style = "" if row["kept"] else "dim"
+            style = "" if row["in_best"] else "dim"
             name = Text(fmt.clean(row["name"], 16), style="bold" if row["name"] == self.best else style)
             cells = rung_cells(row, wide)[:shown] + ([fmt.prediction(row)] if predicts else [])
             table.add_row(name, *cells, verdict_text(row), style=style)
@@ -91,7 +92,7 @@ def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Any:
 def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
     """The figures of a rung in the order of the table's columns."""
     speed = row["samples_per_sec"] or {}
-    previous = row["ratio_to_previous"] or {}
+    previous = deciding(row) or {}
     gain = row["speedup_vs_naive"]
     cells = [fmt.rate(speed.get("median"))]
     if wide:
@@ -119,7 +120,7 @@ def verdict_text(row: Mapping[str, Any]) -> Text:
     if row["status"] == "ran" and word in ("start", "measured"):
         return Text(word)
     sign, style = fmt.MARKS.get(word, ("", ""))
-    kept = ", kept" if row["kept"] else ", not kept" if row["status"] == "ran" else ""
+    kept = ", kept" if row["in_best"] else ", not kept" if row["status"] == "ran" else ""
     kept = "" if word == "not measurable" else kept
     return Text(f"{sign} {fmt.clean(word, 20)}{kept}".strip(), style=style)
 

@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from gluontune.core.events import deciding
 from gluontune.recipe.result import RunResult
 from gluontune.report import figures, formatting as fmt
-from gluontune.report.advice import advice, revisited_best, revisited_lines
+from gluontune.report.advice import advice, best_row, revisited_lines
 from gluontune.report.read import reason_of, row_of
-from gluontune.report.sentence import sentence_parts
+from gluontune.report.sentence import proof_clause, sentence_parts
 from gluontune.report.study import cell, figure, row, section, study, table
 
 Row = dict[str, Any]
@@ -27,8 +28,7 @@ def ladder_view(ladder: Mapping[str, Any], key: str, folder: Path | None = None)
     unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
     headline, *rest = (part[0].upper() + part[1:] for part in sentence_parts(ladder))
     named = ladder["best"].get("name")
-    best = next((row for row in rows if row["name"] == named), None)
-    best = revisited_best(ladder, best or (rows[-1] if rows else {})) or best
+    best = best_row(ladder)
     recipe = ladder["best"].get("recipe") or (best or {}).get("recipe") or {}
     again = revisited_lines(ladder)
     rungs = _rows_table(rows, unit, named, _limits(rows, ladder["machine"]))
@@ -161,12 +161,15 @@ def _tiles(ladder: Mapping[str, Any], rows: Sequence[Row], best: Row | None, uni
             tiles.append((title, f"{fmt.rate(each['samples_per_sec']['median'])} {unit}", name))
     reached = [(row["val_accuracy"] or [None])[-1] if row else None for row in (best, naive)]
     if reached[0] is not None:
-        epochs = len(best["val_accuracy"]) if best else 0
+        epochs = (best or {})["recipe"].get("epochs") or len((best or {})["val_accuracy"])
         remark = f"naive {fmt.accuracy(reached[1])}" if reached[1] is not None and best is not naive else ""
-        tiles.append((f"accuracy after {epochs} epoch{'' if epochs == 1 else 's'}", fmt.accuracy(reached[0]), remark))
+        tiles.append((f"accuracy after {epochs:g} epoch{'' if epochs == 1 else 's'}", fmt.accuracy(reached[0]), remark))
+    if proof_clause(ladder):
+        target = fmt.accuracy(ladder["proof"]["target"])
+        tiles.append(("accuracy to reach", target, "in the proof: 2 points below the lower one of both in the climb"))
     ran = sum(row["status"] == "ran" for row in rows)
-    took = [row["seconds"] for row in rows if row["seconds"] is not None]
-    tiles.append(("rungs that ran", f"{ran} of {len(rows)}", f"in {fmt.duration(sum(took))}" if took else ""))
+    took = fmt.number((ladder.get("budget") or {}).get("spent_seconds"))
+    tiles.append(("rungs that ran", f"{ran} of {len(rows)}", "" if took is None else f"in {fmt.duration(took)}"))
     return tiles
 
 
@@ -179,22 +182,25 @@ def _rows_table(
         word = fmt.outcome(each)
         trained = [value for value in each["elapsed_seconds"] if value is not None]
         busy, steady = fmt.number(each["steadiness"].get("mean_pct")), _score(each["steadiness"])
-        rate, *against = _measured(each)
+        rate = _rate_cell(each)
+        gain = _ratio_cell(deciding(each), fmt.decided_by(each).replace("the speed", ""))
+        naive = each["speedup_vs_naive"] and {"median": each["speedup_vs_naive"], "ci95": each["speedup_ci95"]}
         mark = word.replace(" ", "-") if word in fmt.MARKS else "other"
-        kept = (
-            ("kept" if each["kept"] else "not kept") if ladder and each["status"] == "ran" and mark != "start" else ""
-        )
+        kept = "kept" if each["in_best"] else "not kept"
+        if each["in_best"] != each["kept"]:
+            kept += ", asked again at the end" if each["in_best"] else ": left out at the end"
+        kept = kept if ladder and each["status"] == "ran" and mark != "start" else ""
         shown.append(row(
             cell(fmt.clean(each["name"], 80), fmt.clean(each.get("sentence") or "", 300),
                  badge="best" if each["name"] == best else ""),
             cell(fmt.clean(word, 24), kept, mark=mark, sign=fmt.MARKS.get(word, [""])[0]),
             rate,
-            *((_ratio_cell(each["speedup_vs_naive"], each["speedup_ci95"]), *against) if ladder else ()),
+            *((_ratio_cell(naive), gain) if ladder else ()),
             cell(fmt.reached(each) or fmt.accuracy(None), f"in {fmt.duration(trained[-1])}" if trained else ""),
             cell("—" if busy is None else f"{busy:.0f} %", f"steadiness {steady}" if steady else ""),
             "—" if each["peak_rss_mib"] is None else f"{each['peak_rss_mib']:,.0f} MiB",
             why=[reason_of(each), *map(fmt.clean, each["notes"]), *(notes or {}).get(each["name"], ())],
-            dim=not each["kept"],
+            dim=not each["in_best"],
         ))  # fmt: skip
     predicts = _PREDICTED_HINT if ladder and any(each["predicted"] for each in rows) else ""
     compared = ("against naive", "against the rung before") if ladder else ()
@@ -212,19 +218,19 @@ _BUSY_HINT = (
 )
 
 
-def _measured(entry: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The speed of a rung, or of a variant of it: measured and predicted, and against the rung before."""
-    speed, previous = entry["samples_per_sec"] or {}, entry["ratio_to_previous"] or {}
-    bounds, guess = speed.get("ci95"), fmt.prediction(entry)
+def _rate_cell(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The speed of a rung, or of a variant of it: measured and predicted."""
+    speed, guess = entry["samples_per_sec"] or {}, fmt.prediction(entry)
+    bounds = speed.get("ci95")
     around = f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else ""
     tip = fmt.clean((entry["predicted"] or {}).get("basis", ""), 200)
-    rate = cell(fmt.rate(speed.get("median")), around, f"predicted {guess}" if guess else "", tip=tip if guess else "")
-    return rate, _ratio_cell(previous.get("median"), previous.get("ci95"))
+    return cell(fmt.rate(speed.get("median")), around, f"predicted {guess}" if guess else "", tip=tip if guess else "")
 
 
-def _ratio_cell(value: float | None, bounds: Any) -> dict[str, Any]:
-    around = fmt.interval(bounds, fmt.decimals(value)) if value is not None and bounds else ""
-    return cell(fmt.ratio(value), around)
+def _ratio_cell(ratio: Any, what: str = "") -> dict[str, Any]:
+    value, bounds = (ratio["median"], ratio["ci95"]) if ratio else (None, None)
+    around = fmt.interval(bounds, fmt.decimals(value)) if bounds else ""
+    return cell(fmt.ratio(value), around, what if ratio else "")
 
 
 def _variants(rung: Row, unit: str) -> dict[str, Any]:
@@ -237,9 +243,16 @@ def _variants(rung: Row, unit: str) -> dict[str, Any]:
         reached = [fmt.accuracy(fmt.number(variant.get("accuracy")))] if trained else []
         why = ": ".join(part for part in (outcome, fmt.clean(variant["reason"] or "", 300)) if part)
         label = cell(fmt.clean(variant["label"], 100))
-        cells = (label, cell(changes, code=True), *_measured(variant), *reached, cell(why))
+        cells = (
+            label,
+            cell(changes, code=True),
+            _rate_cell(variant),
+            _ratio_cell(variant["ratio_to_previous"]),
+            *reached,
+            cell(why),
+        )
         shown.append(row(*cells, chosen=variant["chosen"]))
-    head = ["Variant", "Changes", unit, "against the rung before", *(["Accuracy"] if trained else []), "Outcome"]
+    head = ["Variant", "Changes", unit, "speed against the rung before", *(["Accuracy"] if trained else []), "Outcome"]
     return table(fmt.clean(rung["name"], 60), head, shown, left=(0, 1, len(head) - 1))
 
 
@@ -278,8 +291,8 @@ _KEPT_CAPTION = (
 )
 _PREDICTED_CAPTION = " Hollow diamonds: predicted before it was measured."
 _GAINS_CAPTION = (
-    "Measured in turn with the best rung before it. A whisker that crosses the dashed line shows no certain "
-    "gain. Dots: kept; diamonds: not kept."
+    "Measured in turn with the best rung before it: speed, or time to the accuracy. A whisker that crosses the dashed "
+    "line shows no certain gain. Dots: kept; diamonds: not kept."
 )
 _PHASES_CAPTION = "Percent of one training step. A phase that shrinks gives its time to the others."
 _CURVES_CAPTION = "The clock counts training alone."

@@ -16,6 +16,7 @@ from gluontune.core.stats import Interval
 from gluontune.search.budget import SHORTEST_UPDATES
 from gluontune.search.judge import PARITY_POINTS, choose, verdict_of
 from gluontune.search.measure import Contender
+from gluontune.search.rung import label_of
 from gluontune.search.rung_contest import Rounds
 from gluontune.search.sequential import LOOKS, ratio_at_look
 from gluontune.search.trainings import Trainings
@@ -101,7 +102,7 @@ class Batches:
             epochs = round(base.recipe.epochs * SHORTER, 3)
             if epochs * samples < SHORTEST_UPDATES * base.recipe.update_batch_size:
                 return
-            shorter = base.of_length(epochs, f"{winner.label}, {epochs:g} epochs")
+            shorter = base.of_length(epochs, label_of(winner.label, epochs))
             affords = self.trainings.budget.affords(self.trainings.seconds_of(shorter), _PART)
             self.added += [shorter] if affords else []
             if not affords or not self._try(shorter):
@@ -154,7 +155,8 @@ class Batches:
         found.update(seconds=arrived["seconds"], ratio=ratio)
         row["verdict"] = verdict_of(ratio)
         row["kept"] = row["verdict"] == "helped"
-        text = f"{ratio['median']:.2f}× less time {stats.around(ratio)} to {goal} accuracy"
+        goal = f"{goal} accuracy (2 points below the kept rungs)"
+        text = f"{ratio['median']:.2f}× less time {stats.around(ratio)} to {goal}"
         row["reason"] = None if row["kept"] else f"{text} than the recipe before it: not certain"
         if row["kept"]:
             row["notes"].append(f"{text}: {self.winner.label}, {100 * arrived['accuracy']:.1f} %")
@@ -179,4 +181,5 @@ class Batches:
             }  # fmt: skip
             self.field.append(winner)
             self.row["variants"].append(entry)
+            self.row["predicted"] = None  # that of another length
         choose(self.row, winner, self.field, self.naive)

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from gluontune import runtime
+from gluontune.core.events import deciding
 from gluontune.core.files import atomic_write, set_aside
 from gluontune.core.texts import clean, literal
 from gluontune.job.models import SMALL_NETS
@@ -75,8 +76,7 @@ def changed_fields(document: Mapping[str, Any]) -> dict[str, str]:
     for row in document["rungs"]:
         if not row["kept"] or row["name"] == "naive":
             continue
-        by_time = (row.get("seconds_to_accuracy") or {}).get("ratio")
-        ratio = by_time or row["ratio_to_previous"]
+        by_time, ratio = (row.get("seconds_to_accuracy") or {}).get("ratio"), deciding(row)
         what = "less time to the accuracy" if by_time else "the speed"
         text = f"{row['name']}: {ratio['median']:.2f}x {what} here" if ratio else row["name"]
         gains.update(dict.fromkeys(row["changes"], clean(text)))

@@ -28,6 +28,7 @@ from gluontune.training.group import RunFailed
 
 _FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
 _LEAST_S = 6.0  # free seconds that a rung needs to begin
+_PAIRS = 3  # trainings of each that an interval needs
 _SLOWER, _BETWEEN_S = 1.1, 4.0  # factor and seconds by which the proof may exceed the slices' prediction
 
 
@@ -210,10 +211,10 @@ class _Climber:
         return [name for name in names if RUNGS[name].requires(base, self.site) is None]
 
     def _reserve(self) -> None:
-        """Reserve time for the proof: one training of each, and some seconds between them."""
+        """Reserve time for the proof: three trainings of each, and some seconds between them."""
         assert self.best is not None
         needs = self.trainings.seconds_of(self.naive) + self.trainings.seconds_of(self.best)
-        self.budget.reserve(_SLOWER * needs + _BETWEEN_S)
+        self.budget.reserve(_PAIRS * (_SLOWER * needs + _BETWEEN_S))
 
     def _checked(self, row: RungRow, chosen: Contender, guesses: Any) -> Contender:
         """The fastest variant that keeps its accuracy."""

@@ -14,7 +14,6 @@ from gluontune.recipe.result import RunResult
 from gluontune.search.accuracy import loss_of
 from gluontune.search.batch_size import SHORTER
 from gluontune.search.best_files import write_best
-from gluontune.search.factor_plan import quotient
 from gluontune.search.judge import PARITY_POINTS, verdict_of
 from gluontune.search.measure import Contender
 from gluontune.search.revisit import revisit
@@ -102,8 +101,8 @@ def prove(
 
     The target is the lower of the climb's two accuracies, less two points: both recipes must reach it. A shortened best
     recipe that misses it is lengthened step by step (its first training was lucky), up to the length at which the rung
-    that shortened it would be no gain; if none reaches the target, one pair is enough. With two pairs or more the
-    interval is that of the ratio within the pairs; one pair has the interval of the two speeds, measured by windows.
+    that shortened it would be no gain; if none reaches the target, one pair is enough. The interval is that of the
+    ratio within the pairs; fewer than three have none.
 
     Returns:
         ``{"target", "pairs": [{"naive": {"seconds", "accuracy"}, "best": …}], "seconds": {"naive", "best"}, "ratio":
@@ -186,11 +185,9 @@ def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: 
                 times[name].append(seconds)
     reached = all(len(seconds) == len(pairs) for seconds in times.values())
     ratio: dict[str, Any] | None = None
-    if reached and len(pairs) >= 2:
+    if reached:
         seen = stats.ratio_interval(times["naive"], times["best"])
         ratio = {**seen, "ci95": stats.bounds(seen)}
-    elif reached:
-        ratio = {**quotient(_of_speed(pairs[0]["naive"], times), _of_speed(pairs[0]["best"], times, "best")), "n": 1}
     last = {name: [pair[name].val_accuracy[-1] for pair in pairs] for name in times}
     loss = loss_of(last["naive"], last["best"], num_val)
     return {
@@ -199,15 +196,6 @@ def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: 
         "same_accuracy": not loss.certain(PARITY_POINTS),
         "lost": loss.certain(PARITY_POINTS) and (loss.collapsed or len(pairs) > 1), "reached": reached,
     }  # fmt: skip
-
-
-def _of_speed(result: RunResult, times: Mapping[str, Sequence[float]], name: str = "naive") -> dict[str, Any]:
-    """The time of one run with the relative interval of its speed."""
-    seconds, speed = times[name][0], result.samples_per_sec
-    if not speed:
-        return {"median": seconds, "ci95": None}
-    low, high = speed["ci95"]
-    return {"median": seconds, "ci95": [seconds * speed["median"] / high, seconds * speed["median"] / low]}
 
 
 def length_rung(rows: Sequence[RungRow]) -> RungRow | None:

@@ -13,6 +13,7 @@ from gluontune.core.reading import understood
 from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
+from gluontune.search.rung import label_of
 from gluontune.search.study import dataset_facts
 
 LADDER_SCHEMA = 1
@@ -114,6 +115,9 @@ class ResultsStore(Document):
         for place in (*kept, self.document["best"]):
             place["recipe"] = {**place["recipe"], "epochs": epochs}
         row["changes"] = {**row["changes"], "epochs": epochs}
+        for chosen in (each for each in row["variants"] if each["chosen"]):
+            chosen.update(changes=row["changes"], label=label_of(chosen["label"], epochs), epochs=epochs)
+            chosen.update(accuracy=found["accuracy"], seconds_to_accuracy=found["seconds"])
         row["seconds_to_accuracy"] = {**(row["seconds_to_accuracy"] or {}), "ratio": ratio}
         tried = ", ".join(f"{each['epochs']:g} epochs ended at {100 * each['accuracy']:.1f} %" for each in missed)
         accuracy = found["accuracy"]

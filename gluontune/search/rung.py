@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -95,6 +96,15 @@ class Variant:
         """
         env = {"env": {**recipe.env, **self.changes["env"]}} if "env" in self.changes else {}
         return recipe.override(**{**self.changes, **env})
+
+
+def label_of(label: str, epochs: float) -> str:
+    """A variant's name for another length.
+
+    >>> label_of("batch 64, Muon, 0.475 epochs", 0.332), label_of("batch 128", 0.7)
+    ('batch 64, Muon, 0.332 epochs', 'batch 128, 0.7 epochs')
+    """
+    return f"{re.sub(', [0-9.e-]+ epochs$', '', label)}, {epochs:g} epochs"
 
 
 Requires = Callable[[Recipe, Site], Optional[str]]

@@ -245,6 +245,8 @@ _METHOD_LENGTH = 0.75  # of the epochs
 
 
 def _learns_in_our_way(recipe: Recipe, site: Site) -> str | None:
+    if not site.num_train:
+        return "the number of training images is not known: naive did not run"
     if site.step != "usual":
         return "the job's step() computes its own loss, which methods change"
     if site.metric != "accuracy":

@@ -2,7 +2,7 @@
 
 Repeated looks at a 95 % interval, with a stop as soon as it pleases, are wrong far more often than in 5 % of the
 cases. Here the error is *spent* over the looks: each look has its share of it (Bonferroni's, the simplest spending
-function), so that all intervals of a contest hold together with the stated confidence.
+function), and over the contests of a climb, so that all its intervals hold together with the stated confidence.
 
 Four slices do not estimate their scatter well, so the variance of one look is *moderated*: drawn towards the variance
 of the climb's earlier contests.
@@ -23,11 +23,12 @@ from collections.abc import Sequence
 
 from gluontune.core.stats import Interval
 
-ERROR = 0.05  # of a whole contest: all its looks and all its variants together
+ERROR = 0.05  # of a whole climb: all its contests with all their looks and variants together
+_CONTESTS = 10  # of a climb, which share the error: a ladder of placebos keeps nothing
 #: Rounds after which a contest is examined; the steps grow, so that a hard question costs few looks.
 LOOKS = (4, 6, 9, 13, 19, 27, 36)
-_SPENT = (0.010, 0.010, 0.010, 0.008, 0.005, 0.004, 0.003)  # of the error at each look; clear questions end early
-assert math.isclose(sum(_SPENT), ERROR)
+_SPENT = (0.20, 0.20, 0.20, 0.16, 0.10, 0.08, 0.06)  # of the error at each look; clear questions end early
+assert math.isclose(sum(_SPENT), 1.0)
 _FUTILE = 0.1
 _TRIM = 0.2
 _NOISIER = 2.5  # times the variance of earlier contests: the machine has changed, and they do not count
@@ -93,7 +94,7 @@ def ratio_at_look(
     if n < LOOKS[0]:
         return {"median": median, "ci95": [0.0, 1e6], "n": n}
     spent = next((share for look, share in zip(LOOKS, _SPENT) if n <= look), _SPENT[-1])
-    low, high = trimmed_interval([math.log(r) for r in ratios], spent / contenders, scatter)
+    low, high = trimmed_interval([math.log(r) for r in ratios], ERROR / _CONTESTS * spent / contenders, scatter)
     return {"median": median, "ci95": [min(median, math.exp(low)), max(median, math.exp(high))], "n": n}
 
 

@@ -95,7 +95,7 @@ def test_figures_are_there_each_with_words_for_who_cannot_see_them(pages):
     assert sum("Utilization of" in label for label in labels) == 8
     for start, part in {
         "Throughput": "mixed-precision: 1,571 img/s (between 1,524 and 1,618)",
-        "Speed against": "multi-worker 1.01× (95 %: 0.97–1.05)",
+        "Gain over": "multi-worker 1.01× (95 %: 0.97–1.05)",
         "Phases": "naive: data 48 %",
         "Validation accuracy": "records reached 61.0 % after 34 s",
     }.items():

@@ -108,7 +108,7 @@ def test_clear_gains_take_few_slices_and_small_ones_more():
     assert all(found["ci95"][0] > 1 for _, found in clear)
     assert sum(n for n, _ in clear) / 50 < 7
     small = [_contest(rng, 1.08, 0.06) for _ in range(50)]
-    assert sum(found["ci95"][0] > 1 for _, found in small) > 40
+    assert sum(found["ci95"][0] > 1 for _, found in small) > 30
     assert sum(n for n, _ in small) > sum(n for n, _ in clear)
 
 

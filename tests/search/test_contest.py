@@ -53,7 +53,7 @@ def test_a_gain_that_is_not_proven_may_be_likely(median, likely):
     assert told == [likely] and contest.rounds == 4
 
 
-@pytest.mark.parametrize(("spread", "decided"), [(0.0144, True), (0.0146, False)])
+@pytest.mark.parametrize(("spread", "decided"), [(0.0065, True), (0.0066, False)])
 def test_measuring_goes_on_while_five_per_cent_are_not_ruled_out(spread, decided):
     contest, told = run(Steady(100 * math.exp(spread), 100 * math.exp(-spread)), rounds=5)
     assert (contest.rounds == 4) == decided and len(told) == (0 if decided else 2)

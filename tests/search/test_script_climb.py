@@ -13,61 +13,12 @@ import pytest
 from gluontune import ladder
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.report.page import finish_ladder
-from gluontune.runtime import pytorch
-from gluontune.search import rung_contest, script_climb, script_rungs
+from gluontune.search import rung_contest
 from gluontune.search.script_losses import gap_of
 from gluontune.search.script_rungs import SCRIPT_RUNGS
 from gluontune.training.group import RunFailed
+from tests.support.pretended_machine import pretend_script
 from tests.support.small_scripts import script
-
-LOSSES = [2.0, 1.5, 1.2, 1.1]
-
-
-class Pretended:
-    """A process whose speed and losses follow from how the script is run."""
-
-    speeds = {
-        "tuned": 2.0,
-        "samples": 1.5,
-        "compiled": 1.3,
-        "compiled and rewritten": 1.0,
-        "bfloat16": 3.0,
-        "torch": 4.0,
-    }
-    apart: dict[str, float] = {}
-    failing: dict[str, RunFailed] = {}
-    started: list[str] = []
-    seen = {"loaders": 1, "workers": 0, "samples_per_step": 16, "why_not": "", "draws": False}
-
-    def __init__(self, run, **how):
-        self.run, self.notes, self.paused = run, [], False
-        self.ways = [run.runtime, *run.changes, run.state, run.dtype, run.backend]
-        type(self).started.append(run.command())
-        losses = [loss * (1 + max(self.apart.get(way, 0.0) for way in self.ways)) for loss in LOSSES]
-        self.ready = [{**self.seen, "losses": losses, "step_s": self.steps(1)["seconds"]}]
-
-    def wait(self):
-        for way in self.ways:
-            if way in self.failing:
-                raise self.failing[way]
-
-    def steps(self, count):
-        rate = 100.0
-        for way in self.ways:
-            rate *= self.speeds.get(way, 1.0)
-        wobble = 1 + 0.001 * (len(self.started) % 3)
-        return {"samples": 16 * count, "seconds": 16 * count / rate * wobble, "loss": 0.0, "count": count}
-
-    def individual(self, what, **given):
-        return {**self.ready[0], "phases_pct": {"data": 60.0, "rest": 40.0}, "notes": []}
-
-    def peak_rss_mib(self):
-        return 300.0
-
-    def pause(self):
-        pass
-
-    resume = close = pause
 
 
 @pytest.fixture
@@ -75,15 +26,7 @@ def pretended(machine, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("")
 
-    class Group(Pretended):
-        speeds, apart, failing, started = dict(Pretended.speeds), {}, {}, []
-        seen = dict(Pretended.seen)
-
-    monkeypatch.setattr(script_climb, "Group", Group)
-    monkeypatch.setattr(pytorch, "installed", lambda: True)
-    monkeypatch.setattr(script_rungs, "bfloat16_support", lambda: type("Support", (), {"level": "native"}))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    return Group
+    return pretend_script(monkeypatch)
 
 
 def climb(**how):

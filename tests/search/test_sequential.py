@@ -11,7 +11,7 @@ from scipy import stats
 from gluontune.search.sequential import ERROR, LOOKS, Scatter, futility_bound, ratio_at_look, trimmed_interval
 
 #: Rounds after which is looked, and the share of the error that each look spends.
-SPENT = {4: 0.010, 6: 0.010, 9: 0.010, 13: 0.008, 19: 0.005, 27: 0.004, 36: 0.003}
+SPENT = {4: 1e-3, 6: 1e-3, 9: 1e-3, 13: 8e-4, 19: 5e-4, 27: 4e-4, 36: 3e-4}
 
 
 def error_of(values):
@@ -87,9 +87,9 @@ def test_two_slices_teach_nothing_and_three_do():
 
 
 def test_each_look_spends_its_share_of_the_error():
-    assert tuple(SPENT) == LOOKS and sum(SPENT.values()) == pytest.approx(ERROR) == 0.05
+    assert tuple(SPENT) == LOOKS and sum(SPENT.values()) == pytest.approx(ERROR / 10) == 0.005
     for n in range(4, 41):
-        share = next((SPENT[look] for look in LOOKS if n <= look), 0.003)
+        share = next((SPENT[look] for look in LOOKS if n <= look), 3e-4)
         logs = values_of(n, seed=3)
         ratios = [math.exp(v) for v in logs]
         assert ratio_at_look(ratios, [1.0] * n) == ratio_at_look(ratios, [1.0] * n, contenders=1)
