@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Optional
 
-from gluontune.cli._common import argument, launched, option
+from gluontune.cli._common import argument, launched, option, say, stderr
 from gluontune.core.errors import UsageError
 
 #: What ``train`` takes from ``launch`` alone.
@@ -65,7 +66,7 @@ def launch(
     one rank or host fails.
     """
     from gluontune.cli.main import main
-    from gluontune.parallel import environment
+    from gluontune.parallel import environment, mpi
     from gluontune.parallel.hosts import Hosts
 
     if (place := environment.here()) is not None:
@@ -85,15 +86,18 @@ def launch(
     if nnodes is not None or rendezvous is not None:
         placed = {**_meeting(engine, hosts, nnodes, rendezvous), "join_s": connect_timeout or 600.0}
         ranks = ranks or 1
-    elif hosts is None:
+    elif hosts is not None:
+        machines = Hosts.parse(
+            hosts, rsh=rsh or None, python=python or None, port=port, connect_s=connect_timeout or 30.0,
+            insecure_network=insecure_network,
+        )  # fmt: skip
+        world, tell = ranks or machines.total, partial(say, to=stderr)
+        return mpi.launch(machines, world, command, engine, restart, tell)
+    else:
         given_away = (("--rsh", rsh), ("--python", python), ("--port", port))
         for flag, value in (*given_away, ("--insecure-network", insecure_network)):
             if value:
                 raise UsageError(f"{flag} goes with --hosts")
-    else:
-        ranks = ranks or Hosts.parse(hosts).total
-        placed = {"hosts": hosts, "rsh": rsh or None, "python": python or None, "port": port}
-        placed["connect_s"] = connect_timeout or 30.0
     context = copy_context()
     context.run(launched.set, {**placed, "insecure_network": insecure_network} if placed else {})
     return context.run(main, [*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])

@@ -48,16 +48,21 @@ class Layout:
     def world(self) -> int:
         return self.nodes * self.ranks
 
-    @property
-    def words(self) -> list[str]:
-        """The command of each rank; a single one needs no engine."""
+    def rank_words(self, world: int) -> list[str]:
+        """The command of each of ``world`` ranks; a single one needs no engine."""
         found = ["gluontune", *self.train]
-        if self.world > 1:
+        if world > 1:
             found += ["--engine", self.engine]
         if self.engine == "ddp" and "--backend" not in self.train:
             found += ["--backend", "torch"]
         if self.nodes > 1:
             found.append("--insecure-network")
+        return found
+
+    @property
+    def words(self) -> list[str]:
+        """The command of each rank of a job that may be started again."""
+        found = self.rank_words(self.world)
         if "--checkpoint" in self.train and "--resume" not in self.train:
             found.append("--resume")
         return found
