@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class Follower:
         self.env: list[Any] = []
         self.given: list[Any] = []
         self.runs: dict[int, Any] = {}  # what makes views, by entry
-        self.unseen: list[int] = []  # arrays that a view was made of in a call that was answered
+        self.unseen: Counter[int] = Counter()  # arrays that a view was made of in a call that was answered
         self.alone: set[int] = set()  # views that such a call gave, of what nobody has
         self.updated, self.over = False, False
         self._take(templates[0])
@@ -255,7 +256,7 @@ class Follower:
         self.given[span.begin : span.end] = span.now(again=True)
         for place, at in span.made.items():
             self._new(place, self._empty(*at.kind, at.is_np))
-        self.unseen += span.views
+        self.unseen.update(span.views)
         self.alone |= span.alone
         self.at = span.end
         return nested(span.given, iter([self.arrays[at.place] for at in span.gives]))
@@ -307,7 +308,7 @@ class Follower:
         array = self.arrays[place]
         if array is None:
             return False
-        known, viewed = self.truth.get(id(array)), self.template.viewed[place] - self.unseen.count(place)
+        known, viewed = self.truth.get(id(array)), self.template.viewed[place] - self.unseen[place]
         ours = 3 + (known is not None and known.array is array) + viewed
         return sys.getrefcount(array) > ours
 

@@ -396,6 +396,14 @@ net.add(nn.Conv2D(4, 3, padding=1), nn.BatchNorm(), nn.MaxPool2D(), nn.Conv2D(8,
 net.initialize(mx.init.Xavier()); net(nd.array(X[:2])); net.hybridize()
 trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05, "momentum": 0.9})""",
         "shown = round(float(out.sum().asscalar()), 3) if count % 9 == 0 else shown", "", 60),
+    "a recurrent net": ("return self.inner(x)", """net = nn.HybridSequential()
+net.add(nn.Dense(64), nn.HybridLambda(lambda F, x: F.reshape(x, shape=(8, -1, 8))), rnn.LSTM(6),
+        nn.HybridLambda(lambda F, y: F.SequenceLast(y)), nn.Dense(4))
+net.initialize(mx.init.Xavier()); net(nd.array(X[:2]))
+trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01})""", "", "", 60),
+    "nested results": (
+        "return self.inner(x), [x * 2, None]", "",
+        "out, (twice, nothing) = out; out = out + 0.01 * twice; assert nothing is None", "", 60),
     "views in a call": (
         "y = x[1:]; return self.inner(nd.concat(y.reshape((-1, 2)).reshape((-1, 4)), x[:1], dim=0))", "",
         "if count in (12, 19): out = out * out.detach().abs()", "", 30),
