@@ -128,6 +128,22 @@ def scaled(measured: Mapping[str, Any], factor: float) -> Interval:
     return {"median": factor * measured["median"], "ci95": [factor * low, factor * high], "n": measured["n"]}
 
 
+def combine(ratios: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Product of independent ratios; half-widths on the logarithmic scale are added in quadrature.
+
+    One without an interval leaves the product without one.
+
+    >>> combine([{"median": 2.0, "ci95": [1.0, 4.0]}, {"median": 3.0, "ci95": [3.0, 3.0]}])
+    {'median': 6.0, 'ci95': [3.0, 12.0]}
+    """
+    median = math.prod(r["median"] for r in ratios)
+    if any(r["ci95"] is None for r in ratios):
+        return {"median": median, "ci95": None}
+    down = math.hypot(*(math.log(r["median"] / r["ci95"][0]) for r in ratios))
+    up = math.hypot(*(math.log(r["ci95"][1] / r["median"]) for r in ratios))
+    return {"median": median, "ci95": [round(median * math.exp(-down), 12), round(median * math.exp(up), 12)]}
+
+
 def around(measured: Mapping[str, Any]) -> str:
     """The bounds of a ratio, for a sentence.
 

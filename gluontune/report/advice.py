@@ -13,6 +13,7 @@ from gluontune.report import formatting as fmt
 
 _LARGEST = 200_000  # bytes of a script or a recipe that a page includes
 _KEEP = {
+    "together": "All of it at once",
     "environment": "Set threads and allocator before MXNet starts", "multi-worker": "Decode images in worker processes",
     "records": "Read the images from RecordIO, or keep them in memory", "hybridized": "Compile the net to a graph",
     "mixed-precision": "Compute in 16 bits", "large-batch": "Take larger steps",
