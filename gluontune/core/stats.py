@@ -128,6 +128,16 @@ def scaled(measured: Mapping[str, Any], factor: float) -> Interval:
     return {"median": factor * measured["median"], "ci95": [factor * low, factor * high], "n": measured["n"]}
 
 
+def inverse(measured: Mapping[str, Any]) -> Interval:
+    """One divided by a ratio; a bound of zero becomes a millionth.
+
+    >>> inverse({"median": 0.5, "ci95": [0.4, 0.8], "n": 4})
+    {'median': 2.0, 'ci95': [1.25, 2.5], 'n': 4}
+    """
+    low, high = measured["ci95"]
+    return {"median": 1 / measured["median"], "ci95": [1 / high, 1 / max(low, 1e-6)], "n": measured["n"]}
+
+
 def combine(ratios: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Product of independent ratios; half-widths on the logarithmic scale are added in quadrature.
 

@@ -33,12 +33,11 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     kept = []
     for row in ladder["rungs"]:
         if row["kept"] and row["in_best"] and row["name"] != "naive":
-            ratio = (deciding(row) or {}).get("median")
-            what = fmt.decided_by(row)
+            ratio, what = deciding(row), fmt.decided_by(row)
             change = _what(row["name"], row["changes"], ladder["base_recipe"])
             if row["name"] == "records" and ladder.get("script"):
                 change = "Keep the samples in memory"
-            kept.append((change, f"{fmt.ratio(ratio)} {what}" if ratio else ""))
+            kept.append((change, f"{fmt.ratio(ratio['median'])} {what}" if ratio else ""))
     for answer in ladder["revisited"]:
         if answer["adopted"] and answer["kind"] == "asked again" and answer["ratio"]:
             kept.append((_what(answer["rung"]), f"{fmt.ratio(answer['ratio']['median'])} the speed"))

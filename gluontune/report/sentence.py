@@ -170,7 +170,10 @@ def _undecided(ladder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
-    useless, unknown, together, parts = [], [], [], []
+    useless: list[str] = []
+    unknown: list[str] = []
+    together: list[str] = []
+    parts: list[str] = []
     for row in rows:
         what = fmt.RUNG_TEXTS.get(row["name"], fmt.clean(row["name"], 60))
         if row["name"] == "naive":

@@ -9,13 +9,13 @@ from typing import Any
 
 from gluontune import monitor
 from gluontune.core.events import OnLadderEvent, RungRow, rung_row
-from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
 from gluontune.search.accuracy import judge_quality
 from gluontune.search.batch_size import Batches
 from gluontune.search.budget import QUICK, Budget, Pace
-from gluontune.search.judge import WORTH, choose, compare, judge, judge_accuracy, next_best
+from gluontune.search.explanation import explained, held, over_naive
+from gluontune.search.judge import choose, compare, judge, judge_accuracy, next_best
 from gluontune.search.measure import Contender
 from gluontune.search.parts_alone import compare_counts, note, predict, step_shares
 from gluontune.search.proof import finish
@@ -204,50 +204,22 @@ class _Climber:
 
     def _held(self, name: str) -> dict[str, Any]:
         """The fields, with their naive values, in which the best recipe has a rung that was proven together."""
-        together = next((row for row in self.results.document["rungs"] if row["name"] == "together"), None)
-        if self.best is None or together is None or not together["kept"]:
-            return {}
-        back = RUNGS[name].left_out(self.best.recipe, self.naive.recipe)
-        return back if set(back) & set(together["changes"]) else {}
+        return held(self.results, RUNGS[name], self.best.recipe, self.naive.recipe) if self.best is not None else {}
 
     def _leave_out(self, best: Contender, rung: Rung, row: RungRow) -> None:
-        """Explain a rung of what was proven together: the best recipe beside the same without it.
-
-        It goes if nothing is lost by that, and stays if its gain is certain, or may be one.
-        """
+        """Explain a rung of what was proven together: the best recipe beside the same without it."""
         back = self._held(rung.name)
         without = Contender(best.recipe.override(**back), f"without {rung.name}", self.time_limit)
         self.field = [without]
         self._measure(row, self.field)
         if best.failure is not None or without.failure is not None or not without.rates:
             raise best.failure or without.failure or RunFailed("NotMeasured", "it has no slice", "measuring")
-        held = {field: best.recipe.to_dict()[field] for field in back}
-        compare(row, [best, without], [Variant("with it", held), Variant("without it", back)], self.naive, without,
-                self.rounds.scatter)  # fmt: skip
-        row["left_out"] = True
-        choose(row, best, [best, without], self.naive)
-        row.update({"speedup_vs_naive": self._over_naive()["median"], "speedup_ci95": self._over_naive()["ci95"]})
-        judge(row, self.background_pct, has_best=True)
-        ratio = row["ratio_to_previous"]
-        assert ratio is not None, "both were measured"
-        if row["kept"]:
-            row["reason"] = None
-        elif row["measurable"] and ratio["median"] < WORTH:
-            self.results.leave_out(rung.name, back)
+        compare(row, self.field, [Variant("without it", back)], self.naive, best, self.rounds.scatter)
+        if not explained(row, best, back, self.results, self.background_pct):
             row["recipe"] = without.recipe.to_dict()
             if best is not self.naive:
                 best.close()
             self.best = without
-        else:
-            row.update({"kept": True, "verdict": "n/a", "measurable": False})
-            alone = f"no certain gain alone ({ratio['median']:.2f}×)"
-            row["reason"] = f"{alone}: it stays as a part of what is proven together"
-
-    def _over_naive(self) -> Interval:
-        """The best recipe's speed against naive."""
-        row = next(r for r in reversed(self.results.document["rungs"]) if r["kept"])
-        value = row["speedup_vs_naive"] or 1.0
-        return {"median": value, "ci95": row["speedup_ci95"] or [value, value], "n": 0}
 
     def _affordable(self, row: RungRow, variants: list[Variant]) -> list[Variant]:
         """The variants that there is time to start; the row names the others."""
@@ -330,7 +302,7 @@ class _Climber:
     def _measure(self, row: RungRow, field: list[Contender], races: bool = True) -> None:
         best = None if field == [self.naive] else self.best
         if best is not None:
-            row["over_naive"] = self._over_naive()  # the contest takes it out again if naive takes part
+            row["over_naive"] = over_naive(self.results)  # the contest takes it out again if naive takes part
         starting = sum(c.group is None for c in field) * self.rounds.starts_s
         seconds = self.budget.slices_s(row["name"], self.still, starting)
         self.background_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)

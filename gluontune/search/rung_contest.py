@@ -15,6 +15,7 @@ from gluontune.search.sequential import LOOKS, Scatter, futility_bound, ratio_at
 
 TOO_SLOW = 0.25  # of the best recipe's rate: twice below it in the warm-up ends a variant's measurement
 _NAIVE_ROUNDS = 4  # the naive rate gives the ladder's height only; verdicts are made against the best
+_FEWEST_ALONE = 2  # rounds of the naive script alone: it is measured again beside what is tried first
 _SETTLED = 6  # rounds after which the fastest of several helpful variants is not searched any longer
 FUTILE = 1.06  # a hurried contest ends when a gain of this much is unlikely
 UNCLEAR = 1.2  # the question is unanswered if a gain of this much is still possible when the time is up
@@ -81,7 +82,8 @@ class Contest:
         self.rounds = number
         self.on_round(number)
         self.decided = number in LOOKS and self._look()
-        return self.decided or self.over() or (number >= LOOKS[0] and self.time_up(self._likely()))
+        fewest = LOOKS[0] if self.best is not None else _FEWEST_ALONE
+        return self.decided or self.over() or (number >= fewest and self.time_up(self._likely()))
 
     def update_scatter(self) -> None:
         """Add this contest to the scatter; called after its verdict, which is based on the earlier contests."""
