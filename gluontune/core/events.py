@@ -189,11 +189,15 @@ class RungRow(_Rung, total=False):
         seconds_to_accuracy: of the rung of large batches: ``{"target", "seconds", "ratio", ...}``.
         changes: recipe fields of the chosen variant. variants: all that were tried.
         contest_decided: the slices sufficed for a verdict. devices: the counts that were compared.
+        over_naive: speed of the recipe before it against naive, if naive's long steps took no part in this contest.
+        left_out: it was measured by leaving it out of the best recipe, which has it.
         on_top_of: the rung that it was measured on top of, where the proof took that one back.
     """
 
     contest_decided: bool
     on_top_of: str
+    over_naive: Interval
+    left_out: bool
     devices: dict[str, Any]
 
 

@@ -128,6 +128,32 @@ def scaled(measured: Mapping[str, Any], factor: float) -> Interval:
     return {"median": factor * measured["median"], "ci95": [factor * low, factor * high], "n": measured["n"]}
 
 
+def inverse(measured: Mapping[str, Any]) -> Interval:
+    """One divided by a ratio; a bound of zero becomes a millionth.
+
+    >>> inverse({"median": 0.5, "ci95": [0.4, 0.8], "n": 4})
+    {'median': 2.0, 'ci95': [1.25, 2.5], 'n': 4}
+    """
+    low, high = measured["ci95"]
+    return {"median": 1 / measured["median"], "ci95": [1 / high, 1 / max(low, 1e-6)], "n": measured["n"]}
+
+
+def combine(ratios: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Product of independent ratios; half-widths on the logarithmic scale are added in quadrature.
+
+    One without an interval leaves the product without one.
+
+    >>> combine([{"median": 2.0, "ci95": [1.0, 4.0]}, {"median": 3.0, "ci95": [3.0, 3.0]}])
+    {'median': 6.0, 'ci95': [3.0, 12.0]}
+    """
+    median = math.prod(r["median"] for r in ratios)
+    if any(r["ci95"] is None for r in ratios):
+        return {"median": median, "ci95": None}
+    down = math.hypot(*(math.log(r["median"] / r["ci95"][0]) for r in ratios))
+    up = math.hypot(*(math.log(r["ci95"][1] / r["median"]) for r in ratios))
+    return {"median": median, "ci95": [round(median * math.exp(-down), 12), round(median * math.exp(up), 12)]}
+
+
 def around(measured: Mapping[str, Any]) -> str:
     """The bounds of a ratio, for a sentence.
 

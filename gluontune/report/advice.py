@@ -13,6 +13,7 @@ from gluontune.report import formatting as fmt
 
 _LARGEST = 200_000  # bytes of a script or a recipe that a page includes
 _KEEP = {
+    "together": "All of it at once",
     "environment": "Set threads and allocator before MXNet starts", "multi-worker": "Decode images in worker processes",
     "records": "Read the images from RecordIO, or keep them in memory", "hybridized": "Compile the net to a graph",
     "mixed-precision": "Compute in 16 bits", "large-batch": "Take larger steps",
@@ -32,12 +33,11 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     kept = []
     for row in ladder["rungs"]:
         if row["kept"] and row["in_best"] and row["name"] != "naive":
-            ratio = (deciding(row) or {}).get("median")
-            what = fmt.decided_by(row)
+            ratio, what = deciding(row), fmt.decided_by(row)
             change = _what(row["name"], row["changes"], ladder["base_recipe"])
             if row["name"] == "records" and ladder.get("script"):
                 change = "Keep the samples in memory"
-            kept.append((change, f"{fmt.ratio(ratio)} {what}" if ratio else ""))
+            kept.append((change, f"{fmt.ratio(ratio['median'])} {what}" if ratio else ""))
     for answer in ladder["revisited"]:
         if answer["adopted"] and answer["kind"] == "asked again" and answer["ratio"]:
             kept.append((_what(answer["rung"]), f"{fmt.ratio(answer['ratio']['median'])} the speed"))

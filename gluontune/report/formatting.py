@@ -23,6 +23,7 @@ PHASES = {
 
 # The rungs' changes, for sentences; other rungs go by their name.
 RUNG_TEXTS = {
+    "together": "the best guess at once",
     "environment": "setting threads and allocator",
     "multi-worker": "worker processes",
     "records": "records or samples in memory",

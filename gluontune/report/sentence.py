@@ -170,7 +170,10 @@ def _undecided(ladder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
-    useless, unknown, parts = [], [], []
+    useless: list[str] = []
+    unknown: list[str] = []
+    together: list[str] = []
+    parts: list[str] = []
     for row in rows:
         what = fmt.RUNG_TEXTS.get(row["name"], fmt.clean(row["name"], 60))
         if row["name"] == "naive":
@@ -178,7 +181,7 @@ def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
         if row["status"] == "failed":
             parts.append(f"{fmt.clean(row['name'], 60)} failed{_why(row)}")
         elif row["status"] == "ran" and row.get("measurable") is False:
-            unknown.append(what)
+            (together if row["kept"] else unknown).append(what)
         elif row["status"] == "ran" and row["verdict"] == "hurt":
             parts.append(f"{what} hurt{_why(row)}")
         elif row["status"] == "ran" and row["verdict"] == "no gain":
@@ -188,6 +191,8 @@ def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
     if useless:
         listed = useless[0] if len(useless) == 1 else f"{', '.join(useless[:-1])} and {useless[-1]}"
         parts.insert(0, f"{listed} did not help {where}")
+    if together:
+        parts.append(f"proven only together: {', '.join(together)}")
     if unknown:
         parts.append(f"not measurable here now: {', '.join(unknown)}")
     return parts

@@ -92,7 +92,7 @@ def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Any:
 def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
     """The figures of a rung in the order of the table's columns."""
     speed = row["samples_per_sec"] or {}
-    previous = deciding(row) or {}
+    previous: Mapping[str, Any] = deciding(row) or {}
     gain = row["speedup_vs_naive"]
     cells = [fmt.rate(speed.get("median"))]
     if wide:
@@ -121,7 +121,7 @@ def verdict_text(row: Mapping[str, Any]) -> Text:
         return Text(word)
     sign, style = fmt.MARKS.get(word, ("", ""))
     kept = ", kept" if row["in_best"] else ", not kept" if row["status"] == "ran" else ""
-    kept = "" if word == "not measurable" else kept
+    kept = "" if word == "not measurable" and not row["in_best"] else kept
     return Text(f"{sign} {fmt.clean(word, 20)}{kept}".strip(), style=style)
 
 

@@ -228,9 +228,10 @@ def _rate_cell(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ratio_cell(ratio: Any, what: str = "") -> dict[str, Any]:
-    value, bounds = (ratio["median"], ratio["ci95"]) if ratio else (None, None)
-    around = fmt.interval(bounds, fmt.decimals(value)) if bounds else ""
-    return cell(fmt.ratio(value), around, what if ratio else "")
+    if not ratio:
+        return cell(fmt.ratio(None))
+    around = fmt.interval(ratio["ci95"], fmt.decimals(ratio["median"])) if ratio["ci95"] else ""
+    return cell(fmt.ratio(ratio["median"]), around, what)
 
 
 def _variants(rung: Row, unit: str) -> dict[str, Any]:

@@ -14,11 +14,15 @@ NAIVE = 0.11  # of the budget, for one training of the naive script
 PATIENCE = 0.05  # of the budget, for waiting until background load ends
 #: Relative time of a rung; 1.0 by default. Each candidate of large-batch is trained.
 WEIGHTS = {
+    "together": 6.0,
     "multi-worker": 1.3, "records": 1.2, "hybridized": 1.8, "mixed-precision": 2.5, "large-batch": 4.0,
     "multi-device": 3.0, "modern-engine": 2.0, "methods": 4.0,
 }  # fmt: skip
 #: Part of a rung's share for slices; the rest is for its training, if its accuracy is in question.
-_LOOK_BACK = {"mixed-precision": 0.5, "large-batch": 0.3, "multi-device": 0.4, "modern-engine": 0.5, "methods": 0.3}
+_LOOK_BACK = {
+    "together": 0.7, "mixed-precision": 0.5, "large-batch": 0.3, "multi-device": 0.4, "modern-engine": 0.5,
+    "methods": 0.3,
+}  # fmt: skip
 _STARTING = 0.5  # of a rung's share, for starting its variants
 FEWEST_UPDATES = 40  # a shorter training shows nothing about accuracy
 #: A schedule is made no shorter than this: with 41 updates Muon ended between 52 and 76 %, with 51 at 75 to 78 %.

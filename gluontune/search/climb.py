@@ -14,6 +14,7 @@ from gluontune.runtime import doctor
 from gluontune.search.accuracy import judge_quality
 from gluontune.search.batch_size import Batches
 from gluontune.search.budget import QUICK, Budget, Pace
+from gluontune.search.explanation import explained, held, over_naive
 from gluontune.search.judge import choose, compare, judge, judge_accuracy, next_best
 from gluontune.search.measure import Contender
 from gluontune.search.parts_alone import compare_counts, note, predict, step_shares
@@ -117,8 +118,12 @@ class _Climber:
         document = self.results.document
         mode, data = self.pace.name, document["dataset"]
         self.tell({"event": "ladder-start", "rungs": self.names, "mode": mode, "dataset": data})
-        for place, name in enumerate(self.names):
-            self.still = self._possible(self.names[place:])
+        todo = list(self.names)
+        while todo:
+            # What was proven together is explained first.
+            todo.sort(key=lambda name: name not in ("naive", "together") and not self._held(name))
+            name, *todo = todo
+            self.still = self._possible([name, *todo])
             row = self.results.finished(name)
             if row is not None:
                 self._take_over(row)
@@ -163,6 +168,9 @@ class _Climber:
         if rung.name == "naive":
             self._naive(row)
             return
+        if self.best is not None and self._held(rung.name) and self.budget.free_s >= _LEAST_S:
+            self._leave_out(self.best, rung, row)
+            return
         base = self.best.recipe if self.best is not None else self.recipe
         reason = rung.requires(base, self.site)
         variants = [] if reason else rung.variants(base, self.site)
@@ -193,6 +201,25 @@ class _Climber:
                 self.best.close()
             self.best = chosen
             self._reserve()
+
+    def _held(self, name: str) -> dict[str, Any]:
+        """The fields, with their naive values, in which the best recipe has a rung that was proven together."""
+        return held(self.results, RUNGS[name], self.best.recipe, self.naive.recipe) if self.best is not None else {}
+
+    def _leave_out(self, best: Contender, rung: Rung, row: RungRow) -> None:
+        """Explain a rung of what was proven together: the best recipe beside the same without it."""
+        back = self._held(rung.name)
+        without = Contender(best.recipe.override(**back), f"without {rung.name}", self.time_limit)
+        self.field = [without]
+        self._measure(row, self.field)
+        if best.failure is not None or without.failure is not None or not without.rates:
+            raise best.failure or without.failure or RunFailed("NotMeasured", "it has no slice", "measuring")
+        compare(row, self.field, [Variant("without it", back)], self.naive, best, self.rounds.scatter)
+        if not explained(row, best, back, self.results, self.background_pct):
+            row["recipe"] = without.recipe.to_dict()
+            if best is not self.naive:
+                best.close()
+            self.best = without
 
     def _affordable(self, row: RungRow, variants: list[Variant]) -> list[Variant]:
         """The variants that there is time to start; the row names the others."""
@@ -274,6 +301,8 @@ class _Climber:
 
     def _measure(self, row: RungRow, field: list[Contender], races: bool = True) -> None:
         best = None if field == [self.naive] else self.best
+        if best is not None:
+            row["over_naive"] = over_naive(self.results)  # the contest takes it out again if naive takes part
         starting = sum(c.group is None for c in field) * self.rounds.starts_s
         seconds = self.budget.slices_s(row["name"], self.still, starting)
         self.background_pct = self.rounds.run(row, best, self.naive, field, seconds, races=races)

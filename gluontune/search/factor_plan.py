@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from gluontune.core.errors import UsageError
 from gluontune.core.reading import parse_yaml
+from gluontune.core.stats import combine
 from gluontune.recipe import Recipe
 from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
@@ -170,22 +170,6 @@ def set_name(chosen: Sequence[str]) -> str:
 
 
 Ratio = Mapping[str, Any]  # {"median", "ci95"}
-
-
-def combine(ratios: Sequence[Ratio]) -> dict[str, Any]:
-    """Product of independent ratios; half-widths on the logarithmic scale are added in quadrature.
-
-    One without an interval leaves the product without one.
-
-    >>> combine([{"median": 2.0, "ci95": [1.0, 4.0]}, {"median": 3.0, "ci95": [3.0, 3.0]}])
-    {'median': 6.0, 'ci95': [3.0, 12.0]}
-    """
-    median = math.prod(r["median"] for r in ratios)
-    if any(r["ci95"] is None for r in ratios):
-        return {"median": median, "ci95": None}
-    down = math.hypot(*(math.log(r["median"] / r["ci95"][0]) for r in ratios))
-    up = math.hypot(*(math.log(r["ci95"][1] / r["median"]) for r in ratios))
-    return {"median": median, "ci95": [round(median * math.exp(-down), 12), round(median * math.exp(up), 12)]}
 
 
 def quotient(mine: Ratio, theirs: Ratio) -> dict[str, Any]:

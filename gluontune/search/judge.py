@@ -98,6 +98,11 @@ def choose(row: RungRow, chosen: Contender, field: Sequence[Contender], naive: C
     row["recipe"] = chosen.recipe.to_dict()
     if chosen is naive:
         row["speedup_vs_naive"], row["speedup_ci95"] = 1.0, [1.0, 1.0]
+    elif row.get("over_naive") and row["ratio_to_previous"]:
+        ratio = row["ratio_to_previous"]
+        bounded = ratio if ratio["ci95"][0] > 0 else {**ratio, "ci95": None}
+        chained = stats.combine([row["over_naive"], bounded])
+        row["speedup_vs_naive"], row["speedup_ci95"] = chained["median"], chained["ci95"]
     elif naive.rates and chosen.rates:
         together = min(len(chosen.rates), len(naive.rates))  # the naive script leaves a long contest early
         speedup = stats.ratio_interval(chosen.rates[:together], naive.rates[:together])

@@ -153,6 +153,11 @@ class Contender:
             group.pause()
             self.rates.append(seen["samples"] / seen["seconds"])
 
+    @property
+    def slice_s(self) -> float:
+        """Seconds that its slices take, as far as it is known."""
+        return self._steps * self._step_s
+
     def close(self) -> None:
         if self.group is not None:
             self.group.close()

@@ -72,6 +72,18 @@ class ResultsStore(Document):
         for row in [r for r in self.document["rungs"] if r["kept"]][-1:]:
             self.document["best"] = {name: row[name] for name in names}
 
+    def leave_out(self, rung: str, back: Mapping[str, Any]) -> None:
+        """The best recipe goes on without a rung of what was proven together: set its fields back in each kept row."""
+        rows = self.document["rungs"]
+        together = next(row for row in rows if row["name"] == "together")
+        for row in (row for row in rows[rows.index(together) :] if row["kept"]):
+            row["recipe"] = {**row["recipe"], **back}
+        changes = {name: value for name, value in together["changes"].items() if name not in back}
+        for chosen in (each for each in together["variants"] if each["chosen"]):
+            chosen["changes"] = changes
+        together["changes"] = changes
+        together["notes"].append(f"measured with {rung}, too, which the best recipe does without")
+
     def take_back(self, why: str) -> None:
         """After a proof that lost accuracy: withdraw the rungs kept after the last training that kept it."""
         kept = [r for r in self.document["rungs"] if r["kept"]]
@@ -116,8 +128,9 @@ class ResultsStore(Document):
             place["recipe"] = {**place["recipe"], "epochs": epochs}
         row["changes"] = {**row["changes"], "epochs": epochs}
         for chosen in (each for each in row["variants"] if each["chosen"]):
-            chosen.update(changes=row["changes"], label=label_of(chosen["label"], epochs), epochs=epochs)
-            chosen.update(accuracy=found["accuracy"], seconds_to_accuracy=found["seconds"])
+            chosen["changes"], chosen["label"] = row["changes"], label_of(chosen["label"], epochs)
+            chosen["epochs"], chosen["accuracy"] = epochs, found["accuracy"]
+            chosen["seconds_to_accuracy"] = found["seconds"]
         row["seconds_to_accuracy"] = {**(row["seconds_to_accuracy"] or {}), "ratio": ratio}
         tried = ", ".join(f"{each['epochs']:g} epochs ended at {100 * each['accuracy']:.1f} %" for each in missed)
         accuracy = found["accuracy"]

@@ -67,7 +67,8 @@ def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Questio
             changes = {field: before.get(field) for field in row["changes"]}
             now = best.to_dict()
             stands = all(now[field] == value for field, value in row["changes"].items())
-            if later and changes and stands and _by_speed(row["name"]) and _fits(best, changes):
+            asked = later and not row.get("left_out") and _by_speed(row["name"])
+            if asked and changes and stands and _fits(best, changes):
                 variant = Variant(f"without {row['name']}", changes)
                 found.append(Question(row["name"], WITHOUT, variant, row["ratio_to_previous"]))
             assert row["recipe"] is not None, "what was kept has a recipe"
@@ -85,7 +86,7 @@ def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Questio
 
 def _by_speed(rung: str) -> bool:
     """Whether the rung is judged by throughput: neither the start, nor one judged by the time to an accuracy."""
-    return rung != "naive" and not RUNGS[rung].by_time
+    return rung not in ("naive", "together") and not RUNGS[rung].by_time
 
 
 def _fits(recipe: Recipe, changes: Mapping[str, Any]) -> bool:

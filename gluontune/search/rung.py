@@ -124,6 +124,7 @@ class Rung:
         pace: the only pace at which it is climbed, unless it is requested by name; None: at each.
         slot: knobs of the same slot replace each other's choice; "": a slot of its name.
         exists: whether the machine has it; if not, the search has no row for it.
+        owns: recipe fields that it changes for its own sake; set back, they leave it out of a recipe.
     """
 
     name: str
@@ -134,6 +135,11 @@ class Rung:
     pace: str | None = None
     slot: str = ""
     exists: Callable[[Site], bool] = lambda site: True
+    owns: tuple[str, ...] = ()
+
+    def left_out(self, recipe: Recipe, naive: Recipe) -> dict[str, Any]:
+        """The naive values of the fields in which ``recipe`` has this rung; empty if it has it not."""
+        return {f: getattr(naive, f) for f in self.owns if getattr(recipe, f) != getattr(naive, f)}
 
 
 def always(recipe: Recipe, site: Site) -> str | None:

@@ -15,9 +15,11 @@ from gluontune.search.sequential import LOOKS, Scatter, futility_bound, ratio_at
 
 TOO_SLOW = 0.25  # of the best recipe's rate: twice below it in the warm-up ends a variant's measurement
 _NAIVE_ROUNDS = 4  # the naive rate gives the ladder's height only; verdicts are made against the best
+_FEWEST_ALONE = 2  # rounds of the naive script alone: it is measured again beside what is tried first
 _SETTLED = 6  # rounds after which the fastest of several helpful variants is not searched any longer
 FUTILE = 1.06  # a hurried contest ends when a gain of this much is unlikely
 UNCLEAR = 1.2  # the question is unanswered if a gain of this much is still possible when the time is up
+_LONG = 3.0  # times a slice: naive takes no part in later contests where its own take longer
 _FAR = 0.7  # of the best: variants below it are reported as cut off
 _LOOK_S = 0.5  # of sampling the background load before measuring
 _HURRY_S = 60.0  # with less time, a contest ends as soon as a gain becomes unlikely
@@ -56,12 +58,18 @@ class Contest:
         self.rounds, self.decided = 0, False
 
     @property
+    def beside_naive(self) -> bool:
+        """Whether the naive script takes part; its slices of a few long steps would take most of the time."""
+        return self.best in (None, self.naive) or self.naive.slice_s <= _LONG * self.slice_s
+
+    @property
     def _alive(self) -> list[Contender]:
         return [c for c in self.field if c.failure is None and c.cut is None]
 
     def run(self) -> None:
         """Start, warm up and measure all; the contenders carry their failures and cuts."""
-        everyone = list({id(c): c for c in (self.best, self.naive, *self.field) if c is not None}.values())
+        naive = self.naive if self.beside_naive else None
+        everyone = list({id(c): c for c in (self.best, naive, *self.field) if c is not None}.values())
         for contender in everyone:
             contender.cut = None
         interleave(
@@ -74,7 +82,8 @@ class Contest:
         self.rounds = number
         self.on_round(number)
         self.decided = number in LOOKS and self._look()
-        return self.decided or self.over() or (number >= LOOKS[0] and self.time_up(self._likely()))
+        fewest = LOOKS[0] if self.best is not None else _FEWEST_ALONE
+        return self.decided or self.over() or (number >= fewest and self.time_up(self._likely()))
 
     def update_scatter(self) -> None:
         """Add this contest to the scatter; called after its verdict, which is based on the earlier contests."""
@@ -214,6 +223,8 @@ class Rounds:
         contest.run()
         taken = background.read()
         row["contest_decided"] = contest.decided
+        if contest.beside_naive:
+            row.pop("over_naive", None)
         if taken >= DISTURBED_PCT:
             row["notes"].append(f"{BACKGROUND} {taken:.0f} % of the cores meanwhile, which changes what threads gain")
         return taken

@@ -29,7 +29,24 @@ def _naive(recipe: Recipe, site: Site) -> list[Variant]:
     return [Variant("as written", {})]
 
 
-@_rung("environment", "threads and allocator set for the cores that are really usable")
+@_rung("together", "the best guess for this machine and job, all at once; the rungs below explain it")
+def _together(recipe: Recipe, site: Site) -> list[Variant]:
+    """The likely winners of the rungs that keep the arithmetic, then with 16 bits, then in several processes."""
+    changes: dict[str, Any] = {}
+    for name, place in (("environment", 0), ("records", 0), ("hybridized", -1)):
+        rung, base = RUNGS[name], recipe.override(**changes)
+        if rung.requires(base, site) is None:
+            changes.update(rung.variants(base, site)[place].changes)
+    found = [Variant("threads, loader and graph", changes)]
+    for name, words in (("mixed-precision", "16 bits"), ("multi-device", "all devices")):
+        base = recipe.override(**changes)
+        if RUNGS[name].requires(base, site) is None:
+            likely = RUNGS[name].variants(base, site)[0]
+            found.append(Variant(f"{found[0].label}, {words}", {**changes, **likely.changes}))
+    return found
+
+
+@_rung("environment", "threads and allocator set for the cores that are really usable", owns=("runtime",))
 def _environment(recipe: Recipe, site: Site) -> list[Variant]:
     return [Variant("tuned", {"runtime": "tuned"})]
 
@@ -57,7 +74,12 @@ def _packed_or_kept(recipe: Recipe, site: Site) -> str | None:
     )
 
 
-@_rung("records", "images packed in RecordIO, decoded by gluontune's loaders", _packed_or_kept)
+@_rung(
+    "records",
+    "images packed in RecordIO, decoded by gluontune's loaders",
+    _packed_or_kept,
+    owns=("loader", "num_workers"),
+)
 def _records(recipe: Recipe, site: Site) -> list[Variant]:
     if not site.splits:
         return [Variant("samples kept in memory", {"loader": "resident", "num_workers": 0})]
@@ -67,7 +89,11 @@ def _records(recipe: Recipe, site: Site) -> list[Variant]:
     return found
 
 
-@_rung("hybridized", "the net as a symbolic graph, slow operators rewritten where it measures faster")
+@_rung(
+    "hybridized",
+    "the net as a symbolic graph, slow operators rewritten where it measures faster",
+    owns=("hybridize", "rewrites"),
+)
 def _hybridized(recipe: Recipe, site: Site) -> list[Variant]:
     found = [
         Variant("hybridize()", {"hybridize": "hybridized"}, rank=1),
@@ -89,7 +115,7 @@ def _has_half_precision(recipe: Recipe, site: Site) -> str | None:
     return "no GPU that this mxnet can use, and the CPU has no bfloat16 instructions (avx512_bf16 or amx_bf16)"
 
 
-@_rung("mixed-precision", "16-bit multiplications with 32-bit masters", _has_half_precision)
+@_rung("mixed-precision", "16-bit multiplications with 32-bit masters", _has_half_precision, owns=("dtype",))
 def _mixed_precision(recipe: Recipe, site: Site) -> list[Variant]:
     dtype = "float16" if site.gpus else "bfloat16"
     found = [Variant(dtype, {"dtype": dtype})]
@@ -183,7 +209,12 @@ def _two_devices(recipe: Recipe, site: Site) -> str | None:
     return None
 
 
-@_rung("multi-device", "all GPUs, or two processes on the CPU that exchange gradients", _two_devices)
+@_rung(
+    "multi-device",
+    "all GPUs, or two processes on the CPU that exchange gradients",
+    _two_devices,
+    owns=("engine", "num_devices", "batch_size_per_device"),
+)
 def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
     if site.gpus:
         return [Variant(f"{n} GPUs", {"num_devices": n}) for n in _counts(site.gpus)]

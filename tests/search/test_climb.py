@@ -19,7 +19,7 @@ from gluontune.search.rungs import RUNGS
 from gluontune.search.sequential import LOOKS
 from gluontune.train import RunFailed
 
-NAMES = [
+NAMES = [  # one by one; tests/search/test_together.py has the climb that begins with the best guess
     "naive",
     "environment",
     "multi-worker",
@@ -37,12 +37,12 @@ def rows(document):
 
 
 def test_the_rungs_are_those_of_the_design():
-    assert RUNGS.names() == [*NAMES, "methods"]
+    assert RUNGS.names() == ["naive", "together", *NAMES[1:], "methods"]
 
 
 def test_a_whole_climb(machine, tmp_path):
     events = []
-    found = ladder.climb(Recipe(), out=tmp_path, on_event=events.append)
+    found = ladder.climb(Recipe(), rungs=NAMES, out=tmp_path, on_event=events.append)
     by_name = rows(found)
     assert list(by_name) == NAMES
     verdicts = {name: row["verdict"] for name, row in by_name.items()}
@@ -200,7 +200,7 @@ def test_a_climb_ends_within_its_budget_on_any_machine(machine, slow):
     machine.group.validate = validate
     machine.train = train
     machine.others_pct = 50.0 if slow > 1 else 0.0
-    found = ladder.climb(Recipe(), budget_s=300.0, clock=clock)
+    found = ladder.climb(Recipe(), rungs=NAMES, budget_s=300.0, clock=clock)
     assert found["complete"] and len(found["rungs"]) == len(NAMES)
     assert clock.now <= 1.2 * 300, [(r["name"], r["seconds"]) for r in found["rungs"]]
     assert found["budget"]["spent_seconds"] == clock.now
@@ -208,7 +208,7 @@ def test_a_climb_ends_within_its_budget_on_any_machine(machine, slow):
 
 
 def test_what_a_rung_will_bring_is_predicted_from_its_parts(machine):
-    by_name = rows(ladder.climb(Recipe()))
+    by_name = rows(ladder.climb(Recipe(), rungs=NAMES))
     net = 64 / 0.138  # a step of 64 takes 10 + 2 * 64 ms
     workers = {v["label"]: v["predicted"] for v in by_name["multi-worker"]["variants"]}
     assert workers["1 worker"]["samples_per_sec"] == pytest.approx(min(300, 2 / (1 / 300 + 2 / net)))
@@ -236,7 +236,7 @@ def test_a_prediction_that_fails_leaves_the_rung_to_be_measured(machine):
 
 def test_accuracy_that_falls_is_hurt_and_not_kept(machine):
     machine.accuracy = lambda r: 0.70 if r.dtype == "bfloat16" else 0.80
-    found = ladder.climb(Recipe())
+    found = ladder.climb(Recipe(), rungs=NAMES)
     row = rows(found)["mixed-precision"]
     assert (row["verdict"], row["kept"]) == ("hurt", False)
     assert "10.0 points" in row["reason"]
@@ -246,7 +246,7 @@ def test_accuracy_that_falls_is_hurt_and_not_kept(machine):
 
 def test_two_points_less_is_still_parity(machine):
     machine.accuracy = lambda r: 0.785 if r.dtype == "bfloat16" else 0.80
-    assert rows(ladder.climb(Recipe()))["mixed-precision"]["kept"]
+    assert rows(ladder.climb(Recipe(), rungs=NAMES))["mixed-precision"]["kept"]
 
 
 def test_a_rung_that_breaks_is_a_row(machine):
@@ -256,7 +256,7 @@ def test_a_rung_that_breaks_is_a_row(machine):
         return None
 
     machine.breaks = breaks
-    found = ladder.climb(Recipe())
+    found = ladder.climb(Recipe(), rungs=NAMES)
     row = rows(found)["hybridized"]
     assert (row["status"], row["kept"], row["error"]["phase"]) == ("failed", False, "building the net")
     assert rows(found)["mixed-precision"]["status"] == "ran"
@@ -294,7 +294,7 @@ def test_a_full_climb_asks_methods_by_the_time_to_the_accuracy(machine):
     row = rows(ladder.climb(base, rungs=["methods"], budget_s=3600))["methods"]
     assert not row["kept"] and "nothing that was tried reaches 78.0 %" in row["reason"]
     whole = rows(ladder.climb(Recipe(epochs=2), pace=ladder.FULL))
-    assert list(whole) == [*NAMES, "methods"] and whole["methods"]["status"] == "ran"
+    assert sorted(whole) == sorted([*NAMES, "together", "methods"]) and whole["methods"]["status"] == "ran"
 
 
 def test_methods_are_not_asked_where_they_cannot_be_judged():
@@ -322,14 +322,14 @@ def test_where_no_batch_arrives_earlier_the_evidence_is_given(machine):
 
 def test_one_broken_variant_does_not_break_the_rung(machine):
     machine.breaks = lambda r: RunFailed("X", "boom", "p") if r.loader == "resident" else None
-    row = rows(ladder.climb(Recipe()))["records"]
+    row = rows(ladder.climb(Recipe(), rungs=NAMES))["records"]
     assert row["status"] == "ran" and row["recipe"]["loader"] == "threaded"
     assert [v["status"] for v in row["variants"]] == ["failed", "ran"]
 
 
 def test_naive_that_breaks_does_not_end_the_ladder(machine):
     machine.breaks = lambda r: RunFailed("X", "boom", "p") if r.runtime == "as-installed" else None
-    found = ladder.climb(Recipe())
+    found = ladder.climb(Recipe(), rungs=NAMES)
     by_name = rows(found)
     assert by_name["naive"]["status"] == "failed"
     assert by_name["environment"]["kept"] and by_name["environment"]["speedup_vs_naive"] is None
@@ -338,20 +338,20 @@ def test_naive_that_breaks_does_not_end_the_ladder(machine):
 
 def test_everything_broken(machine):
     machine.breaks = lambda r: RunFailed("X", "boom", "p")
-    found = ladder.climb(Recipe())
+    found = ladder.climb(Recipe(), rungs=NAMES)
     assert found["best"] is None and len(found["rungs"]) == len(NAMES)
     assert {r["status"] for r in found["rungs"]} <= {"failed", "skipped"}
 
 
 def test_a_job_with_its_own_datasets_skips_records(machine):
-    found = ladder.climb(Recipe(job="some/job.py"))
+    found = ladder.climb(Recipe(job="some/job.py"), rungs=NAMES)
     row = rows(found)["records"]
     assert row["status"] == "skipped" and "folder:" in row["reason"]
 
 
 def test_a_cpu_without_bfloat16_skips_mixed_precision(machine):
     machine.facts = {"cpu": {"flags": ["avx2"]}}
-    row = rows(ladder.climb(Recipe()))["mixed-precision"]
+    row = rows(ladder.climb(Recipe(), rungs=NAMES))["mixed-precision"]
     assert row["status"] == "skipped" and "bfloat16" in row["reason"]
 
 
@@ -361,14 +361,14 @@ def test_interrupt_keeps_what_was_measured_and_resume_goes_on(machine, tmp_path)
             raise KeyboardInterrupt
 
     machine.on_train = interrupt
-    found = ladder.climb(Recipe(), out=tmp_path)
+    found = ladder.climb(Recipe(), rungs=NAMES, out=tmp_path)
     assert not found["complete"]
     assert [r["name"] for r in found["rungs"] if r["finished"]] == NAMES[:5]
     assert rows(found)["mixed-precision"]["reason"].startswith("interrupted")
     assert rows(found)["mixed-precision"]["variants"][0]["samples_per_sec"]["n"] >= LOOKS[0]
     machine.on_train = lambda recipe: None
     machine.trained.clear()
-    again = ladder.climb(Recipe(), out=tmp_path, resume=True)
+    again = ladder.climb(Recipe(), rungs=NAMES, out=tmp_path, resume=True)
     assert again["complete"] and [r["name"] for r in again["rungs"]] == NAMES
     assert machine.trained[0].dtype == "bfloat16"
     pairs = [r.loader for r in machine.trained].index("gluon")  # the proof
@@ -377,24 +377,24 @@ def test_interrupt_keeps_what_was_measured_and_resume_goes_on(machine, tmp_path)
 
 
 def test_resume_of_another_recipe_is_refused(machine, tmp_path):
-    ladder.climb(Recipe(), out=tmp_path)
+    ladder.climb(Recipe(), rungs=NAMES, out=tmp_path)
     with pytest.raises(UsageError, match="seed: then 0, now 3"):
-        ladder.climb(Recipe(seed=3), out=tmp_path, resume=True)
+        ladder.climb(Recipe(seed=3), rungs=NAMES, out=tmp_path, resume=True)
     with pytest.raises(UsageError, match="mode: then 'quick', now 'full'"):
-        ladder.climb(Recipe(), out=tmp_path, resume=True, pace=ladder.FULL)
+        ladder.climb(Recipe(), rungs=NAMES, out=tmp_path, resume=True, pace=ladder.FULL)
 
 
 def test_a_resume_before_the_first_rung_begins_and_one_of_a_damaged_file_does_not(machine, tmp_path):
-    found = ladder.climb(Recipe(), out=tmp_path / "new", resume=True)
+    found = ladder.climb(Recipe(), rungs=NAMES, out=tmp_path / "new", resume=True)
     assert found["complete"] and (tmp_path / "new" / "ladder.json").exists()
     (tmp_path / "ladder.json").write_text('{"schema_v')
     with pytest.raises(GluontuneError, match=r"ladder\.json: cannot be resumed"):
-        ladder.climb(Recipe(), out=tmp_path, resume=True)
+        ladder.climb(Recipe(), rungs=NAMES, out=tmp_path, resume=True)
 
 
 def test_a_second_climb_keeps_the_first_book(machine, tmp_path):
-    first = ladder.climb(Recipe(), out=tmp_path)
-    ladder.climb(Recipe(seed=1), out=tmp_path)
+    first = ladder.climb(Recipe(), rungs=NAMES, out=tmp_path)
+    ladder.climb(Recipe(seed=1), rungs=NAMES, out=tmp_path)
     assert json.loads((tmp_path / "ladder.previous.json").read_text()) == first
 
 
@@ -408,7 +408,7 @@ def test_some_rungs_only(machine):
 def test_a_read_only_folder_is_told_before_anything_starts(machine, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(GluontuneError, match="file"):
-        ladder.climb(Recipe(), out=tmp_path / "file" / "out")
+        ladder.climb(Recipe(), rungs=NAMES, out=tmp_path / "file" / "out")
     assert machine.started == []
 
 

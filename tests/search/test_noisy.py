@@ -59,7 +59,12 @@ class Slow:
 def climbed(machine, seed):
     machine.facts = {"cpu": {"flags": ["avx2"]}}
     slow = Slow(machine, seed)
-    found = ladder.climb(Recipe(), budget_s=300.0, clock=lambda: slow.now)
+    found = ladder.climb(
+        Recipe(),
+        rungs=[n for n in RUNGS.names() if n not in ("together", "methods")],
+        budget_s=300.0,
+        clock=lambda: slow.now,
+    )
     return found, {row["name"]: row for row in found["rungs"]}, slow.now
 
 
