@@ -19,6 +19,7 @@ from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
+from gluontune.course.website import as_read
 from gluontune.report.svg import standalone
 from gluontune.runtime.facts import machine_facts
 
@@ -122,8 +123,9 @@ def _kept(outputs: list[Any], where: str) -> Iterator[Any]:
         if output.output_type == "stream":
             if output.name != "stdout":
                 continue
-            output.text = _PLACES.sub("", output.text)
-            yield output
+            output.text = as_read(_PLACES.sub("", output.text))
+            if output.text:
+                yield output
             continue
         data = {kind: _light(output.data[kind]) for kind in _KINDS if kind in output.data}
         for shown in _figures(data.get("text/html", "")) or [data]:

@@ -54,6 +54,16 @@ def test_lessons_name_the_language_of_their_kernel_so_that_opening_one_does_not_
         assert json.loads(notebook_text(script))["metadata"]["language_info"] == LessonKernel.language_info
 
 
+def test_the_rubric_has_ten_questions_with_answers_for_each_lesson():
+    rubric = (FOLDER.parent / "docs" / "course-rubric.md").read_text(encoding="utf-8")
+    parts = dict(part.split("\n", 1) for part in rubric.split("\n## ")[1:])
+    titles = [re.search(r"^# # (.+)$", script.read_text(encoding="utf-8"), re.M)[1] for script in LESSONS]
+    assert list(parts) == titles
+    for title, questions in parts.items():
+        asked = re.findall(r"^(\d+)\. [^?\n]+\?.* [^\n]+\.$", questions, re.M)
+        assert [int(n) for n in asked] == list(range(1, 11)), title
+
+
 def test_there_are_lessons():
     assert [int(p.stem[:2]) for p in LESSONS] == [*range(16), 99], "each lesson has a number of its own"
 
