@@ -144,6 +144,13 @@ def old_names(document, arrays):
         node["op"] = new.get(node["op"], node["op"])
 
 
+def first_operators(document, arrays):
+    """MXNet keeps the first layers under names of their own."""
+    for node in document["nodes"]:
+        if node["op"] in ("BatchNorm", "Convolution"):
+            node["op"] += "_v1"
+
+
 def no_prefixes(document, arrays):
     for name in list(arrays):
         arrays[name.partition(":")[2]] = arrays.pop(name)
@@ -164,7 +171,7 @@ READ = {
                     "LogisticRegressionOutput", "L2Normalization")},
     **{change.__name__: ("SoftmaxOutput", change)
        for change in (no_version, no_rows, param_of_0_8, attr_of_0_9, param_beside_attr, multipliers, longs,
-                      number_words, old_names, no_prefixes, more_arrays)},
+                      number_words, old_names, first_operators, no_prefixes, more_arrays)},
 }  # fmt: skip
 
 
@@ -192,6 +199,27 @@ def test_a_block_of_the_files_is_read_and_its_gamma_stays_one(tmp_path):
     assert found.output < 1e-5
     found = gt.bridge.check(net, gt.bridge.to_torch(symbol, params), x, train=True, dtype="float64")
     assert max(found.output, found.gradient) < 1e-8
+
+
+def test_a_reader_of_text_takes_its_begin_states_as_inputs(tmp_path):
+    """As cnocr's and mxnet-ocr's: PReLU, a fused LSTM whose begin states are data, a softmax for each step."""
+    body = S.Convolution(S.var("data"), num_filter=4, kernel=(3, 3), pad=(1, 1), name="conv0")
+    body = S.LeakyReLU(body, act_type="prelu", name="relu0")
+    steps = S.Reshape(S.transpose(body, axes=(3, 0, 1, 2)), shape=(0, 0, -1))
+    states = [S.var(n) for n in ("l0_init_h", "l0_init_c")]
+    steps = S.RNN(steps, S.var("lstm_parameters"), *states, state_size=5, num_layers=1, bidirectional=True, mode="lstm")
+    symbol = S.softmax(S.FullyConnected(S.Reshape(steps, shape=(-3, 0)), num_hidden=7, name="fc"), name="pred")
+    zeros = np.zeros((2, 2, 5), "float32")
+    shapes = symbol.infer_shape(data=x.shape, l0_init_h=zeros.shape, l0_init_c=zeros.shape)[0]
+    given = {"data": x / 255, "l0_init_h": zeros, "l0_init_c": zeros + 0.1}
+    drawn = np.random.default_rng(0)
+    arrays = {f"arg:{name}": drawn.uniform(-0.5, 0.5, shape).astype("float32")
+              for name, shape in zip(symbol.list_arguments(), shapes) if name not in given}  # fmt: skip
+    known = {n: mx.nd.array(a) for n, a in [*given.items(), *((n[4:], a) for n, a in arrays.items())]}
+    wanted = symbol.bind(mx.cpu(), known).forward()[0].asnumpy()
+    module = gt.bridge.to_torch(*written(tmp_path, json.loads(symbol.tojson()), arrays), inputs=list(given))
+    found = module.eval()(*[torch.from_numpy(a.astype("float32")) for a in given.values()])
+    np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=2e-4, atol=2e-5)
 
 
 def test_parameters_of_the_first_versions_are_read(tmp_path):

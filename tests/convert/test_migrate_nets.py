@@ -182,6 +182,22 @@ def test_text_that_is_broken_means_the_same():
         assert same_meaning(broken, line + "\n") and broken.count("\n") > 2, line
 
 
+def test_an_input_that_is_none_may_stand_between_others(tmp_path):
+    """As the states of gluon-nlp's encoders; the text had a default before an argument without one."""
+    mx = gt.runtime.mxnet()
+
+    class Net(mx.gluon.HybridBlock):
+        def hybrid_forward(self, F, x, states=None, y=None, last=None):
+            return F.tanh(x) * y
+
+    net = Net()
+    net.hybridize()
+    x = drawn(2, 3)
+    net(mx.nd.array(x), None, mx.nd.array(x))
+    made = gt.bridge.migrate(net, tmp_path / "out", (x, None, x))
+    assert made.agrees, made.told
+
+
 def test_arrays_of_mxnets_are_taken_as_the_sample(tmp_path):
     mx = gt.runtime.mxnet()
     net = mx.gluon.nn.Dense(3)

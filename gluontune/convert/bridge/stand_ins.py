@@ -38,6 +38,10 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         return [found if op == "gammaln" else add("exp", found)]
     if op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu"):
         return [_leaky(inputs, attrs.get("act_type", "leaky"), attrs.get("slope", "0.25"), add)]
+    if op == "moments":  # its variance is wrong where nobody reads its mean
+        how = {"axis": attrs.get("axes", "None"), "keepdims": attrs.get("keepdims", "False")}
+        centred = add("broadcast_sub", inputs[0], add("mean", inputs[0], **{**how, "keepdims": "True"}))
+        return [add("mean", array, **how) for array in (inputs[0], add("square", centred))]
     if op.endswith("RegressionOutput"):  # the label's gradient is uninitialized
         return [add(op, inputs[0], add("BlockGrad", inputs[1]), **attrs)]
     if op == "_shuffle":

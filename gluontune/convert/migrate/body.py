@@ -167,7 +167,8 @@ class Body:
             nest = nest[0]
         known = len(self.call.takes) > 1 and nest
         name = identifier(self.graph.nodes[nest[0]].name, self.taken) if known else _variable(place)
-        self.given.append(name if nest is not None else f"{name}=None")
+        last = not list(entries(self.call.takes[place:]))  # an array that follows has no default
+        self.given.append(f"{name}=None" if last else name)
         return name
 
     def _take(self, nest: Any, name: str) -> None:

@@ -63,6 +63,9 @@ _NUMPY_COMPARE = ["equal", "not_equal", "greater", "greater_equal", "less", "les
 _TURNED = ["minus", "div", "mod", "power"]
 
 SAMPLES = {
+    "_contrib_gradientmultiplier": lambda d: Sample([("normal", d.shape())], {"scalar": d.pick([-0.5, 2.0])}),
+    "_contrib_round_ste": _unary("normal"),
+    "_contrib_sign_ste": _unary("normal"),
     **{name: _unary(kind) for name, kind in _KIND.items()},
     **{f"_npi_{name}": _unary(_KIND[name]) for name in _NUMPY},
     "_npi_absolute": _unary("normal"),

@@ -25,6 +25,11 @@ _seq = lambda d: Sample([("normal", (4, 2, 3)), ("length", (2,), 4)], {"use_sequ
 
 
 SAMPLES = {
+    "scatter_nd": lambda d: Sample([("normal", (3, 2)), ("given", (1, 3), [[2, 0, 3]])], {"shape": (d.int(4, 5), 2)}),
+    "argmax_channel": lambda d: Sample([("distinct", (3, d.int(2, 4)))], {}, grads=False),
+    "_npi_where_scalar2": lambda d: Sample(
+        [("index", d.shape(), 2)], {"x": 2.0, "y": -1.5}, grads=False, dtype="float32"
+    ),
     "take": _take_sample,
     "pick": lambda d: Sample([("normal", (4, 5)), ("index", (4,), 5)], {"axis": 1, "keepdims": d.pick([True, False])}),
     "one_hot": lambda d: Sample(

@@ -56,6 +56,10 @@ def _old_sample(draw: Draw) -> Sample:
 
 
 SAMPLES = {
+    "Convolution_v1": lambda d: Sample(
+        [("normal", (2, 2, 5, 6)), ("normal", (3, 2, 2, 3)), ("normal", (3,))],
+        {"kernel": (2, 3), "num_filter": 3, "stride": (1, d.int(1, 2)), "pad": (d.int(0, 1), 1)},
+    ),
     "Convolution": _conv_sample,
     "Deconvolution": _deconv_sample,
     "FullyConnected": _dense_sample,

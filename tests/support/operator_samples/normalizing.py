@@ -15,10 +15,14 @@ def _bn_sample(draw: Draw) -> Sample:
     return Sample([("normal", shape), *channel], attrs, draw.pick([True, False]))
 
 
-def _sync_sample(draw: Draw) -> Sample:
+def _old_sample(draw: Draw) -> Sample:
     drawn = _bn_sample(draw)
-    attrs = {k: v for k, v in drawn.attrs.items() if k != "axis"}
-    return replace(drawn, attrs={**attrs, "key": "bn"}, dtype="float32")
+    return replace(drawn, attrs={k: v for k, v in drawn.attrs.items() if k != "axis"}, dtype="float32")
+
+
+def _sync_sample(draw: Draw) -> Sample:
+    drawn = _old_sample(draw)
+    return replace(drawn, attrs={**drawn.attrs, "key": "bn"})
 
 
 def _relu_sample(draw: Draw) -> Sample:
@@ -46,6 +50,7 @@ def _group_sample(draw: Draw) -> Sample:
 
 
 SAMPLES = {
+    "BatchNorm_v1": _old_sample,
     "BatchNorm": _bn_sample,
     "_contrib_BatchNormWithReLU": _relu_sample,
     "_contrib_SyncBatchNorm": lambda d: _sync_sample(d),

@@ -45,6 +45,7 @@ def _linspace_sample(draw: Draw) -> Sample:
 
 
 SAMPLES = {
+    "_npi_arccosh": lambda d: Sample([("above_one", d.shape())], {}),
     **dict.fromkeys(
         ("_npx_relu", "_npx_sigmoid", "_npi_arcsinh", "_npi_degrees", "_npi_radians", "_npi_fix"),
         lambda d: Sample([("normal", d.shape())], {}),

@@ -48,6 +48,9 @@ def _ctc_sample(draw: Draw) -> Sample:
 
 
 SAMPLES = {
+    "moments": lambda d: Sample(
+        [("normal", (2, 3, 4))], {"axes": d.pick([(0,), (0, 2)]), "keepdims": d.pick([True, False])}
+    ),
     **dict.fromkeys(("sum", "mean", "prod", "max", "nansum", "min", "nanprod"), lambda d: _reduced(d, "distinct")),
     **dict.fromkeys(("_np_sum", "_npi_mean", "_np_max", "_np_min", "_np_prod"), _numpy_sample),
     "norm": lambda d: Sample([("normal", d.shape(2, 3))], {"ord": d.pick([1, 2]), "axis": d.pick([0, -1])}),

@@ -60,6 +60,24 @@ def _blocks(draw: Draw, shape: tuple[int, ...]) -> Sample:
 
 
 SAMPLES = {
+    "Crop": lambda d: d.pick(
+        [
+            Sample(
+                [("normal", (1, 2, 5, 6)), ("normal", (1, 1, 3, 4))],
+                {"num_args": 2, "center_crop": True},
+                dtype="float32",
+            ),
+            Sample(
+                [("normal", (1, 2, 5, 6)), ("normal", (1, 1, 3, 4))], {"num_args": 2, "offset": (1, 2)}, dtype="float32"
+            ),
+            Sample([("normal", (1, 2, 5, 6))], {"num_args": 1, "offset": (2, 0), "h_w": (2, 5)}, dtype="float32"),
+        ]
+    ),
+    "im2col": lambda d: Sample(
+        [("normal", (2, 2, 5, 6))],
+        {"kernel": (2, 3), "stride": (d.int(1, 2), 1), "pad": (0, d.int(0, 1)), "dilate": (d.int(1, 2), 1)},
+    ),
+    "col2im": lambda d: Sample([("normal", (2, 2 * 6, 4 * 4))], {"output_size": (5, 6), "kernel": (2, 3)}),
     "Reshape": _reshape_sample,
     "_npx_reshape": _npx_reshape_sample,
     "_np_reshape": lambda d: Sample([("normal", (2, 6))], {"newshape": d.pick([(3, 4), (-1, 2), (12,)])}),

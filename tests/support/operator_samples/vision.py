@@ -47,6 +47,17 @@ def _roi_sample(draw: Draw) -> Sample:
 
 
 SAMPLES = {
+    "GridGenerator": lambda d: d.pick(
+        [
+            Sample([("normal", (2, 6))], {"transform_type": "affine", "target_shape": (3, 4)}, dtype="float32"),
+            Sample([("normal", (2, 2, 3, 4))], {"transform_type": "warp"}, dtype="float32"),
+        ]
+    ),
+    "BilinearSampler": lambda d: Sample([("normal", (2, 3, 4, 5)), ("unit", (2, 2, 3, d.int(2, 4)))], {}),
+    "SpatialTransformer": lambda d: Sample(
+        [("normal", (2, 3, 4, 5)), ("given", (2, 6), [[0.5, 0.1, 0.05, -0.1, 0.6, 0.1], [0.4, 0, 0, 0, 0.3, 0.2]])],
+        {"transform_type": "affine", "sampler_type": "bilinear", "target_shape": (3, d.int(2, 5))},
+    ),
     "_contrib_BilinearResize2D": _resize_sample,
     "UpSampling": _up_sample,
     "_eye": lambda d: Sample([], {"N": 3, "M": d.int(0, 4), "k": d.int(-1, 1)}, grads=False),

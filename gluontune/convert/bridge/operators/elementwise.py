@@ -193,3 +193,18 @@ class LeakyReLU(torch.nn.Module):
         if kind == "selu":
             return F.selu(x)
         return F.rrelu(x, *self.bounds, training=self.training)
+
+
+@operator("_contrib_gradientmultiplier")
+def gradient_multiplier(x: Any, scalar: float = 1.0) -> Any:
+    return x.detach() + (x - x.detach()) * scalar
+
+
+@operator("_contrib_round_ste")
+def round_ste(x: Any) -> Any:
+    return x.detach().sign() * (x.detach().abs() + 0.5).floor() + (x - x.detach())
+
+
+@operator("_contrib_sign_ste")
+def sign_ste(x: Any) -> Any:
+    return x.detach().sign() + (x - x.detach())

@@ -137,3 +137,18 @@ def sequence_reverse(x: Any, length: Any = None, use_sequence_length: bool = Fal
     places = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
     turned = torch.where(places < length.long(), length.long() - 1 - places, places)
     return x.gather(0, turned.reshape(*turned.shape, *[1] * (x.dim() - 2)).expand(x.shape))
+
+
+@operator("scatter_nd")
+def scatter_nd(x: Any, indices: Any, shape: Any) -> Any:
+    return x.new_zeros(tuple(shape)).index_put(tuple(indices.long()), x)
+
+
+@operator("argmax_channel")
+def argmax_channel(x: Any) -> Any:
+    return x.argmax(1).to(x.dtype)
+
+
+@operator("_npi_where_scalar2")
+def where_scalars(condition: Any, x: float = 0.0, y: float = 0.0) -> Any:
+    return torch.where(condition != 0, x, y)

@@ -23,7 +23,7 @@ def channels_back(x: Any, layout: str | None) -> Any:
     return x.movedim(1, -1) if layout and layout.endswith("C") else x
 
 
-@operator("Convolution")
+@operator("Convolution", "Convolution_v1")
 def convolution(x: Any, weight: Any, bias: Any = None, kernel: Any = (), stride: Any = (), dilate: Any = (),
                 pad: Any = (), num_filter: int = 0, num_group: int = 1, no_bias: bool = False,
                 layout: str | None = None) -> Any:  # fmt: skip

@@ -11,7 +11,7 @@ torch: Any = pytorch.torch()
 F = torch.nn.functional
 
 
-@operator("BatchNorm", stateful=True, many=lambda attrs: bool(attrs.get("output_mean_var")))
+@operator("BatchNorm", "BatchNorm_v1", stateful=True, many=lambda attrs: bool(attrs.get("output_mean_var")))
 class BatchNorm(torch.nn.Module):
     """Batch normalization with a biased running variance, as in MXNet.
 

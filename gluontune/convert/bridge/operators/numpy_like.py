@@ -15,9 +15,10 @@ torch: Any = pytorch.torch()
 
 for _name, _run in {
     "_npx_relu": torch.relu, "_npx_sigmoid": torch.sigmoid, "_npi_arcsinh": torch.arcsinh, "_npi_fix": torch.trunc,
-    "_npi_arctanh": torch.arctanh, "_npi_degrees": torch.rad2deg, "_npi_radians": torch.deg2rad,
-    "_npi_logical_not": torch.logical_not, "_npi_isnan": torch.isnan, "_npi_isinf": torch.isinf,
-    "_npi_isfinite": torch.isfinite, "_npi_arctan2": torch.arctan2, "_npi_hypot": torch.hypot,
+    "_npi_arctanh": torch.arctanh, "_npi_arccosh": torch.arccosh, "_npi_degrees": torch.rad2deg,
+    "_npi_radians": torch.deg2rad, "_npi_logical_not": torch.logical_not, "_npi_isnan": torch.isnan,
+    "_npi_isinf": torch.isinf, "_npi_isfinite": torch.isfinite, "_npi_arctan2": torch.arctan2,
+    "_npi_hypot": torch.hypot,
 }.items():  # fmt: skip
     operator(_name, rounded=_name in ("_npi_degrees", "_npi_radians"))(_run)
 

@@ -193,3 +193,9 @@ def ctc_loss(x: Any, label: Any, *lengths: Any, use_data_lengths: bool = False, 
     blank = 0 if first else x.shape[2] - 1
     scores = torch.log_softmax(x, 2)
     return torch.nn.functional.ctc_loss(scores, label.clamp(min=0), steps, count, blank, "none")
+
+
+@operator("moments", many=True)
+def moments(x: Any, axes: Any = None, keepdims: bool = False) -> Any:
+    over = dims(x, axes)
+    return x.mean(over, keepdim=keepdims), x.var(over, unbiased=False, keepdim=keepdims)

@@ -197,3 +197,20 @@ def space_to_depth(x: Any, block_size: int) -> Any:
     n, c, h, w = x.shape
     x = x.reshape(n, c, h // block_size, block_size, w // block_size, block_size).permute(0, 3, 5, 1, 2, 4)
     return x.reshape(n, c * block_size**2, h // block_size, w // block_size)
+
+
+@operator("Crop")
+def crop(x: Any, like: Any = None, offset: Any = (0, 0), h_w: Any = (0, 0), center_crop: bool = False) -> Any:
+    height, width = h_w if like is None else like.shape[2:]
+    top, left = ((x.shape[2] - height) // 2, (x.shape[3] - width) // 2) if center_crop else offset
+    return x[:, :, top : top + height, left : left + width]
+
+
+@operator("im2col")
+def im2col(x: Any, kernel: Any, stride: Any = (), dilate: Any = (), pad: Any = ()) -> Any:
+    return F.unfold(x, kernel, dilate or 1, pad or 0, stride or 1)
+
+
+@operator("col2im")
+def col2im(x: Any, output_size: Any, kernel: Any, stride: Any = (), dilate: Any = (), pad: Any = ()) -> Any:
+    return F.fold(x, output_size, kernel, dilate or 1, pad or 0, stride or 1)

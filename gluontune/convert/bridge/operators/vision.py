@@ -222,3 +222,23 @@ def _taps(places: Any, size: int, count: int) -> tuple[Any, Any]:
     pixels = torch.stack([low, (low + 1).clamp(max=size - 1)], 2)
     shares = torch.stack([(1 - share) * inside, share * inside], 2) / count
     return pixels.flatten(1), shares.flatten(1)
+
+
+@operator("GridGenerator")
+def grid_generator(x: Any, transform_type: str, target_shape: Any = (0, 0)) -> Any:
+    if transform_type == "affine":
+        return F.affine_grid(x.reshape(-1, 2, 3), [len(x), 1, *target_shape], True).movedim(-1, 1)
+    unit = torch.tensor([[[1.0, 0, 0], [0, 1, 0]]], dtype=x.dtype, device=x.device)
+    size = torch.tensor([n - 1 for n in (x.shape[3], x.shape[2])], dtype=x.dtype, device=x.device)
+    return F.affine_grid(unit, [1, 1, *x.shape[2:]], True).movedim(-1, 1) + x * (2 / size).reshape(1, 2, 1, 1)
+
+
+@operator("BilinearSampler")
+def bilinear_sampler(x: Any, grid: Any) -> Any:
+    return F.grid_sample(x, grid.movedim(1, -1), align_corners=True)
+
+
+@operator("SpatialTransformer")
+def spatial_transformer(x: Any, loc: Any, target_shape: Any = (0, 0), transform_type: str = "affine",
+                        sampler_type: str = "bilinear") -> Any:  # fmt: skip
+    return bilinear_sampler(x, grid_generator(loc, "affine", target_shape))
