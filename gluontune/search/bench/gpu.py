@@ -6,6 +6,7 @@ since a paused process keeps its GPU memory. ``pretend`` runs every part on the 
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import subprocess
@@ -51,7 +52,7 @@ def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = 
     """Measure all parts, and return the document.
 
     Args:
-        pretend: on the CPU. minutes: no part begins after so many.
+        pretend: on the CPU. minutes: no part begins after so many, unless it is pretended.
         airbench: path of airbench94.py, to stand beside ``dawnbench-94``.
         terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.benchmark.Terms`.
 
@@ -72,7 +73,7 @@ def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = 
         command_of(airbench)
     given = {"pretended": pretend, "minutes": minutes, "airbench": airbench is not None}
     with how.journal("bench gpu", given) as journal:
-        bench = _Bench(pretend, how, journal, airbench, time.monotonic() + 60 * minutes)
+        bench = _Bench(pretend, how, journal, airbench, math.inf if pretend else time.monotonic() + 60 * minutes)
         rows = [row for part, work in bench.parts() for row in bench.rows(part, work)]
     bad = [row["name"] for row in rows if row["status"] == "failed"]
     found = f"{len(rows)} rows, {len(bad)} failed" + (f": {', '.join(bad[:4])}" if bad else "")
