@@ -35,7 +35,7 @@ UNIT = "samples_per_sec"
 PRETENDED = "PRETENDED: no GPU took part; the CPU stood in for it, and no figure here says anything about one"
 _CHECKS = ("gpu-driver", "driver-version", "nvml", "gpu-code", "gpu-unused", "visible-devices")
 _NETS = {"cifar_resnet20_v1": (32, 512), "mobilenet1.0": (224, 128), "resnet50_v1": (224, 128)}  # → side, batch
-_TINY = {"mlp": (16, 16), "mlp_100": (16, 16), "sigmoid_100": (16, 16)}
+_TINY = {"mlp": (16, 16), "softmax": (16, 16), "sigmoid_100": (16, 16)}
 _MODES = ("imperative", "hybridized", "static")
 _STEPS = (  # backend, dtype, mode; all for the first net, the last four for the others
     ("mxnet", "float32", "imperative"), ("mxnet", "float32", "static"), ("mxnet", "bfloat16", "static"),
