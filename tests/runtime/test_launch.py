@@ -164,7 +164,7 @@ def test_kernel_of_a_gpu_environment_leads_to_pips_libraries(tmp_path, monkeypat
     place = tmp_path / "site" / "nvidia" / "cudnn" / "lib"
     place.mkdir(parents=True)
     (place / "libcudnn.so.8").write_bytes(b"")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
     env = kernel.kernel_env(make_system(tmp_path, **with_gpu()))
     assert env["LD_LIBRARY_PATH"].split(":")[0] == str(place)
 

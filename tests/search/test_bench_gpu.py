@@ -31,7 +31,7 @@ time.sleep(600)
 @pytest.fixture
 def quick(monkeypatch):
     """Contests and trainings that return at once; ``seen.recipes`` are those that were asked for."""
-    seen = SimpleNamespace(recipes=[], entrants=[], fail=set(), killed=None)
+    seen = SimpleNamespace(recipes=[], entrants=[], fail=set(), killed=None, cards=[[8, 6]])
 
     def contest(entrants, **how):
         found = [Contender(entrant) for entrant in entrants]
@@ -41,7 +41,7 @@ def quick(monkeypatch):
                 raise KeyboardInterrupt
             if one.entrant.name in seen.fail:
                 one.failure = ContenderFailed("out of memory in a step of 512 images; 432 fit")
-            one.rates, one.info = [100.0, 110.0, 90.0], {"notes": ["TF32"]}
+            one.rates, one.info = [100.0, 110.0, 90.0], {"notes": ["TF32"], "capabilities": seen.cards}
         return found
 
     def train(recipe, **how):
@@ -62,6 +62,7 @@ def quick(monkeypatch):
 def card(monkeypatch):
     facts = {**gpu.machine_facts(), "gpus": [CARD], "gpu_status": "ok"}
     monkeypatch.setattr(gpu, "machine_facts", lambda: facts)
+    monkeypatch.setattr(gpu, "can_run_mxnet_on_gpu", lambda: (True, "1 GPU"))
     return facts
 
 
@@ -102,14 +103,25 @@ def test_a_killed_run_goes_on_and_tries_failed_parts_again(quick, card, tmp_path
     quick.killed = None
     gpu.run(out=tmp_path / "gpu.json", contest=quick.contest, resume=True)
     before = len(quick.entrants)
+    assert before == 22 + 1, "only the killed contender twice; of the rest each once"
     quick.fail = set()
     found = gpu.run(out=tmp_path / "gpu.json", contest=quick.contest, resume=True)
     assert len(quick.entrants) == before, "what was measured is kept"
     rows = by_name(found)
     assert {r.devices for r in quick.recipes} == {"gpu"}
-    assert rows["Monitor", "after: resident, channels-last"]["nvml_pct"] == 95.0
+    assert rows["Monitor", "after: resident"]["nvml_pct"] == 95.0
     assert rows["Time to accuracy", "cifar10-80"]["seconds"] == 7.5
     assert rows["Time to accuracy", "cifar10-80, eager float32 with NAG"]["status"] == "ok"
+
+
+def test_an_engine_that_cannot_use_the_card_is_not_tried(quick, card, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "can_run_mxnet_on_gpu", lambda: (False, "no machine code for 9.0"))
+    quick.cards = []
+    rows = by_name(gpu.run(out=tmp_path / "gpu.json", contest=quick.contest))
+    steps = [r for (part, _), r in rows.items() if part.startswith("Steps of")]
+    assert {(r["status"], r["reason"]) for r in steps} == {
+        ("missing", "no machine code for 9.0"), ("missing", "it sees no GPU")}  # fmt: skip
+    assert len(quick.entrants) == 1 + 3, "PyTorch's sight, and the loader's three"
 
 
 def test_when_the_minutes_are_over_the_rest_is_skipped_until_a_resume(quick, card, tmp_path):
@@ -154,7 +166,7 @@ def test_nvidia_smi_stands_beside_nvml(quick, card, tmp_path, monkeypatch):
         return usual(recipe, **how)
 
     monkeypatch.setattr(gpu, "train", train)
-    row = by_name(gpu.run(contest=quick.contest))["Monitor", "after: resident, channels-last"]
+    row = by_name(gpu.run(contest=quick.contest))["Monitor", "after: resident"]
     assert (row["nvidia_smi_pct"], row["nvidia_smi_mib"], row["nvml_pct"]) == (90.0, 900.0, 95.0)
 
 

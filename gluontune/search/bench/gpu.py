@@ -6,6 +6,7 @@ since a paused process keeps its GPU memory. ``pretend`` runs every part on the 
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import subprocess
@@ -34,7 +35,7 @@ UNIT = "samples_per_sec"
 PRETENDED = "PRETENDED: no GPU took part; the CPU stood in for it, and no figure here says anything about one"
 _CHECKS = ("gpu-driver", "driver-version", "nvml", "gpu-code", "gpu-unused", "visible-devices")
 _NETS = {"cifar_resnet20_v1": (32, 512), "mobilenet1.0": (224, 128), "resnet50_v1": (224, 128)}  # → side, batch
-_TINY = {"mlp": (16, 16), "mlp_100": (16, 16), "sigmoid_100": (16, 16)}
+_TINY = {"mlp": (16, 16), "softmax": (16, 16), "sigmoid_100": (16, 16)}
 _MODES = ("imperative", "hybridized", "static")
 _STEPS = (  # backend, dtype, mode; all for the first net, the last four for the others
     ("mxnet", "float32", "imperative"), ("mxnet", "float32", "static"), ("mxnet", "bfloat16", "static"),
@@ -51,7 +52,7 @@ def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = 
     """Measure all parts, and return the document.
 
     Args:
-        pretend: on the CPU. minutes: no part begins after so many.
+        pretend: on the CPU. minutes: no part begins after so many, unless it is pretended.
         airbench: path of airbench94.py, to stand beside ``dawnbench-94``.
         terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.benchmark.Terms`.
 
@@ -72,7 +73,7 @@ def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = 
         command_of(airbench)
     given = {"pretended": pretend, "minutes": minutes, "airbench": airbench is not None}
     with how.journal("bench gpu", given) as journal:
-        bench = _Bench(pretend, how, journal, airbench, time.monotonic() + 60 * minutes)
+        bench = _Bench(pretend, how, journal, airbench, math.inf if pretend else time.monotonic() + 60 * minutes)
         rows = [row for part, work in bench.parts() for row in bench.rows(part, work)]
     bad = [row["name"] for row in rows if row["status"] == "failed"]
     found = f"{len(rows)} rows, {len(bad)} failed" + (f": {', '.join(bad[:4])}" if bad else "")
@@ -105,13 +106,18 @@ class _Bench:
     def rows(self, part: str, work: Callable[[], list[Row]]) -> list[Row]:
         """The rows of a part; a failure is one, and is tried again by a resume."""
         self.how.tell(part)
-        try:
-            if part not in self.journal.pieces and time.monotonic() > self.until:
-                found = [row(part, "skipped", "the minutes were over (--minutes); --resume goes on")]
-            else:
-                found = self.journal.piece(part, work)
-        except Exception as error:
-            found = [row(part, "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}")]
+        found: list[Row] | None = self.journal.pieces.get(part)
+        if found is None and time.monotonic() > self.until:
+            found = [row(part, "skipped", "the minutes were over (--minutes); --resume goes on")]
+        elif found is None:
+            try:
+                found = work()
+            except Exception as error:
+                found = [row(part, "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}")]
+            if all(each["status"] != "failed" for each in found):
+                self.journal.keep(part, found)
+        for each in found:
+            self.versions.update(each.get("versions", {}))
         return [{"part": part.partition(": ")[0], **each} for each in found]
 
     def parts(self) -> Iterator[tuple[str, Callable[[], list[Row]]]]:
@@ -150,15 +156,15 @@ class _Bench:
         say = self.how.say
         (one,) = self.how.contest([entrant], say=say, time_limit=180.0, finish=remarked, **self.how.pace)
         found = document([one], conditions={}, unit=UNIT)
-        self.versions.update(found["versions"])
         (made,) = found["rows"]
+        made["versions"] = found["versions"]
         made["reason"] = made["reason"] or "; ".join([*one.info.get("notes", []), *(one.info.get("remarks") or [])])
         return dict(made)
 
     def there(self) -> list[Row]:
         """The doctor's findings, the GPUs, and which engine can use them."""
         found = [
-            row(f.id, "ok" if f.severity in ("ok", "info") else "failed", f.message, seen=f.evidence)
+            row(f.id, "ok" if f.severity in ("ok", "info") else "missing", f.message, seen=f.evidence)
             for f in run_checks(only=_CHECKS)
         ]
         for gpu in machine_facts()["gpus"]:
@@ -177,6 +183,9 @@ class _Bench:
 
     def step(self, net: str, title: str, **how: Any) -> list[Row]:
         side, batch = (_TINY if self.pretend else _NETS)[net]
+        seen = () if self.pretend else self.journal.pieces.get("What is there", ())
+        if why := [r["reason"] for r in seen if r["name"] == ENGINES[how["backend"]].title and r["status"] != "ok"]:
+            return [row(title, "missing", why[0])]
         data = f"synthetic:train={2 * batch},test={batch},size={side}x{side},classes=10"
         try:
             recipe = self.recipe(net=net, dataset=data, batch_size_per_device=batch, **how)
@@ -202,19 +211,18 @@ class _Bench:
 
     def monitor(self) -> list[Row]:
         """Idle share and steadiness before and after, and NVML's figures beside nvidia-smi's."""
-        found = []
         slow = {"loader": "threaded", "num_workers": 1, "hybridize": "imperative", "runtime": "as-installed"}
         fast = {"hybridize": "hybridized"}
-        for name, changes in (("before: one loader thread, eager", slow), ("after: resident, channels-last", fast)):
-            found += self._watched(name, self.recipe(**self._small(), seconds=1.0 if self.pretend else 12.0, **changes))
-        return found
+        ways: dict[str, dict[str, Any]] = {"before: one loader thread, eager": slow, "after: resident": fast}
+        small = {**self._small(), "seconds": 1.0 if self.pretend else 12.0}
+        return [self._watched(name, self.recipe(**{**small, **changes})) for name, changes in ways.items()]
 
     def _small(self) -> dict[str, Any]:
         if self.pretend:
             return {"dataset": "sample", "net": "mlp", "train_samples": 640, "val_samples": 100, "epochs": 1.0}
         return {"dataset": "cifar10", "net": "cifar_resnet20_v1", "batch_size_per_device": 512}
 
-    def _watched(self, name: str, recipe: Recipe) -> list[Row]:
+    def _watched(self, name: str, recipe: Recipe) -> Row:
         with tempfile.TemporaryFile("w+") as log:
             smi = None
             if found := shutil.which("nvidia-smi"):
@@ -236,7 +244,7 @@ class _Bench:
             "idle_pct": steady.get("below_10_pct"), "nvml_pct": statistics.mean(ours) if ours else None,
             "nvidia_smi_pct": theirs[0], "nvml_mib": result.peak_gpu_mib, "nvidia_smi_mib": theirs[1],
         }  # fmt: skip
-        return [row(name, reason="; ".join(result.notes), **figures)]
+        return row(name, reason="; ".join(result.notes), **figures)
 
     def accuracy(self, name: str) -> list[Row]:
         """Seconds of training to the target of a recipe of gluontune's, and of its naive twin."""
@@ -251,19 +259,19 @@ class _Bench:
             pairs[f"{name}, eager float32 with NAG"] = naive
         tiny = {**self._small(), "methods": {}, "dtype": "float32", "target_accuracy": 0.05, "env": self.env}
         tiny["batch_size_per_device"] = 64
-        found = []
+        found: list[Row] = []
         for title, each in pairs.items():
             result = _trained(each.override(**tiny) if self.pretend else each)
-            flipped = (result.val_metric.get("flipped") or [None])[-1]
-            reached = result.val_accuracy[-1] if result.val_accuracy else None
-            target = (0.05 if self.pretend else each.target_accuracy) or 0.0
-            good = reached is not None and reached >= target
-            text = "" if good else f"the target {target:g} was not reached"
-            seconds = result.elapsed_seconds[-1] if result.elapsed_seconds else None
-            why = "; ".join([text, *result.notes]).strip("; ")
-            found.append(
-                row(title, "ok" if good else "failed", why, seconds=seconds, accuracy=reached, flipped=flipped)
-            )
+            reached, target = (result.val_accuracy or [0.0])[-1], 0.05 if self.pretend else each.target_accuracy or 0.0
+            seconds = result.elapsed_seconds[-1] if reached >= target else None
+            why = [] if seconds else [f"the target {target:g} was not reached"]
+            figures: dict[str, Any] = {"seconds": seconds, "accuracy": reached}
+            figures["flipped"] = (result.val_metric.get("flipped") or [None])[-1]
+            if found:
+                ours = found[0]["seconds"]
+                figures["times_ours"] = seconds / ours if seconds and ours != "N/A" else None
+            status = "ok" if seconds or found else "failed"
+            found.append(row(title, status, "; ".join([*why, *result.notes]), **figures))
         return found
 
     def peer(self) -> list[Row]:
@@ -276,7 +284,8 @@ class _Bench:
         if seen is None:
             return [row("airbench94", "failed", "it printed no second run with its time")]
         good = seen["flipped"] >= _AIRBENCH_TARGET
-        figures: dict[str, Any] = dict(seen)
+        ours = self.journal.pieces.get("Time to accuracy: dawnbench-94", [{}])[0].get("seconds")
+        figures: dict[str, Any] = {**seen, "times_ours": seen["seconds"] / ours if isinstance(ours, float) else None}
         return [row("airbench94", reason="" if good else "below 94 % this time", **figures)]
 
     def ranks(self) -> list[Row]:
@@ -286,12 +295,10 @@ class _Bench:
             return [row("two ranks by NCCL", "missing", f"{gpus} GPU here, and NCCL wants two")]
         one = self.recipe(**self._small(), seconds=1.0 if self.pretend else 8.0, hybridize="hybridized")
         two = one.override(engine="ddp", num_devices=2)
-        rates = []
-        for recipe in (one, two):
-            interval = _trained(recipe).samples_per_sec
-            rates.append(interval["median"] if interval else None)
-        share = 50 * rates[1] / rates[0] if rates[0] and rates[1] else None
-        return [row("one rank", samples=rates[0]), row("two ranks", samples=rates[1], efficiency_pct=share)]
+        rates: list[Any] = [_trained(recipe).samples_per_sec for recipe in (one, two)]
+        first, second = (rate and rate["median"] for rate in rates)
+        share = 50 * second / first if first and second else None
+        return [row("one rank", images_a_second=first), row("two ranks", images_a_second=second, efficiency_pct=share)]
 
 
 def _trained(recipe: Recipe) -> RunResult:
