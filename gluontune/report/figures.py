@@ -81,7 +81,9 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
             colour = SERIES[4 if row.get("in_best", row["kept"]) else 7]
             around = bounds or [median, median]
             axes.plot(around, [place, place], color=INK["fg"], linewidth=1.6, marker="|", markersize=8)
-            axes.plot([median], [place], color=colour, marker="o" if row.get("in_best", row["kept"]) else "D", markersize=8)
+            axes.plot(
+                [median], [place], color=colour, marker="o" if row.get("in_best", row["kept"]) else "D", markersize=8
+            )
             axes.text(
                 around[1] + 0.03 * room, place, fmt.ratio_with_interval(median, bounds).replace("95 %: ", ""),
                 va="center", bbox=_ON_PANEL,
