@@ -36,7 +36,7 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
                 axes.text(0, place, row["status"], va="center", style="italic", color=INK["muted"])
                 continue
             median, bounds = speed["median"], speed["ci95"] or [speed["median"]] * 2
-            axes.barh(place, median, height=0.44, color=SERIES[4 if row["in_best"] else 7])
+            axes.barh(place, median, height=0.44, color=SERIES[4 if row.get("in_best", row["kept"]) else 7])
             error = [[max(0.0, median - bounds[0])], [max(0.0, bounds[1] - median)]]
             axes.errorbar(
                 median, place, xerr=error, color=INK["fg"], capsize=3, elinewidth=1.4, capthick=1.4, fmt="none"
@@ -78,10 +78,12 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
         axes.set_xlim(low - 0.04 * room, high + 0.5 * room)
         for place, (row, (median, bounds)) in enumerate(zip(shown, found)):
             axes.text(axes.get_xlim()[0], place - 0.28, _short(row["name"]), va="bottom", weight="bold", bbox=_ON_PANEL)
-            colour = SERIES[4 if row["in_best"] else 7]
+            colour = SERIES[4 if row.get("in_best", row["kept"]) else 7]
             around = bounds or [median, median]
             axes.plot(around, [place, place], color=INK["fg"], linewidth=1.6, marker="|", markersize=8)
-            axes.plot([median], [place], color=colour, marker="o" if row["in_best"] else "D", markersize=8)
+            axes.plot(
+                [median], [place], color=colour, marker="o" if row.get("in_best", row["kept"]) else "D", markersize=8
+            )
             axes.text(
                 around[1] + 0.03 * room, place, fmt.ratio_with_interval(median, bounds).replace("95 %: ", ""),
                 va="center", bbox=_ON_PANEL,
@@ -148,7 +150,7 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
                 marker=_MARKERS[place % 8],
                 markersize=5.5,
                 linewidth=1.8,
-                linestyle="-" if row["in_best"] else (0, (2, 2)),
+                linestyle="-" if row.get("in_best", row["kept"]) else (0, (2, 2)),
             )
         axes.set_xlim(left=0)
         axes.margins(y=0.12)
@@ -247,7 +249,7 @@ def _throughput_text(row: Row, unit: str) -> str:
     around = speed["ci95"]
     between = f" (between {fmt.rate(around[0])} and {fmt.rate(around[1])})" if around else ""
     guess = f", predicted {fmt.prediction(row)}" if row["predicted"] else ""
-    kept = "" if row["name"] == "naive" else ", kept" if row["in_best"] else ", not kept"
+    kept = "" if row["name"] == "naive" or "in_best" not in row else ", kept" if row["in_best"] else ", not kept"
     return f"{_short(row['name'])}: {fmt.rate(speed['median'])} {unit}{between}{guess}{kept}"
 
 
