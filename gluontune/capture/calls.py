@@ -113,7 +113,9 @@ class UpdateSpan(Span):
     def _alone(self, entries: list[Any], within: set[int]) -> bool:
         self.numbers = [entry if entry.dynamic_places else None for entry in entries]
         self.made, self.alone = {}, set()
-        return all(entry.kind == "op" and str(entry.what[0]).removeprefix("multi_") in UPDATES for entry in entries)
+        ops = [str(entry.what[0]).removeprefix("multi_") for entry in entries if entry.kind == "op"]
+        kinds = {entry.what[0] for entry in entries if entry.kind != "op"}  # arrays of mx.np are taken as classic ones
+        return UPDATES.keys() >= set(ops) and kinds <= {"same"}
 
     def now(self, again: bool) -> list[Any]:
         optimizer, indices = self.block.optimizer, nested(self.taken[1][0], iter(()))
@@ -127,6 +129,9 @@ class UpdateSpan(Span):
                      for rate, t in zip(rates, counts)]  # fmt: skip
         found: list[Any] = []
         for entry in self.numbers:
+            if entry is None:
+                found.append(None)
+                continue
             keys, values = list(map(str, entry.keys)), list(entry.values)
             many = int(values[keys.index("num_weights")]) if "num_weights" in keys else 1
             known = {"lr": rates[at], "wd": decays[at], "lrs": rates[at : at + many], "wds": decays[at : at + many],

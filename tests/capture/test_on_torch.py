@@ -10,6 +10,7 @@ import pytest
 from small_scripts import (
     CALLED,
     FOLLOWED,
+    NUMPY_UPDATES,
     ODD,
     SCRIPTS,
     TYPED,
@@ -121,6 +122,13 @@ QUICK_CALLED = ("blocks that do the same", "a forward that counts its calls", "a
 def test_calls_of_blocks_are_answered_where_their_python_does_nothing_else(names, tmp_path):
     found = run_together(tmp_path, names, called_script)
     assert found["calls_answered"] >= sum(CALLED[name][-1] for name in names)
+
+
+def test_updates_of_numpy_arrays_are_answered(tmp_path):
+    printed, found, _ = run(tmp_path, NUMPY_UPDATES, "--backend", "torch")
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, NUMPY_UPDATES)), rel=1e-3, abs=1e-3)
+    assert found["why_not"] == ""
+    assert found["calls_answered"] >= 30
 
 
 def test_whole_numbers_have_mxnets_types_and_values(tmp_path):

@@ -420,6 +420,32 @@ def called_script(name: str) -> str:
     return text.replace("BEFORE", before).replace("AFTER", after)
 
 
+#: Of ``mx.np``: three epochs of eight steps, in one of which another operator comes.
+NUMPY_UPDATES = """
+import mxnet as mx, numpy as onp
+from mxnet import np, npx, autograd, gluon
+from mxnet.gluon import nn
+npx.set_np(); mx.random.seed(3); onp.random.seed(3)
+X = onp.random.rand(64, 8).astype("float32")
+net = nn.Sequential(); net.add(nn.Dense(8, activation="tanh"), nn.Dense(4)); net.initialize(mx.init.Xavier())
+trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01})
+loss_fn, count = gluon.loss.L2Loss(), 0
+for epoch in range(3):
+    total = 0.0
+    for i in range(8):
+        count += 1
+        x = np.array(X[8 * i : 8 * i + 8])
+        with autograd.record():
+            out = net(x)
+            if count == 15: out = out * 2
+            loss = loss_fn(out, x[:, :4])
+        loss.backward()
+        trainer.step(8)
+        if count % 7 == 0: trainer.set_learning_rate(0.1 / count)
+        total += float(loss.mean())
+    print(epoch, round(total, 4), round(float(np.linalg.norm(net[0].weight.data())), 4))
+"""
+
 #: Of whole numbers, ``a`` and ``b``.
 WHOLE = [
     "a+1", "1-a", "a*2", "a+b", "a*b", "a==b", "a==2", "a<b", "a<2", "nd.where(a==2,a,b)", "a.sum()", "a.max()",
