@@ -74,16 +74,17 @@ def examine(
 def _nets(folders: Sequence[Path]) -> tuple[list[Any], float]:
     """The ranks' nets, and the largest difference of a trained array, as a share of that array's largest value.
 
-    BatchNorm's running statistics differ between ranks. Their means go into each net: what one rank learned alone and
-    calls statistics is lost.
+    BatchNorm's running statistics, by the symbol, differ between ranks. Their means go into each net: what one rank
+    learned alone and hides there is lost, or halved.
     """
     from gluontune.runtime import mxnet
 
     mx = mxnet()
     held = [mx.nd.load(str(folder / "net-0000.params")) for folder in folders]
     plain = [{(name, str(a.dtype)): a.astype("float32").asnumpy() for name, a in arrays.items()} for arrays in held]
-    trained = [{key: a for key, a in arrays.items() if not key[0].startswith("aux:")} for arrays in plain]
-    rest = [{key: 0 * a for key, a in arrays.items() if key[0].startswith("aux:")} for arrays in plain]
+    means = {f"aux:{name}" for name in mx.sym.load(str(folders[0] / "net-symbol.json")).list_auxiliary_states()}
+    trained = [{key: a for key, a in arrays.items() if key[0] not in means} for arrays in plain]
+    rest = [{key: 0 * a for key, a in arrays.items() if key[0] in means} for arrays in plain]
     apart = [gap for k in range(1, len(held)) for both in (trained, rest) for gap in gaps(both[k], both[0]).values()]
     nets = []
     for rank, (folder, arrays) in enumerate(zip(folders, held)):
