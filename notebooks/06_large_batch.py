@@ -237,6 +237,7 @@ def scatter_of(batch, draws=400):
     return (away**2).sum(axis=1).mean() ** 0.5
 
 
+# %%
 scatter = [scatter_of(batch) for batch in batches]
 lines(
     {
@@ -271,6 +272,7 @@ def fit(batch_size, updates, learning_rate):
     return np.array(places)
 
 
+# %%
 plans = {
     "batch 8, rate 0.02": {"batch_size": 8, "updates": 128, "learning_rate": 0.02},
     "batch 128, rate 0.02": {"batch_size": 128, "updates": 8, "learning_rate": 0.02},

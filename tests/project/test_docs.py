@@ -18,8 +18,8 @@ from gluontune.core.errors import GluontuneError
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-#: The catalogue's numbers are of the cards, the rubric's of the lessons, the walkthroughs' of the runs that they show.
-WRITTEN = [p for p in TEXTS if p.parent.name != "catalogue" and p.name not in ("course-rubric.md", "walkthroughs.md")]
+#: The catalogue's numbers are of the cards, the rubric's of the lessons.
+WRITTEN = [p for p in TEXTS if p.parent.name != "catalogue" and p.name != "course-rubric.md"]
 DOCUMENTS = sorted((ROOT / "benchmarks").glob("*.json"))
 #: Numbers that are no measurement, with what they are.
 PLAIN = {
