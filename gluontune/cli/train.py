@@ -13,7 +13,6 @@ from gluontune.cli._progress import progress_line
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.parallel import environment
-from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 
 
@@ -60,13 +59,12 @@ def train(
         if place.rank > 0:
             follow(recipe, place, insecure_network=insecure_network)
         say(f"{place}", to=stderr)
-    where = Hosts.parse(placed.pop("hosts"), **placed) if "hosts" in placed else None
     plan = None if checkpoint is None else room.Checkpoints(checkpoint, checkpoint_every, keep, resume)
 
     def pass_on(rank: int, line: str) -> None:
         say(f"[{rank}] {line}", to=stderr)
 
-    if "nodes" in placed:
+    if placed:
         meeting = room.Elastic.parse(ranks=recipe.num_devices, restarts=restart, **placed)
         result = room.run_elastic(recipe, meeting, plan, time_limit)
     else:
@@ -76,7 +74,7 @@ def train(
             if place is not None:
                 result = lead(recipe, place, plan, insecure_network=insecure_network, **how)
             else:
-                result = room.run(recipe, checkpoints=plan, restarts=restart, hosts=where, **how)
+                result = room.run(recipe, checkpoints=plan, restarts=restart, **how)
     if out is not None:
         result.save(out)
     if as_json:

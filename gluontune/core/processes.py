@@ -207,6 +207,7 @@ def how_it_ended(name: str, code: int | None, said: str = "", killed_before: int
 
 
 _PR_SET_PDEATHSIG = 1
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; a scheduler's; what mpirun passes on to its ranks
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -215,6 +216,37 @@ def die_with_parent(parent: int | None = None) -> None:
     os.register_at_fork(after_in_child=_arm)  # the loaders' workers are forked and do not inherit it
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def supervise(
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    stdout: int | IO[bytes] = 2,
+    stop_by: signal.Signals = signal.SIGTERM,
+) -> tuple[int, signal.Signals | None]:
+    """Run a launcher of other processes, such as ``mpirun``, which ends with this process.
+
+    Args:
+        stdout: of the launcher. stop_by: the signal that it gets for the first one here; the second kills.
+
+    Returns:
+        Its exit code, and the signal that stopped it, or None.
+    """
+    seen: list[signal.Signals] = []
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True, preexec_fn=_arm
+    )
+
+    def stop(number: int, frame: Any) -> None:
+        seen.append(signal.Signals(number))
+        process.send_signal(stop_by if len(seen) == 1 else signal.SIGKILL)
+
+    try:
+        with handling(stop):
+            return process.wait(), seen[-1] if seen else None
+    finally:
+        process.kill()
+        process.wait()
 
 
 _LOOK_S = 0.5
@@ -243,9 +275,9 @@ def _arm() -> None:
 
 @contextlib.contextmanager
 def handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """A context in which SIGINT and SIGTERM go to ``handler``; no effect outside the main thread."""
+    """A context in which the signals of ``STOPS`` go to ``handler``; no effect outside the main thread."""
     ours = threading.current_thread() is threading.main_thread()
-    before = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM) if ours}
+    before = {n: signal.signal(n, handler) for n in STOPS if ours}
     try:
         yield
     finally:

@@ -19,6 +19,7 @@ from typing import Optional
 from gluontune.core.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
+RUN_VARIABLE = "GLUONTUNE_RUN"  # a number that `launch --hosts` draws
 
 #: Launchers, the innermost first: rank, world, local rank, ranks of this host.
 _LAUNCHERS = {
@@ -33,6 +34,7 @@ _LAUNCHERS = {
 }  # fmt: skip
 #: What only one run has. Ranks of another run do not know it.
 _IDENTITY = (
+    RUN_VARIABLE,
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "HOROVOD_GLOO_RENDEZVOUS_PORT", "PMIX_NAMESPACE",
     "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_precondition_transports", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT",
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_LAUNCHER_PORT", "MASTER_PORT",

@@ -12,7 +12,6 @@ from gluontune.core import events
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress
 from gluontune.core.reading import understood
-from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.training.callbacks import Callback, Callbacks, Moment
@@ -20,8 +19,6 @@ from gluontune.training.checkpoints import Checkpoints, Keeper
 from gluontune.training.group import Group
 from gluontune.training.loop import drive
 from gluontune.training.rank_messages import FAULTS, RunFailed
-
-_HOST_BACK_S = 10.0  # before an unreachable host is tried again
 
 
 def run(
@@ -32,7 +29,6 @@ def run(
     checkpoints: Checkpoints | None = None,
     restarts: int = 0,
     on_log: Callable[[int, str], None] | None = None,
-    hosts: Hosts | str | None = None,
     callbacks: Iterable[Callback | Callable[[Moment], Any]] = (),
     site: Callable[..., Any] | None = None,
 ) -> RunResult:
@@ -46,8 +42,6 @@ def run(
             a checkpoint.
         restarts: number of restarts from the newest checkpoint after a process died or hung.
         on_log: called with rank and line for each line that a training process prints.
-        hosts: of the recipe's ``num_devices`` ranks, such as ``"node1:4,node2:4"``, reached by ssh; None:
-            all on this machine.
         callbacks: see :mod:`gluontune.training.callbacks`: objects with methods ``run_start``, ``steps_end``,
             ``epoch_end``, ``run_end``, or functions; each gets a :class:`gt.train.Moment` in this process, and
             ``now.stop()`` ends the run. Their exceptions propagate.
@@ -71,23 +65,16 @@ def run(
     calls = Callbacks(callbacks)
     if restarts and checkpoints is None:
         raise UsageError(f"restarts={restarts} needs checkpoints to go on from: give --checkpoint DIR")
-    if isinstance(hosts, str):
-        hosts = Hosts.parse(hosts)
-    if hosts is not None:
-        hosts.places(recipe.num_devices)  # raises if the ranks do not fit
     result = RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts())
     keeper = Keeper(recipe, checkpoints) if checkpoints is not None else None
     with keeper.holding() if keeper is not None else contextlib.nullcontext():
         for left in range(restarts, -1, -1):
             try:
-                options = {"time_limit": time_limit, "on_log": on_log, "hosts": hosts, "site": site}
+                options = {"time_limit": time_limit, "on_log": on_log, "site": site}
                 _attempt(recipe, result, keeper, on_event, options, calls)
             except RunFailed as failure:
-                again = failure.kind in FAULTS or (failure.kind == "HostUnreachable" and left < restarts)
-                if left and again:
+                if left and failure.kind in FAULTS:
                     result.notes.append(f"restarted after a fault: {failure}")
-                    if failure.kind == "HostUnreachable":
-                        time.sleep(_HOST_BACK_S)
                     continue
                 result.status, result.error = "failed", failure.to_dict()
                 if keeper is not None and failure.kind in FAULTS:

@@ -21,7 +21,7 @@ from typing import Any, Optional
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.processes import die_with_parent, event_sender
+from gluontune.core.processes import STOPS, die_with_parent, event_sender
 from gluontune.engines import ENGINES
 from gluontune.engines.base import Engine
 from gluontune.job.user_file import in_words
@@ -100,8 +100,8 @@ def _beat(session: Engine, busy: threading.Event, send: Any) -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore SIGTERM and SIGINT, which a cluster sends to all processes: the driving process decides when to stop."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    """Ignore the signals that a cluster sends to all processes: the driving process decides when to stop."""
+    for number in STOPS:
         signal.signal(number, lambda *_: None)
         # Loaders end their forked workers by SIGTERM.
         os.register_at_fork(after_in_child=functools.partial(signal.signal, number, signal.SIG_DFL))

@@ -8,13 +8,9 @@ from the newest checkpoint. Each call returns the same merged result.
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import socket
-import subprocess
 import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +18,7 @@ from typing import Any
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
-from gluontune.core.processes import handling
+from gluontune.core.processes import supervise
 from gluontune.core.reading import parse_json, read_text
 from gluontune.parallel.hosts import is_loopback, own_addresses
 from gluontune.recipe import Recipe
@@ -32,11 +28,6 @@ from gluontune.training.checkpoints import Checkpoints
 
 _LAST_CALL_S = 5  # for which the agents wait for further machines
 _STOP_S = 5  # after which a rank that does not end is killed
-# torchrun, which ends with its parent.
-_AGENT = (
-    "import sys; from gluontune.core.processes import die_with_parent; die_with_parent({parent}); "
-    "from torch.distributed.run import main; main(sys.argv[1:])"
-)
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,7 @@ def run_elastic(
         content = {"recipe": recipe.to_dict(), "checkpoints": plan, "time_limit": time_limit, "result": str(path)}
         content["insecure_network"] = elastic.insecure_network
         spec.write_text(json.dumps(content), encoding="utf-8")
-        code, stopped = _torchrun(_command(elastic, spec), _environment(recipe, elastic))
+        code, stopped = supervise(_command(elastic, spec), _environment(recipe, elastic))
         if path.exists():
             result = RunResult.load(path)
         else:
@@ -163,8 +154,8 @@ def _command(elastic: Elastic, spec: Path) -> list[str]:
     if _release() >= (2, 9):
         options["shutdown-timeout"] = _STOP_S
     words = [f"--{name}={value}" for name, value in options.items()]
-    agent = python("-c", _AGENT.format(parent=os.getpid()))
-    return [*agent, *words, "--no-python", *python("-m", "gluontune.training.elastic_rank", str(spec))]
+    rank = python("-m", "gluontune.training.elastic_rank", str(spec))
+    return [*python("-m", "torch.distributed.run"), *words, "--no-python", *rank]
 
 
 def _release() -> tuple[int, ...]:
@@ -182,26 +173,6 @@ def _environment(recipe: Recipe, elastic: Elastic) -> dict[str, str]:
         "OMP_NUM_THREADS": "1", **env, "PYTHONUNBUFFERED": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }  # fmt: skip
-
-
-def _torchrun(command: list[str], env: dict[str, str]) -> tuple[int, signal.Signals | None]:
-    """Run the agent, and forward signals to it."""
-    seen: list[signal.Signals] = []
-    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
-
-    def stop(number: int, frame: Any) -> None:
-        seen.append(signal.Signals(number))
-        process.terminate() if len(seen) == 1 else process.kill()
-
-    try:
-        with handling(stop):
-            code = process.wait()
-        return code, seen[-1] if seen else None
-    finally:
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
 
 
 def read_spec(path: str) -> dict[str, Any]:

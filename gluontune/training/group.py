@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gluontune.core.closing import Closing
-from gluontune.parallel.hosts import Hosts
 from gluontune.recipe import Recipe
 from gluontune.training.rank_messages import RankMessages, RunFailed, difference_between
-from gluontune.training.starting import Here, start_on_hosts
+from gluontune.training.starting import Here
 
 
 class Group(Closing):
@@ -28,8 +27,7 @@ class Group(Closing):
         wait: return when the ranks are ready; else call :meth:`wait` first.
         checkpoints: ``{"folder", "keep"}`` for :meth:`checkpoint`.
         on_log: called with rank and line for each line that a rank prints.
-        hosts: of the ranks; None: this machine.
-        site: makes local processes from recipe, world and first commands; None: fresh ones.
+        site: makes the processes from recipe, world and first commands; None: fresh ones on this machine.
 
     Raises (all methods):
         RunFailed: a rank raised, died or hung. The other ranks are ended.
@@ -38,7 +36,7 @@ class Group(Closing):
     def __init__(
         self, recipe: Recipe, *, time_limit: float = 600.0, wait: bool = True,
         checkpoints: dict[str, Any] | None = None, on_log: Callable[[int, str], None] | None = None,
-        hosts: Hosts | None = None, site: Callable[..., Any] | None = None,
+        site: Callable[..., Any] | None = None,
     ):  # fmt: skip
         self.recipe, self.time_limit = recipe, time_limit
         self.world = 1 if recipe.engine == "local" else recipe.num_devices
@@ -51,12 +49,7 @@ class Group(Closing):
                 "checkpoints": checkpoints, "compares": self._compares,
             }  # fmt: skip
 
-        self.site: Any  # Here, Fleet, or another with the same interface
-        if hosts is None:
-            self.site = (site or Here)(recipe, self.world, setup)
-        else:
-            folder = checkpoints["folder"] if checkpoints else None
-            self.site = start_on_hosts(recipe, self.world, hosts, setup, folder)
+        self.site: Any = (site or Here)(recipe, self.world, setup)
         self.ranks: list[Any] = self.site.ranks
         self._messages = RankMessages(self.site, self.ranks, self.world, time_limit, recipe.job, on_log)
         self.applied_env = self.site.applied
@@ -134,8 +127,7 @@ class Group(Closing):
     def restore(self, path: str, epoch: int | None = None) -> None:
         """Restore all ranks from a checkpoint; from one of another number of ranks, at the begin of ``epoch``."""
         more = {} if epoch is None else {"epoch": epoch}
-        paths = self.site.deliver(path)
-        self._ask_each([{"do": "restore", "path": own, **more} for own in paths])
+        self._ask({"do": "restore", "path": path, **more})
 
     def attribution(self, on: bool) -> None:
         """Start or stop measuring the phases of the steps."""

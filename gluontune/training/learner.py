@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gluontune.core.interpreter import python
-from gluontune.core.processes import PipedProcess, die_with_parent, event_sender
+from gluontune.core.processes import STOPS, PipedProcess, die_with_parent, event_sender
 from gluontune.parallel.shared import PATH_VARIABLE, steps_of
 
 LIVES = 3  # consecutive deaths without a step, after which a learner is given up
@@ -146,7 +146,7 @@ def main() -> None:
     setup = json.loads(_first_line())
     die_with_parent(setup["parent"])
     if setup.get("checkpoints"):  # a cluster's SIGTERM goes to all processes: the group decides when to stop
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
     learner = Learner(setup, send)
     try:

@@ -21,8 +21,8 @@ from gluontune.parallel.environment import Place
 from gluontune.parallel.hosts import is_loopback
 from gluontune.recipe import Recipe
 from gluontune.training.engine_helpers import EngineHelpers
-from gluontune.training.rank_facts import hello_of, resources, shares
-from gluontune.training.rank_messages import RunFailed
+from gluontune.training.rank_facts import hello_of, nameless, resources, shares, versions
+from gluontune.training.rank_messages import RunFailed, difference_between
 from gluontune.training.starting import CHILD, LocalRanks, or_failed
 
 _ARRIVE_S = 120.0  # a scheduler starts all ranks at once; imports from a network folder take their time
@@ -107,6 +107,10 @@ class Meeting:
                 raise RunFailed("ConnectionLost", text, "starting") from None
             self._welcome(line)
         self._listener.close()
+        mine = {"host": socket.gethostname(), "versions": versions()}
+        hellos = [mine, *(dict(met.hello) for _, met in sorted(self.ranks.items()))]
+        if difference := difference_between(hellos, lambda rank: f" on host {hellos[rank]['host']}"):
+            raise RunFailed("RanksDiffer", difference, "starting")
         for rank, met in sorted(self.ranks.items()):
             if met.hello["recipe"] != self.alike:
                 text = f"rank {rank} on host {met.host} has another recipe: give all machines the same command"
@@ -133,9 +137,14 @@ class Meeting:
         return any(met.has_left() for met in self.ranks.values())
 
     def finish(self, result: Mapping[str, Any], code: int) -> None:
-        """Send the run's result, and their exit code, to all connected ranks."""
+        """Send the run's result, and their exit code, to all connected ranks, which end after this process.
+
+        A scheduler kills all ranks when the first ends with an error: that must be rank 0, with its result written.
+        """
         for met in self.ranks.values():
             met.say({"do": "result", "result": result, "code": code})
+            with contextlib.suppress(OSError):
+                os.dup(met.line.fileno())  # stays open until the process ends
 
     def close(self) -> None:
         """Close all connections."""
@@ -181,6 +190,8 @@ class MetSite(LocalRanks):
         several = len({hello["machine"] for hello in hellos}) > 1
         if several and not insecure_network and not is_loopback(meeting.address):
             raise RunFailed("NetworkRefused", no_password(meeting.address), "starting")
+        if several and recipe.engine == "horovod" and (fault := nameless(hellos)):
+            raise RunFailed("HostFailed", fault, "starting")
         parts = shares(hellos)
         env, cpus = resources(recipe, place.cpus, parts[0])
         network = [tuple(hello["network"]) for hello in hellos] if several else None

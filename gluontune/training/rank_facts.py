@@ -6,14 +6,15 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune import runtime
+from gluontune import __version__, runtime
 from gluontune.parallel.environment import Place
-from gluontune.parallel.hosts import own_addresses
+from gluontune.parallel.hosts import is_loopback, own_addresses, own_name_stands_for
 from gluontune.recipe import Recipe
 from gluontune.runtime.system import System
 
@@ -26,6 +27,14 @@ def fingerprint(recipe: Mapping[str, Any]) -> str:
     """
     same = {key: value for key, value in recipe.items() if key != "num_devices"}
     return f"{zlib.crc32(json.dumps(same, sort_keys=True).encode()):08x}"
+
+
+def versions() -> dict[str, str]:
+    """What all ranks must share to understand each other; the checksum of the source tells two checkouts apart."""
+    folder, crc = Path(__file__).parents[1], 0
+    for path in sorted(folder.rglob("*.py")):
+        crc = zlib.crc32(path.relative_to(folder).as_posix().encode() + path.read_bytes(), crc)
+    return {"gluontune": f"{__version__} (source {crc:08x})", "python": "{}.{}".format(*sys.version_info)}
 
 
 def _machine() -> str:
@@ -42,8 +51,28 @@ def hello_of(place: Place, alike: str, address: str) -> dict[str, Any]:
     return {
         "rank": place.rank, "world": place.world, "job": place.job, "recipe": alike, "host": socket.gethostname(),
         "machine": _machine(), "network": [interface, address], "cpus": list(System().affinity()),
-        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"), "versions": versions(), "named": own_name_stands_for(),
     }  # fmt: skip
+
+
+def nameless(hellos: Sequence[Mapping[str, Any]]) -> str | None:
+    """The reason why Horovod's ranks on several hosts would not find each other, or None.
+
+    Horovod 0.28 ignores HOROVOD_GLOO_IFACE for process sets, and takes the address of the host's name.
+
+    >>> hello = {"host": "b", "network": ["eth0", "10.0.0.2"], "named": ["127.0.1.1"]}
+    >>> nameless([hello]).split(": put")[0], nameless([{**hello, "named": ["10.0.0.2"]}])
+    ('host b: its own name stands for 127.0.1.1, where other hosts would not find its ranks', None)
+    """
+    for hello in hellos:
+        (_, address), named = hello["network"], hello["named"]
+        if not is_loopback(address) and all(is_loopback(other) for other in named):
+            return (
+                f"host {hello['host']}: its own name stands for {', '.join(named) or 'no address'}, where other hosts "
+                f"would not find its ranks: put '{address} {hello['host']}' into its /etc/hosts, "
+                "or use --engine kvstore"
+            )
+    return None
 
 
 def shares(hellos: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:

@@ -11,7 +11,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.runtime import doctor
 
 # Kinds of external failures, after which a restart may succeed.
-FAULTS = ("ProcessDied", "ClusterFailed", "TimeLimit", "RankSilent", "ConnectionLost", "HostLost")
+FAULTS = ("ProcessDied", "ClusterFailed", "TimeLimit", "RankSilent", "ConnectionLost")
 
 _LOST = (
     "Horovod", "gloo", "Connection reset", "Connection closed", "Broken pipe", "No route to host",
@@ -154,7 +154,7 @@ class RankMessages:
 
     def _culprit(self, place: int, event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """The culprit: the message of a rank that lost its connection may arrive before the other rank's end."""
-        until = time.monotonic() + _GRACE_S + self.site.notices_after_s
+        until = time.monotonic() + _GRACE_S
         while second_hand(event) and time.monotonic() < until:
             time.sleep(0.05)
             self._check_site()

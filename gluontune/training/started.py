@@ -193,6 +193,7 @@ class Orders:
                     self.code = message["code"]
                     if self._result is not None:
                         write_json(Path(self._result), message["result"])
+                    self._stream.read()  # until rank 0 has ended
                     break
                 self._inbox.put(text)
         except (OSError, ValueError):

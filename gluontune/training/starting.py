@@ -1,4 +1,4 @@
-"""Start of a run's processes: on this machine, or on several hosts through their agents."""
+"""Start of a run's processes on this machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from gluontune import runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess
-from gluontune.parallel.fleet import Fleet, HostsDiffer
-from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.kvstore import Cluster
-from gluontune.parallel.link import LinkLost
 from gluontune.recipe import Recipe
 from gluontune.training.engine_helpers import EngineHelpers
 from gluontune.training.rank_messages import RunFailed
@@ -25,7 +22,6 @@ _LEARNER = "gluontune.training.learner"  # a child that is replaced when it dies
 class LocalRanks:
     """The common part of sites with the engine's helpers on this machine; without any, of tests' sites."""
 
-    notices_after_s = 0.0  # a death is noticed at once
     ranks: list[Any]
     _helpers: EngineHelpers | None = None
 
@@ -46,10 +42,6 @@ class LocalRanks:
     def facts(self) -> list[dict[str, Any]]:
         """The hosts, for a result; none for this machine alone."""
         return []
-
-    def deliver(self, path: str) -> list[str]:
-        """The path of the file ``path`` for each rank."""
-        return [path] * len(self.ranks)
 
 
 class Here(LocalRanks):
@@ -80,33 +72,9 @@ class Here(LocalRanks):
         self.ranks, self.cluster = [], None
 
 
-def start_on_hosts(
-    recipe: Recipe, world: int, hosts: Hosts, setup: Callable[[int, int], dict[str, Any]], folder: str | None
-) -> Fleet:
-    """Start the ranks on several hosts."""
-    if recipe.engine not in ("kvstore", "horovod"):
-        way = "start the same command on each with --nnodes and --rendezvous" if recipe.engine == "ddp" else ""
-        way = way or "across hosts use kvstore or horovod"
-        message = f"engine={recipe.engine!r} is not started on other machines by ssh: {way}"
-        raise RunFailed("EngineMissing", message, "starting")
-    fleet = or_failed(lambda: Fleet(hosts, world, recipe.engine, recipe.runtime), "HostFailed")
-    try:
-        if folder is not None:
-            or_failed(lambda: fleet.check_folder(folder), "HostFailed")
-        or_failed(lambda: fleet.start(CHILD, setup, recipe.env), "HostFailed")
-    except BaseException:
-        fleet.close()
-        raise
-    return fleet
-
-
 def or_failed(work: Callable[[], Any], kind: str) -> Any:
     """The result of ``work``; its errors become failures of the run."""
     try:
         return work()
-    except LinkLost as error:
-        raise RunFailed("HostUnreachable", str(error), "starting") from error
-    except HostsDiffer as error:
-        raise RunFailed("RanksDiffer", str(error), "starting") from error
     except GluontuneError as error:
         raise RunFailed(kind, str(error), "starting") from error

@@ -1,33 +1,23 @@
-"""Several hosts, as far as one machine can show them: two agents here. ``make hosts`` has real network namespaces."""
+"""`launch --hosts`: what it gives to mpirun, seen by a stand-in. `make hosts` has real ones and two hosts."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.parallel.fleet import Fleet, HostsDiffer
+from gluontune.parallel.environment import found
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.kvstore import free_port
-from gluontune.parallel.link import Lines, Link, LinkLost, frame
-from gluontune.recipe import Recipe
-from gluontune.train import run
-
-
-@pytest.fixture
-def here(tmp_path):
-    """A transport that runs the command on this machine, whatever the host is called."""
-    script = tmp_path / "rsh"
-    script.write_text('#!/bin/sh\nshift\nexec "$@"\n')
-    script.chmod(0o755)
-    return str(script)
 
 
 @pytest.mark.parametrize(
@@ -39,106 +29,152 @@ def test_hosts_that_cannot_be_read_are_refused(text, wrong):
         Hosts.parse(text)
 
 
-def test_ranks_fill_the_hosts_in_order_and_are_numbered_on_each():
-    hosts = Hosts.parse("user@node1:2,node2")
-    assert [(p.host, p.local_rank, p.local_ranks) for p in hosts.places(3)] == [
-        ("user@node1", 0, 2), ("user@node1", 1, 2), ("node2", 0, 1),
-    ]  # fmt: skip
-    with pytest.raises(UsageError, match=r"4 ranks do not fit on --hosts user@node1:2,node2:1 \(3 in all\)"):
-        hosts.places(4)
+def test_ssh_never_asks_and_a_python_may_have_words_of_its_own():
+    hosts = Hosts.parse("node1", rsh="ssh -p 2222", python="'/opt/my env/python' -E", connect_s=7)
+    assert hosts.transport()[:3] == ["ssh", "-p", "2222"]
+    assert {"BatchMode=yes", "ConnectTimeout=7"} < set(hosts.transport())
+    assert hosts.python_words("-V") == ["/opt/my env/python", "-E", "-V"]
+    assert Hosts.parse("node1", rsh="ip netns exec").transport() == ["ip", "netns", "exec"]
+    assert Hosts.parse("node1").python_words("-m", "x")[0] == sys.executable
 
 
-def test_ssh_never_asks_and_the_hosts_shell_sees_whole_words():
-    command = Hosts.parse("node1", rsh="ssh -p 2222", python="/opt/my env/python").command("node1", "-m", "x")
-    assert command[:3] == ["ssh", "-p", "2222"] and "BatchMode=yes" in command
-    # --python is a command: a path with spaces is quoted in it
-    assert Hosts.parse("node1", python="'/opt/my env/python' -E").command("node1")[-3:] == [
-        "node1", "'/opt/my env/python'", "-E",
-    ]  # fmt: skip
-    assert Hosts.parse("localhost").command("localhost", "-V") == [sys.executable, "-V"]
-    assert Hosts.parse("node1", rsh="ip netns exec").command("node1", "-V") == [
-        "ip", "netns", "exec", "node1", sys.executable, "-V",
-    ]  # fmt: skip
+#: Writes down each call with the variables that it got, prints a line, and ends with the next code of `codes`.
+STAND_IN = f"""#!{sys.executable}
+import json, os, sys, time
+here = os.path.dirname(os.path.abspath(__file__))
+if sys.argv[1:] == ["--version"]:
+    sys.exit(print({{kind!r}}))
+words = sys.argv[1:]
+if "plm_rsh_agent" in words:
+    agent = words[words.index("plm_rsh_agent") + 1]
+else:
+    agent = words[words.index("-bootstrap-exec") + 1]
+call = {{{{"words": words, "env": dict(os.environ), "agent": open(agent).read()}}}}
+with open(os.path.join(here, "calls"), "a") as stream:
+    stream.write(json.dumps(call) + "\\n")
+lines = open(os.path.join(here, "calls")).read().splitlines()
+print("result", len(lines), flush=True)
+code = json.load(open(os.path.join(here, "codes")))[len(lines) - 1]
+time.sleep(600 if code is None else 0)
+sys.exit(code)
+"""
 
 
-def test_messages_come_whole_from_among_what_else_is_printed():
-    lines, data = Lines(), b"motd\n" + frame({"a": 1}) + frame({"b": "x" * 99})
-    found = [m for k in range(0, len(data), 7) for m in lines.feed(data[k : k + 7])]
-    assert found == [{"a": 1}, {"b": "x" * 99}] and lines.noise == "motd\n"
+class Mpirun:
+    def __init__(self, folder):
+        self.folder = folder
+        self.becomes("mpirun (Open MPI) 4.1.4")
+
+    def becomes(self, kind, codes=(0,)):
+        (self.folder / "mpirun").write_text(STAND_IN.format(kind=kind))
+        (self.folder / "mpirun").chmod(0o755)
+        (self.folder / "codes").write_text(json.dumps(codes))
+
+    @property
+    def calls(self):
+        return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
 
 
-def test_two_agents_find_a_network_and_end_with_all_they_started(here):
-    fleet = Fleet(Hosts(("a", "b"), (1, 1), rsh=here), 2, "kvstore", "as-installed")
-    try:
-        assert set(fleet.addresses) == {"a", "b"} and fleet.trouble() is None
-        env = fleet._rank_env
-        assert env[0]["DMLC_NUM_SERVER"] == "2" and env[1]["DMLC_NODE_HOST"] == fleet.addresses["b"]
-        agents = [psutil.Process(link.process.pid) for link in fleet.links.values()]
-        started = [child for agent in agents for child in agent.children()]
-        assert len(started) == 3  # the scheduler and two servers
-    finally:
-        fleet.close()
-    gone, left = psutil.wait_procs([*agents, *started], 5)
-    assert len(gone) == 5 and not left
+@pytest.fixture
+def mpirun(tmp_path, monkeypatch):
+    for name in ("MASTER_ADDR", "MASTER_PORT", "GLUONTUNE_RUN"):
+        monkeypatch.setenv(name, "x")  # is put back at the end
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return Mpirun(tmp_path)
 
 
-def test_a_file_that_a_host_lacks_is_brought_there(here, tmp_path, monkeypatch):
-    content = os.urandom(600_000)
-    (tmp_path / "a.ckpt").write_bytes(content)
-    fleet = Fleet(Hosts(("a", "b"), (1, 1), rsh=here), 2, "kvstore", "as-installed")
-    try:
-        assert fleet.deliver(str(tmp_path / "a.ckpt")) == [str(tmp_path / "a.ckpt")] * 2
-        ask = fleet.links["b"].start_ask
-        monkeypatch.setattr(
-            fleet.links["b"], "start_ask",
-            lambda do, **given: ask(do, **({"path": "/nowhere"} if do == "see" else given)),
-        )  # fmt: skip
-        first, second = fleet.deliver(str(tmp_path / "a.ckpt"))
-        assert first != second and Path(second).read_bytes() == content
-    finally:
-        fleet.close()
-    assert not os.path.exists(second)
+HOSTS = ["launch", "--hosts", "node1:2,me@node2:1", "--engine", "horovod", "--insecure-network", "--rsh", "ssh -p 2222"]
 
 
-def test_a_link_that_is_cut_is_named_after_its_silence(here, monkeypatch):
-    monkeypatch.setattr("gluontune.parallel.link.LINK_SILENT_S", 1.5)
-    link = Link(Hosts(("b",), (1,), rsh=here), "b")
-    try:
-        link.ask("see", path="/")
-        link.process.send_signal(19)  # SIGSTOP: like a cut, it closes nothing
-        until = time.monotonic() + 20
-        while link.lost is None and time.monotonic() < until:
-            time.sleep(0.05)
-        assert link.lost.startswith("host b has gone silent for 2 s")
-        with pytest.raises(LinkLost, match="host b has gone silent"):
-            link.ask("see", path="/")
-    finally:
-        link.close()
+def test_open_mpi_gets_hosts_variables_and_a_command_that_each_rank_understands(mpirun, monkeypatch, capfd):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("SECRET", "stays here")
+    assert main([*HOSTS, "--port", "4321", "--", "train", "--epochs", "2"]) == 0
+    (call,) = mpirun.calls
+    words, env = call["words"], call["env"]
+    assert words[words.index("--host") + 1] == "node1:2,me@node2:1" and words[words.index("-np") + 1] == "3"
+    given = {words[k + 1] for k, word in enumerate(words) if word == "-x"}
+    assert {"OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "GLUONTUNE_RUN"} <= given and "SECRET" not in given
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("node1", "4321")
+    assert words[-6:] == ["train", "--epochs", "2", "--engine", "horovod", "--insecure-network"]
+    assert words[words.index("--wdir") + 1] == os.getcwd()
+    assert "ssh -p 2222 -o BatchMode=yes" in call["agent"]
+    assert capfd.readouterr().out == "result 1\n"
+    ranks = dict(zip((f"OMPI_COMM_WORLD_{n}" for n in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), "2301"))
+    place = found({**ranks, **{name: env[name] for name in given}})
+    assert (place.host, place.port) == ("node1", 4321) and env["GLUONTUNE_RUN"] in place.job
 
 
-def test_an_agent_ends_when_its_launcher_is_silent_or_gone(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import gluontune.parallel.link as w; w.LEASE_S = 1.0\n")
-    command = [sys.executable, "-m", "gluontune.parallel.agent"]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    silent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
-    closed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    closed.stdin.close()
-    assert closed.wait(20) == 0 and silent.wait(20) == 0
-    silent.stdin.close()
+def test_each_launch_draws_a_number_that_only_its_ranks_know(mpirun):
+    mpirun.becomes("mpirun (Open MPI) 5.0.1", [0, 0])
+    for _ in range(2):
+        assert main([*HOSTS, "--", "train"]) == 0
+    first, second = (call["env"]["GLUONTUNE_RUN"] for call in mpirun.calls)
+    assert first != second and len(first) == 32
 
 
-def test_versions_that_differ_are_named():
-    fleet = object.__new__(Fleet)
-    fleet.links = {"a": None, "b": None}
-    fleet._facts = {name: {"versions": {"python": "3.11", "mxnet": v}} for name, v in (("a", "1.9.1"), ("b", None))}
-    with pytest.raises(HostsDiffer, match=r"host b has mxnet not installed, host a has 1\.9\.1"):
-        fleet._compare_versions()
+def test_mpich_gets_the_same_in_its_own_words(mpirun):
+    mpirun.becomes("HYDRA build details:")
+    assert main([*HOSTS, "-n", "2", "--", "train"]) == 0
+    words = mpirun.calls[0]["words"]
+    assert words[words.index("-hosts") + 1] == "node1:2,me@node2:1" and words[words.index("-n") + 1] == "2"
+    assert "MASTER_ADDR" in words[words.index("-genvlist") + 1].split(",")
+    assert words[words.index("-bootstrap") + 1] == "rsh"  # `ssh` would put -x before the host
 
 
-def test_a_python_without_gluontune_is_explained(here, tmp_path):
-    bare = "/usr/bin/python3 -I" if os.path.exists("/usr/bin/python3") else f"{sys.executable} -I -S"
-    with pytest.raises(LinkLost, match=r"host b: no agent could be started: .*No module named.*--python"):
-        Link(Hosts(("b",), (1,), rsh=here, python=bare), "b").ask("see", path="/")
+@pytest.mark.parametrize(
+    ("codes", "code", "out"),
+    [([137, 1, 0], 0, "result 3\n"), ([1, 1, 1], 1, "result 3\n"), ([2], 2, "result 1\n"), ([130], 130, "result 1\n")],
+)
+def test_a_restart_resumes_and_one_result_is_printed(mpirun, monkeypatch, capfd, codes, code, out):
+    monkeypatch.setattr("gluontune.parallel.mpi._HOST_BACK_S", 0)
+    mpirun.becomes("Open MPI", codes)
+    assert main([*HOSTS, "--restart", "2", "--", "train", "--checkpoint", "ckpt"]) == code
+    resumed = [call["words"].count("--resume") for call in mpirun.calls]
+    assert resumed == [0, 1, 1][: len(codes)]
+    told = capfd.readouterr()
+    assert told.out == out and told.err.count("restarted after a fault: mpirun ended with code") == len(codes) - 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_mpirun_hears_of_a_stop_and_ends_with_the_launcher(mpirun, number, tmp_path):
+    mpirun.becomes("Open MPI", [None])
+    launched = subprocess.Popen(
+        [sys.executable, "-m", "gluontune", *HOSTS, "--", "train"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    until((tmp_path / "calls").exists)
+    time.sleep(0.2)
+    children = psutil.Process(launched.pid).children()
+    launched.send_signal(number)
+    assert launched.wait(20) == (130 if number == signal.SIGTERM else -number)
+    assert children and not psutil.wait_procs(children, 10)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rsh", "ssh", "--", "train"], "--rsh goes with --hosts"),
+        (["-n", "3", "--hosts", "a", "--", "train"], "3 ranks do not fit"),
+        (["--hosts", "a,b", "--", "train", "--hosts=c"], "--hosts after `--`"),
+        (["--hosts", "a,b", "--", "train"], "2 machines meet on a network"),
+        (["--hosts", "localhost,b", "--insecure-network", "--", "train"], "the other hosts cannot reach localhost"),
+        (["--hosts", "a", "--restart", "1", "--", "train"], "--restart 1 needs checkpoints"),
+    ],
+)
+def test_what_goes_nowhere_is_refused(mpirun, words, said, capfd):
+    assert main(["launch", *words]) == 2
+    assert said in " ".join(capfd.readouterr().err.split())
+    assert not (mpirun.folder / "calls").exists()
+
+
+def test_without_mpirun_the_refusal_says_what_to_install_and_the_line_to_start(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["launch", "--hosts", "a:2,b:2", "--insecure-network", "--", "train", "--epochs", "2"]) == 2
+    told = " ".join(capfd.readouterr().err.split())
+    assert "no mpirun is installed: apt install openmpi-bin (or mpich)" in told
+    assert "mpirun -np 4 --bind-to none --host a:2,b:2 -x MASTER_ADDR=a gluontune train --epochs 2" in told
 
 
 def test_a_port_in_use_is_named():
@@ -148,21 +184,3 @@ def test_a_port_in_use_is_named():
         port = holder.getsockname()[1]
         with pytest.raises(GluontuneError, match=f"port {port} of 127.0.0.1 cannot be taken"):
             free_port("127.0.0.1", port)
-
-
-def test_a_host_that_is_not_there_is_an_error_of_the_run():
-    recipe = Recipe(net="mlp", engine="kvstore", num_devices=2)
-    result = run(recipe, hosts=Hosts.parse("nowhere.invalid:2"))
-    assert result.status == "failed" and result.error["type"] == "HostUnreachable"
-    assert "nowhere.invalid" in result.error["message"]
-    recipe = Recipe(net="mlp", engine="local")
-    assert "use kvstore or horovod" in run(recipe, hosts="localhost").error["message"]
-
-
-def test_launch_refuses_options_that_go_nowhere(capsys):
-    assert main(["launch", "--rsh", "ssh", "--", "train"]) == 2
-    assert "--rsh goes with --hosts" in capsys.readouterr().err
-    assert main(["launch", "-n", "3", "--hosts", "a,b", "--", "train"]) == 2
-    assert "3 ranks do not fit" in capsys.readouterr().err
-    assert main(["launch", "--hosts", "a,b", "--", "train", "--hosts=c"]) == 2
-    assert "--hosts after `--`" in capsys.readouterr().err

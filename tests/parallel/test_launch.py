@@ -83,7 +83,7 @@ class SaysOnly:
 def test_who_lost_a_connection_is_not_blamed(monkeypatch, heard, culprit):
     monkeypatch.setattr(rank_messages, "_GRACE_S", 0.3)
     lost = {"event": "error", "message": "[gloo] Connection closed by peer [127.0.0.1]:9"}
-    site = SimpleNamespace(trouble=lambda: None, notices_after_s=0.0)
+    site = SimpleNamespace(trouble=lambda: None)
     ranks = [SaysOnly(lost), SaysOnly(heard, after=1)]
     place, event = rank_messages.RankMessages(site, ranks, 2, 5.0)._culprit(0, lost)
     assert place == culprit and event == (heard if culprit else lost)

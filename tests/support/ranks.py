@@ -13,9 +13,9 @@ TWO = Recipe(
 )  # fmt: skip
 
 
-def parameters_after(recipe, steps, folder, hosts=None, site=None):
+def parameters_after(recipe, steps, folder, site=None):
     """Rank 0's parameters by name after so many steps."""
-    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}, hosts=hosts, site=site) as group:
+    with Group(recipe, checkpoints={"folder": str(folder), "keep": 1}, site=site) as group:
         group.steps(steps)
         group.checkpoint({"val_accuracy": None}, wait=True)
     _, arrays = checkpoint.read(checkpoint.files(folder)[0])

@@ -1,10 +1,11 @@
 """Trials of a launch in which something breaks.
 
 ``python tests/trials/launch_faults.py --trials 10`` launches two ranks, lets them train, then kills a rank, kills the
-parameter server, stops a rank (SIGSTOP, as a hung machine would look), or cuts a host off (two network namespaces
-as two hosts; needs root), and measures how long all others take to end, whether the error names the culprit, and
-whether a process is left over. ``--restarts``: the same with ``launch --restart 3``, whose accuracies must then be
-those of a run left alone.
+parameter server, or stops a rank (SIGSTOP, as a hung machine would look). With ``launch --hosts`` by each mpirun that
+is installed (two network namespaces as two hosts; needs root), it kills a rank, mpirun's daemon on the other host,
+mpirun or the launcher, or cuts the host off. It measures how long all others take to end, whether the error names the
+culprit, and whether a process is left over. ``--restarts``: the same with ``launch --restart 3``, whose accuracies must
+then be those of a run left alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +28,7 @@ from typing import Any, Optional
 
 import psutil
 import typer
-from two_hosts import RSH, TwoHosts, two_hosts
+from two_hosts import TwoHosts, two_hosts
 
 from gluontune.core.errors import GluontuneError
 from gluontune.parallel.horovod import installed
@@ -45,11 +48,27 @@ FAULTS: dict[str, tuple[str, str, int, str]] = {
     "kvstore rank killed": ("kvstore", "rank", signal.SIGKILL, "rank 1"),
     "kvstore rank hung": ("kvstore", "rank", signal.SIGSTOP, "rank 1"),
     "kvstore server killed": ("kvstore", "server", signal.SIGKILL, "server 0"),
-    "kvstore host cut off": ("kvstore", "host", 0, "-b (rank 1)"),
     "horovod rank killed": ("horovod", "rank", signal.SIGKILL, "rank 1"),
     "horovod rank hung": ("horovod", "rank", signal.SIGSTOP, "rank 1"),
-    "horovod host cut off": ("horovod", "host", 0, "-b (rank 1)"),
 }
+#: mpirun's own words on a rank are those with its host or process.
+_RANK_1 = r"rank 1 on host host-b|rank 1 with PID \d+ on node host-b|RUNNING AT host-b|host host-b: ended with"
+_ON_HOSTS: dict[str, tuple[str, int, str]] = {
+    "rank killed": ("rank", signal.SIGKILL, _RANK_1),
+    "rank hung": ("rank", signal.SIGSTOP, _RANK_1),
+    "rank 0 killed": ("leader", signal.SIGKILL, r"rank 0 with PID \d+ on node host-a|RUNNING AT host-a"),
+    "daemon killed": ("daemon", signal.SIGKILL, rf"{_RANK_1}|on node host-b|proxy .*host-b"),
+    "mpirun killed": ("mpirun", signal.SIGKILL, ""),
+    "launcher killed": ("launcher", signal.SIGKILL, ""),
+    "host cut off": ("host", 0, rf"{_RANK_1}|on node host-b"),
+}
+for _kind in ("openmpi", "mpich"):
+    if shutil.which(f"mpirun.{_kind}"):
+        for _engine in ("kvstore", "ddp", "horovod"):
+            for _name, _fault in _ON_HOSTS.items():
+                if (_kind, _name) == ("mpich", "host cut off"):  # only ssh tells it, and no ssh is between these hosts
+                    continue
+                FAULTS[f"{_engine} on two hosts by {_kind}: {_name}"] = (f"{_engine} {_kind}", *_fault)
 
 _LIMIT_S = 60.0
 _MENDED_AFTER_S = 14.0  # a cable that was pulled is plugged in again: after both ends have given up
@@ -67,9 +86,11 @@ class _Launch:
     def __init__(self, engine: str, folder: str, flags: str, options: str = "", hosts: TwoHosts | None = None):
         self.folder, self.hosts = Path(folder), hosts
         self.log, machines = self.folder / "said.txt", 1
-        where = ["-n", "2"]
+        where, path, under = ["-n", "2"], os.environ["PATH"], []
+        engine, _, kind = engine.partition(" ")
         if hosts is not None:
-            where = ["--hosts", ",".join(hosts.names), "--rsh", RSH, "--insecure-network"]
+            where = ["--hosts", ",".join(hosts.names), "--rsh", hosts.transport(self.folder), "--insecure-network"]
+            under, path = hosts.inside(0), f"{_only(kind, self.folder)}:{path}"
         if engine == "torchrun":
             engine, machines = "ddp", 2
             where = ["-n", "1", "--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port('127.0.0.1')}"]
@@ -82,8 +103,8 @@ class _Launch:
         with open(self.log, "ab") as said:
             self.commands = [
                 subprocess.Popen(
-                    [sys.executable, "-m", "gluontune", *start.split(), *where, "--", *train.split()],
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    [*under, sys.executable, "-m", "gluontune", *start.split(), *where, "--", *train.split()],
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": path},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL if machine else subprocess.PIPE,
                     stderr=said,
@@ -105,7 +126,12 @@ class _Launch:
             time.sleep(0.05)
         time.sleep(delay_s)
         self.family = [c for p in self.commands for c in psutil.Process(p.pid).children(recursive=True)]
-        if victim == "host":
+        if self.hosts is not None:  # a daemon of mpirun's has left the family
+            known = {process.pid for process in self.family} | {p.pid for p in self.commands}
+            self.family += [psutil.Process(pid) for pid in self.hosts.pids() if pid not in known]
+        if victim == "launcher":
+            self.command.send_signal(number)
+        elif victim == "host":
             assert self.hosts is not None
             self.hosts.cut()
         else:
@@ -143,7 +169,7 @@ class _Launch:
 def _launched(engine: str, victim: str, flags: str, options: str = "") -> Iterator[_Launch]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gluontune-faults-"))
-        hosts = stack.enter_context(two_hosts()) if victim == "host" else None
+        hosts = stack.enter_context(two_hosts()) if " " in engine else None
         launch = _Launch(engine, folder, flags, options, hosts)
         stack.callback(launch.end)
         yield launch
@@ -153,8 +179,9 @@ def fault_trial(engine: str, victim: str, number: int, words: str, delay_s: floa
     """Launch two ranks, break something once they train, and watch the end.
 
     Args:
-        victim: ``rank`` (rank 1), ``server``, or ``host`` (that of rank 1, whose cable is pulled).
-        number: the signal for rank or server. words: what the error must hold. delay_s: of training before.
+        victim: ``rank`` (rank 1), ``leader`` (rank 0), ``server``, ``daemon`` (of mpirun), ``mpirun``, ``launcher``, or
+            ``host`` (that of rank 1, whose cable is pulled).
+        number: the signal. words: what the output must match. delay_s: of training before.
 
     Returns:
         ``{"seconds", "named", "orphans", "error"}``: from the fault to the end of the command and of all that it
@@ -164,9 +191,9 @@ def fault_trial(engine: str, victim: str, number: int, words: str, delay_s: floa
         launch.strike(victim, number, delay_s)
         started = time.monotonic()
         launch.wait(_LIMIT_S)
-        seconds, (_, *errors) = time.monotonic() - started, launch.said().split("error: ")
-        named = any(words in error for error in errors)  # of several machines, any may have the last word
-        return {"seconds": seconds, "named": named, "orphans": launch.left(), "error": errors[-1:]}
+        seconds, said = time.monotonic() - started, launch.said()
+        named = re.search(words, said) is not None  # of several machines, any may have the last word
+        return {"seconds": seconds, "named": named, "orphans": launch.left(), "error": said[-500:]}
 
 
 _SHORT = "--epochs 10 --train-samples 2048 --val-samples 256 --json"
@@ -197,16 +224,34 @@ def _outcome(launch: _Launch) -> dict[str, Any]:
     return {"accuracies": found["val_accuracy"], "notes": found["notes"], "error": found["error"]}
 
 
+def _only(kind: str, folder: Path) -> Path:
+    """A folder whose ``mpirun`` is that of one kind."""
+    place = folder / "bin"
+    place.mkdir(exist_ok=True)
+    (place / "mpirun").write_text(f'#!/bin/sh\nexec {shutil.which(f"mpirun.{kind}")} "$@"\n')
+    (place / "mpirun").chmod(0o755)
+    return place
+
+
+def _is_python(process: psutil.Process) -> bool:
+    return process.cmdline()[:1] == [sys.executable] and "launch" not in process.cmdline()
+
+
 def _victim(family: Iterable[psutil.Process], kind: str) -> psutil.Process:
     """Rank 1, or the parameter server."""
     if kind == "server":
         servers = [p for p in family if p.environ().get("DMLC_ROLE") == "server"]
         return servers[0]
+    if kind in ("daemon", "mpirun"):
+        names = ("orted", "hydra_pmi_proxy") if kind == "daemon" else ("mpirun.openmpi", "mpirun.mpich")
+        return [p for p in family if "".join(p.cmdline()[:1]).rpartition("/")[2] in names][-1]
     own = ("gluontune.training.elastic_rank", "gluontune.training.started")
     led = [p for p in family if any(part in own for part in p.cmdline())]
     if led:
+        if kind == "leader" and all("RANK" not in p.environ() for p in led):  # mpirun's is the command itself
+            return next(p for p in family if {"train", "gluontune"} < set(p.cmdline()) - {"launch"} and _is_python(p))
         number = "0" if kind == "leader" else "1"
-        return next(p for p in led if p.environ().get("RANK") == number)  # the agents have none
+        return next(p for p in led if p.environ().get("RANK", number) == number)  # the agents have none
     ranks = [p for p in family if any("gluontune.training.child" in part for part in p.cmdline())]
     return sorted(ranks, key=lambda p: (p.create_time(), p.pid))[1]
 
@@ -226,7 +271,7 @@ def _stop(*_: object) -> None:
 
 def _main(
     trials: int = typer.Option(10, "--trials", min=1, help="Of each fault."),
-    only: Optional[str] = typer.Option(None, "--only", help="Faults with this in their name."),
+    only: Optional[str] = typer.Option(None, "--only", help="Faults whose name matches this."),
     at_once: int = typer.Option(1, "--at-once", min=1, help="Trials that run side by side."),
     restarts: bool = typer.Option(False, "--restarts", help="Restart after each, and compare the accuracies."),
 ) -> None:
@@ -235,7 +280,7 @@ def _main(
     signal.signal(signal.SIGINT, _stop)
     rows = []
     for name, fault in FAULTS.items():
-        if (only and only not in name) or (fault[0] == "horovod" and installed() is None):
+        if (only and not re.search(only, name)) or (fault[0].startswith("horovod") and installed() is None):
             continue
         work = restart_trial if restarts else fault_trial
         with ThreadPoolExecutor(at_once) as pool:

@@ -1,6 +1,6 @@
 """Two network namespaces of Linux as two hosts: an own network stack each, and a cable between them to pull.
 
-Needs root and iproute2. ``ip netns exec`` is their transport (``--rsh``), in place of ssh.
+Needs root and iproute2. A script is their transport (``--rsh``), in place of ssh.
 """
 
 from __future__ import annotations
@@ -8,17 +8,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from gluontune.core.errors import GluontuneError
 
-__all__ = ["RSH", "TwoHosts", "two_hosts"]
-
-RSH = "ip netns exec"
+__all__ = ["TwoHosts", "two_hosts"]
 
 _ETC = Path("/etc/netns")
 
@@ -29,19 +27,42 @@ class TwoHosts:
     """The two namespaces.
 
     Attributes:
-        names: as ``ip netns exec`` takes them. addresses: of each.
+        spaces: as ``ip netns exec`` takes them. names, addresses: of each, which both resolve.
     """
 
-    def __init__(self, names: tuple[str, str], addresses: tuple[str, str], devices: tuple[str, str]):
-        self.names, self.addresses, self._devices = names, addresses, devices
+    names = ("host-a", "host-b")
+
+    def __init__(self, spaces: tuple[str, str], addresses: tuple[str, str], devices: tuple[str, str]):
+        self.spaces, self.addresses, self._devices = spaces, addresses, devices
+
+    def inside(self, host: int, *words: str) -> list[str]:
+        """The command that runs another on a host, which has a name of its own, too."""
+        named = f'hostname {self.names[host]}; exec "$@"'
+        return ["ip", "netns", "exec", self.spaces[host], "unshare", "--uts", "sh", "-c", named, "sh", *words]
+
+    def transport(self, folder: Path, before: str = "") -> str:
+        """A script in place of ssh, which gives its words to a shell, too. ``before`` runs first on the second host."""
+        cases = []
+        for host, (name, address) in enumerate(zip(self.names, self.addresses)):
+            run = shlex.join(self.inside(host, "sh", "-c"))
+            first = before if host else ""
+            cases.append(f'{name}|{address}) exec {run} {shlex.quote(first)}"$*";;')
+        script = folder / "rsh"
+        script.write_text("#!/bin/sh\nhost=$1; shift\ncase $host in\n" + "\n".join(cases) + "\nesac\nexit 255\n")
+        script.chmod(0o755)
+        return str(script)
+
+    def pids(self) -> list[int]:
+        """The processes on both hosts."""
+        return [int(pid) for space in self.spaces for pid in _ip("netns", "pids", space).split()]
 
     def cut(self) -> None:
         """Pull the cable: packets vanish, connections stay open at both ends."""
-        _ip("-n", self.names[1], "link", "set", self._devices[1], "down")
+        _ip("-n", self.spaces[1], "link", "set", self._devices[1], "down")
 
     def mend(self) -> None:
         """Plug it in again."""
-        _ip("-n", self.names[1], "link", "set", self._devices[1], "up")
+        _ip("-n", self.spaces[1], "link", "set", self._devices[1], "up")
 
 
 @contextlib.contextmanager
@@ -52,31 +73,31 @@ def two_hosts() -> Iterator[TwoHosts]:
         GluontuneError: they cannot be made here.
     """
     mark = f"{os.getpid()}-{next(_numbers)}"
-    names = (f"gluontune-{mark}-a", f"gluontune-{mark}-b")
+    spaces = (f"gluontune-{mark}-a", f"gluontune-{mark}-b")
     devices = ("gt0", "gt1")
     addresses = ("10.213.0.1", "10.213.0.2")
     try:
-        for name, address in zip(names, addresses):
+        known = "".join(f"{address} {name}\n" for name, address in zip(TwoHosts.names, addresses))
+        for name in spaces:
             _ip("netns", "add", name)
-            # `ip netns exec` shows this as /etc/hosts: each host knows its own name, as hosts do.
-            own = _ETC / name
+            own = _ETC / name  # `ip netns exec` shows this as /etc/hosts
             own.mkdir(parents=True)
-            (own / "hosts").write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
-        _ip("link", "add", devices[0], "netns", names[0], "type", "veth", "peer", "name", devices[1],
-            "netns", names[1])  # fmt: skip
-        for name, device, address in zip(names, devices, addresses):
+            (own / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
+        _ip("link", "add", devices[0], "netns", spaces[0], "type", "veth", "peer", "name", devices[1],
+            "netns", spaces[1])  # fmt: skip
+        for name, device, address in zip(spaces, devices, addresses):
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
             for each in ("lo", device):
                 _ip("-n", name, "link", "set", each, "up")
-        yield TwoHosts(names, addresses, devices)
+        yield TwoHosts(spaces, addresses, devices)
     finally:
-        for name in names:
+        for name in spaces:
             with contextlib.suppress(GluontuneError):
                 _ip("netns", "del", name)
             shutil.rmtree(_ETC / name, ignore_errors=True)
 
 
-def _ip(*words: str) -> None:
+def _ip(*words: str) -> str:
     if shutil.which("ip") is None:
         raise GluontuneError("network namespaces cannot be made: `ip` is missing (apt install iproute2)")
     done = subprocess.run(["ip", *words], capture_output=True, text=True)
@@ -85,3 +106,4 @@ def _ip(*words: str) -> None:
             f"network namespaces cannot be made here (ip {' '.join(words)}: {done.stderr.strip()}): this needs root, "
             "and in a container the right to make them (docker run --privileged)"
         )
+    return done.stdout

@@ -1,0 +1,135 @@
+"""``launch --hosts``: ranks on several machines, started by the installed ``mpirun``, Open MPI's or MPICH's.
+
+It starts ``gluontune train`` on each host, passes its output on, and ends all ranks when one fails. The ranks find each
+other (:mod:`gluontune.parallel.environment`), and rank 0 names the one that differs, died or fell silent.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
+
+from gluontune.core.errors import UsageError
+from gluontune.core.processes import supervise
+from gluontune.parallel.environment import RUN_VARIABLE
+from gluontune.parallel.hosts import Hosts
+from gluontune.parallel.scripts import Layout, mpi
+
+_PASSED_ON = ("GLUONTUNE_", "MXNET_", "OMP_", "NCCL_", "MASTER_")  # all others are the host's
+_HOST_BACK_S = 10.0  # before a run is started again
+_INTERRUPTED = 130
+
+#: For Open MPI: a host that is cut off is noticed in 20 s.
+_SETTINGS = {
+    "plm_rsh_no_tree_spawn": 1,
+    "oob_tcp_keepalive_time": 5,
+    "oob_tcp_keepalive_intvl": 5,
+    "oob_tcp_keepalive_probes": 3,
+}
+
+
+#: Runs a command on a host. MPICH's mpirun waits for ever for one that ssh does not reach, or has lost.
+_AGENT = """#!/bin/sh
+{transport} "$@"
+code=$?
+if [ $code -ne 0 ]; then
+    echo "error: host $1: ended with code $code: {transport}" >&2
+    sleep 5
+    kill -TERM $PPID 2> /dev/null
+fi
+exit $code
+"""
+
+
+def found() -> tuple[str, bool]:
+    """The path of ``mpirun``, and whether it is Open MPI's.
+
+    Raises:
+        UsageError: there is none.
+    """
+    path = shutil.which("mpirun") or shutil.which("mpiexec")
+    if path is None:
+        raise UsageError("no mpirun is installed")
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60).stdout
+    return path, "Open MPI" in said or "OpenRTE" in said
+
+
+def command(hosts: Hosts, world: int, train: Sequence[str], agent: Path, *, path: str, open_mpi: bool) -> list[str]:
+    """The command that starts ``train`` as ``world`` ranks.
+
+    Args:
+        train: the command of each rank. agent: a script that runs a command on a host.
+        path, open_mpi: of :func:`found`.
+    """
+    names = sorted(name for name in os.environ if name.startswith(_PASSED_ON))
+    if open_mpi:
+        words = [path, *(["--allow-run-as-root"] if os.getuid() == 0 else []), "--bind-to", "none", "--map-by", "slot"]
+        for name, value in {**_SETTINGS, "plm_rsh_agent": agent}.items():
+            words += ["--mca", name, str(value)]
+        words += [word for name in names for word in ("-x", name)]
+        return [*words, "--wdir", os.getcwd(), "--host", str(hosts), "-np", str(world), *train]
+    words = [path, "-bootstrap", "rsh", "-bootstrap-exec", str(agent)]  # for ssh it would add words of ssh's
+    words += ["-genvlist", ",".join(names), "-wdir", os.getcwd()]
+    return [*words, "-hosts", str(hosts), "-n", str(world), *train]
+
+
+def launch(
+    hosts: Hosts, world: int, train: Sequence[str], engine: str, restarts: int, say: Callable[[str], None]
+) -> int:
+    """Train on the hosts, and return the exit code.
+
+    Args:
+        world: ranks. train: ``train`` and its options. restarts: so many times, resume after a failure.
+        say: gets a line for each restart.
+
+    Raises:
+        UsageError: no mpirun here, a network that is not allowed, more ranks than fit.
+    """
+    if restarts and not any(word.split("=")[0] == "--checkpoint" for word in train):
+        raise UsageError(f"--restart {restarts} needs checkpoints to go on from: give train --checkpoint DIR")
+    layout = Layout(tuple(train), engine, len(hosts.names), hosts.slots[0], str(hosts), hosts.insecure_network)
+    words = [*hosts.python_words("-m", "gluontune"), *layout.rank_words(world)[1:]]
+    if world > hosts.total:
+        raise UsageError(
+            f"{world} ranks do not fit on --hosts {hosts} ({hosts.total} in all): give a smaller -n or more per host"
+        )
+    try:
+        path, open_mpi = found()
+    except UsageError as error:
+        raise UsageError(
+            f"--hosts: {error}: apt install openmpi-bin (or mpich) on each of them, or start the ranks by what your "
+            f"cluster has:\n{mpi(layout)}"
+        ) from None
+    os.environ.setdefault("MASTER_ADDR", hosts.first_address)
+    os.environ[RUN_VARIABLE] = secrets.token_hex(16)
+    if hosts.port:
+        os.environ["MASTER_PORT"] = str(hosts.port)
+    with tempfile.TemporaryDirectory(prefix="gluontune-launch-") as folder:
+        agent = Path(folder) / "rsh"
+        agent.write_text(_AGENT.format(transport=shlex.join(hosts.transport())))
+        agent.chmod(0o700)
+        for left in range(restarts, -1, -1):
+            with tempfile.TemporaryFile() as printed:  # the result, once, whatever came before
+                run = command(hosts, world, words, agent, path=path, open_mpi=open_mpi)
+                code, stopped = supervise(run, stdout=printed, stop_by=signal.SIGUSR1)
+                if stopped is not None:
+                    code = _INTERRUPTED
+                if not left or code in (0, 2, _INTERRUPTED):
+                    printed.seek(0)
+                    sys.stdout.flush()
+                    shutil.copyfileobj(printed, sys.stdout.buffer)
+                    sys.stdout.flush()
+                    return code
+            say(f"restarted after a fault: {PurePath(path).name} ended with code {code}; {left - 1} restarts are left")
+            words += [] if "--resume" in words else ["--resume"]
+            time.sleep(_HOST_BACK_S)
+    raise AssertionError("unreachable")
