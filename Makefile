@@ -197,7 +197,7 @@ horovod: $(STAMP)
 	  HOROVOD_WITHOUT_PYTORCH=1 $(PIP) install -q -c constraints.txt --no-build-isolation horovod==0.28.1
 	$(PY) -m pytest -q tests/trials/horovod_real.py
 
-# Two network namespaces as two hosts (ip netns exec, and a real sshd): needs root, iproute2 and openssh-server.
+# launch --hosts between two network namespaces as two hosts: needs root, iproute2, and openmpi-bin or mpich.
 hosts: $(STAMP)
 	@$(PY) -c 'import horovod' 2>/dev/null || $(MAKE) --no-print-directory horovod
 	$(PY) -m pytest -q tests/trials/hosts_real.py $(ARGS)

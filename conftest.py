@@ -166,7 +166,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 #: What `make test` leaves to other commands, and what each wants.
 ELSEWHERE = (
-    "make test-slow", "make horovod (g++, cmake)", "make hosts (root, iproute2, openssh-server)",
+    "make test-slow", "make horovod (g++, cmake)", "make hosts (root, iproute2, openmpi-bin, mpich)",
     "make browser (chromium)", "make asan (gcc or clang)", "make fresh (root, mmdebstrap)", "make peers",
 )  # fmt: skip
 

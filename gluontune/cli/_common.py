@@ -76,6 +76,12 @@ def finish(found: Mapping[str, Any], as_json: bool, show: Callable[[], None], su
     return 0 if succeeded else 1
 
 
+def finish_part(found: Mapping[str, Any], part: str, as_json: bool) -> int:
+    """The same for a part of a study."""
+    text = f"part {part}: {len(found['done'])} rows; when all parts have ended, the same with --resume, without --part"
+    return finish(found, as_json, lambda: say(text))
+
+
 def first_of(lines: Sequence[str]) -> list[str]:
     """The first :data:`SHOWN` of many lines, and the number of the others."""
     more = [f"… and {len(lines) - SHOWN:,} more (--json lists all)"] if len(lines) > SHOWN else []

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from gluontune.cli._common import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, finish, names_of, option, say, stdout
+from gluontune.cli._common import (
+    JSON_OPTION,
+    RECORD,
+    TIME_LIMIT_OPTION,
+    finish,
+    finish_part,
+    names_of,
+    option,
+    say,
+    stdout,
+)  # fmt: skip
 from gluontune.cli._progress import pieces_progress
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
@@ -40,7 +50,10 @@ def factors(
     every_set: bool = option(False, "Run single factors and pairs to the targets, too."),
     full: bool = option(False, "Long slices; short ones (the quick form) by default."),
     out: Path = option(Path("factors-out"), "Folder for factors.json and factors.html."),
-    resume: bool = option(False, "Go on with an interrupted analysis in --out."),
+    resume: bool = option(False, "Go on with an interrupted analysis in --out, and with its parts."),
+    part: Optional[str] = option(
+        None, "This task's repeats alone, K of N: a job array's tasks. --resume then merges all.", metavar="K/N"
+    ),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
@@ -57,6 +70,7 @@ def factors(
     from gluontune.report.factors import finish_factors
     from gluontune.search.factor_plan import parse_factor
     from gluontune.search.factors import analyse
+    from gluontune.search.study import Part
 
     if not target and given.get("target_accuracy") is not None:
         target = [float(given["target_accuracy"])]
@@ -73,6 +87,7 @@ def factors(
         raise UsageError("--methods: give one --target, such as --target 0.8")
     with pieces_progress() as show:
         how: dict[str, Any] = {"repeats": repeats, "out": out, "resume": resume, "on_event": show}
+        how["part"] = None if part is None else Part.parse(part)
         if compared.methods_of is not None:
             if "loader" not in given and recipe.loader == "gluon" and recipe.job is None:
                 recipe = recipe.override(loader="resident")  # most methods change pixels
@@ -82,6 +97,8 @@ def factors(
         else:
             how.update(factors=names, own=own, targets=target or [], pairs=pairs, every_set=every_set)
             found = analyse(recipe, pace=ladder.FULL if full else ladder.QUICK, time_limit=time_limit, **how)
+    if part is not None:
+        return finish_part(found, part, as_json)
     finish_factors(found, out)
 
     def tell() -> None:

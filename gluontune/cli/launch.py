@@ -24,7 +24,9 @@ def launch(
         "shared-memory (sums of gradients, one machine), kvstore (MXNet's parameter server), horovod, "
         "async (shared weights, nobody waits), or ddp (PyTorch's, with train --backend torch).",
     ),
-    hosts: Optional[str] = option(None, "Machines and the ranks on each: node1:4,node2:4. Default: all ranks here."),
+    hosts: Optional[str] = option(
+        None, "Machines and the ranks on each, for mpirun: node1:4,node2:4. Default: all ranks here."
+    ),
     rsh: Optional[str] = option(
         None,
         "Command that runs another on a host, called as RSH HOST COMMAND; such as 'ssh -p 2222' "
@@ -40,7 +42,7 @@ def launch(
     rendezvous: Optional[str] = option(None, "With ddp: HOST:PORT where the machines of --nnodes meet; one of them."),
     connect_timeout: Optional[float] = option(
         None,
-        "Seconds in which each host must answer [default: 30], or the least of --nnodes must meet [default: 600].",
+        "Seconds in which each host must answer ssh [default: 30], or the least of --nnodes must meet [default: 600].",
         min=1,
         show_default=False,
     ),
@@ -57,13 +59,13 @@ def launch(
 ) -> int:
     """Run `train` on several processes that exchange gradients; one merged result comes back.
 
-    On several machines without ssh, give the same command on each: launch --engine ddp --nnodes 1:4 --rendezvous
+    With --hosts, the installed mpirun (Open MPI's or MPICH's) starts them on each machine. All need this folder, the
+    same gluontune and the same data, and must reach the first on any port, which --insecure-network must allow;
+    GLUONTUNE_*, MXNET_*, OMP_* and NCCL_* go along. All ends when one rank or host fails.
+
+    Without ssh, give the same command on each: launch --engine ddp --nnodes 1:4 --rendezvous
     node1:29400 -n 2 --restart 3 -- train --backend torch --checkpoint SHARED. Where a machine comes or goes, all go on
     from the newest checkpoint; -n is then of each machine.
-
-    With --hosts, each machine needs this folder, the same gluontune and the same data, and must reach the others
-    on any port, which --insecure-network must allow; GLUONTUNE_*, MXNET_*, OMP_* and NCCL_* go along. All ends when
-    one rank or host fails.
     """
     from gluontune.cli.main import main
     from gluontune.parallel import environment, mpi
@@ -72,7 +74,8 @@ def launch(
     if (place := environment.here()) is not None:
         raise UsageError(f"launch starts ranks, and this is already {place}: call gluontune train --engine {engine}")
     command = command or []
-    if command[:1] != ["train"]:
+    studies = ["tta", "factors"] if print_for == "slurm-array" else []
+    if not command or command[0] not in ["train", *studies]:
         given = " ".join(command) or "nothing"
         raise UsageError(f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1")
     taken = [flag for flag in _OURS.split() if any(word.split("=")[0] == flag for word in command)]
@@ -130,7 +133,7 @@ def _meeting(engine: str, hosts: str | None, nnodes: str | None, rendezvous: str
     if engine != "ddp":
         raise UsageError(f"--nnodes and --rendezvous are torchrun's: use --engine ddp, not {engine}")
     if hosts is not None:
-        raise UsageError("--hosts starts all by ssh, --nnodes is given on each machine: choose one")
+        raise UsageError("--hosts starts all by mpirun, --nnodes is given on each machine: choose one")
     if nnodes is None or rendezvous is None:
         raise UsageError("--nnodes and --rendezvous go together: --nnodes 1:4 --rendezvous node1:29400")
     return {"nodes": nnodes, "rendezvous": rendezvous}

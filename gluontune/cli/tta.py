@@ -11,6 +11,7 @@ from gluontune.cli._common import (
     RECORD,
     TIME_LIMIT_OPTION,
     finish,
+    finish_part,
     numbers_of,
     option,
     parse_settings,
@@ -69,7 +70,10 @@ def tta(
     stop_at_target: bool = option(False, "End each run at its first crossing: quicker, no sustained one."),
     about: About = RECORD,
     out: Path = option(Path("tta-out"), "Folder for tta.json, tta.html and the runs."),
-    resume: bool = option(False, "Keep the finished repeats in --out, do the rest."),
+    resume: bool = option(False, "Keep the finished repeats in --out, of all its parts, do the rest."),
+    part: Optional[str] = option(
+        None, "This task's repeats alone, K of N: a job array's tasks. --resume then merges all.", metavar="K/N"
+    ),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:
@@ -84,6 +88,7 @@ def tta(
     from gluontune.search import cost, submissions
     from gluontune.search.bench import peer_script, torch_tta
     from gluontune.search.bench.contender import peer_python
+    from gluontune.search.study import Part
     from gluontune.search.tta import time_to_accuracy
 
     recipe, target = _target(recipe, given, target)
@@ -104,6 +109,12 @@ def tta(
             "target": target, "repeats": repeats, "seeds": chosen, "stop_at_target": stop_at_target,
             "price": price, "out": out, "resume": resume, "on_event": show, "time_limit": time_limit,
         }  # fmt: skip
+        if part is not None:
+            if rival.against_torch or rival.against_peer is not None:
+                raise UsageError(
+                    "--part goes with this recipe and --against, not with --against-torch or --against-peer"
+                )
+            options["part"] = Part.parse(part)
         if rival.against_torch:
             changes = parse_settings(rival.torch_set or [], "--torch-set")
             options["say"] = lambda line: say(line, to=stderr)
@@ -114,12 +125,14 @@ def tta(
         else:
             second = Recipe.from_yaml(rival.against) if rival.against is not None else None
             found = time_to_accuracy(recipe, against=second, **options)
+    if part is not None:
+        return finish_part(found, part, as_json)
     finish_tta(found, out, others)
     submissions.write_submissions(found, out, author=about.author, author_email=about.author_email)
 
     def tell() -> None:
         stdout.print(report.tta_table(found))
-        say(*report.tta_lines(found))
+        say(*report.tta_lines(found), *found.get("notes", ()))
         say(f"{out / 'tta.html'} shows it; {out / 'tta.json'} holds the figures.")
 
     times = found["summary"]["this"]["train_seconds"]

@@ -263,6 +263,11 @@ def _identity(machine: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def another_machine(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How two machines differ, or ""."""
+    return _differences(_identity(before), _identity(now))
+
+
 def _same_options(
     path: Path | None, before: Mapping[str, Any], now: Mapping[str, Any], usual: Mapping[str, Any] | None = None
 ) -> None:

@@ -37,6 +37,19 @@ _SETTINGS = {
 }
 
 
+#: Runs a command on a host. MPICH's mpirun waits for ever for one that ssh does not reach, or has lost.
+_AGENT = """#!/bin/sh
+{transport} "$@"
+code=$?
+if [ $code -ne 0 ]; then
+    echo "error: host $1: ended with code $code: {transport}" >&2
+    sleep 5
+    kill -TERM $PPID 2> /dev/null
+fi
+exit $code
+"""
+
+
 def found() -> tuple[str, bool]:
     """The path of ``mpirun``, and whether it is Open MPI's.
 
@@ -64,17 +77,9 @@ def command(hosts: Hosts, world: int, train: Sequence[str], agent: Path, *, path
             words += ["--mca", name, str(value)]
         words += [word for name in names for word in ("-x", name)]
         return [*words, "--wdir", os.getcwd(), "--host", str(hosts), "-np", str(world), *train]
-    words = [
-        path,
-        "-bootstrap",
-        "ssh",
-        "-bootstrap-exec",
-        str(agent),
-        "-disable-auto-cleanup",
-        "-genvlist",
-        ",".join(names),
-    ]
-    return [*words, "-wdir", os.getcwd(), "-hosts", str(hosts), "-n", str(world), *train]
+    words = [path, "-bootstrap", "rsh", "-bootstrap-exec", str(agent)]  # for ssh it would add words of ssh's
+    words += ["-genvlist", ",".join(names), "-wdir", os.getcwd()]
+    return [*words, "-hosts", str(hosts), "-n", str(world), *train]
 
 
 def launch(
@@ -110,7 +115,7 @@ def launch(
         os.environ["MASTER_PORT"] = str(hosts.port)
     with tempfile.TemporaryDirectory(prefix="gluontune-launch-") as folder:
         agent = Path(folder) / "rsh"
-        agent.write_text(f'#!/bin/sh\nexec {shlex.join(hosts.transport())} "$@"\n')
+        agent.write_text(_AGENT.format(transport=shlex.join(hosts.transport())))
         agent.chmod(0o700)
         for left in range(restarts, -1, -1):
             with tempfile.TemporaryFile() as printed:  # the result, once, whatever came before

@@ -79,16 +79,20 @@ def slurm(layout: Layout) -> str:
 
 
 def slurm_array(layout: Layout) -> str:
-    """A batch script for an array job: each task trains with another seed.
+    """A batch script for an array job: each task trains with another seed, or does another part of a study.
 
     >>> text = slurm_array(Layout(("train", "--seed", "0-11", "--out", "runs/tta.json"), "local", ranks=1))
     >>> [line for line in text.splitlines() if "array=" in line or line.startswith("srun")][-1]
     'srun --kill-on-bad-exit=1 gluontune train --seed $SLURM_ARRAY_TASK_ID --out runs/tta-$SLURM_ARRAY_TASK_ID.json'
     """
     words = layout.words
-    seeds = words[words.index("--seed") + 1] if "--seed" in words[:-1] else ""
-    if not re.fullmatch(r"\d+-\d+|\d+(,\d+)*", seeds):
-        raise UsageError(f"--seed {seeds!r}: an array wants the seeds of its tasks: -- train --seed 0-11")
+    flag = "--seed" if layout.train[0] == "train" else "--part"
+    tasks = words[words.index(flag) + 1] if flag in words[:-1] else ""
+    if not re.fullmatch(r"\d+-\d+|\d+(,\d+)*" if flag == "--seed" else r"0-\d+", tasks):
+        what = "the seeds of its tasks: -- train --seed 0-11" if flag == "--seed" else "its tasks: -- tta --part 0-11"
+        raise UsageError(f"{flag} {tasks!r}: an array wants {what}")
+    if flag == "--part":
+        return _study_array(words, int(tasks[2:]) + 1, layout)
     shown = []
     for before, word in zip(["", *words], words):
         if before == "--seed":
@@ -98,7 +102,15 @@ def slurm_array(layout: Layout) -> str:
             shown.append(f"{shlex.quote(stem or word)}-$SLURM_ARRAY_TASK_ID{dot}{shlex.quote(end) if end else ''}")
         else:
             shown.append(shlex.quote(word))
-    return _batch(layout, " ".join(shown), [f"#SBATCH --array={seeds}"])
+    return _batch(layout, " ".join(shown), [f"#SBATCH --array={tasks}"])
+
+
+def _study_array(words: Sequence[str], tasks: int, layout: Layout) -> str:
+    at = words.index("--part")
+    rest = [word for word in [*words[:at], *words[at + 2 :]] if word != "--resume"] + ["--resume"]
+    command = f"{shlex.join(rest)} --part $SLURM_ARRAY_TASK_ID/{tasks}"
+    merge = f"# one document of all tasks, when they have ended: {shlex.join(rest)}"
+    return _batch(layout, command, [f"#SBATCH --array=0-{tasks - 1}", merge])
 
 
 def _batch(layout: Layout, command: str, more: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from gluontune.search.factor_plan import EXTRA_FACTORS, Factor, FactorSet, plan,
 from gluontune.search.measure import Contender, interleave
 from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
-from gluontune.search.study import Study, check_target, dataset_facts, train_once
+from gluontune.search.study import Part, Study, check_target, dataset_facts, train_once
 from gluontune.search.time_to_target import accuracies, first_crossing
 
 FACTORS_SCHEMA = 1
@@ -41,6 +41,7 @@ def analyse(
     pace: Pace = QUICK,
     out: str | Path | None = None,
     resume: bool = False,
+    part: Part | None = None,
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
@@ -54,7 +55,8 @@ def analyse(
         pairs: measure each pair of factors, for the interactions.
         every_set: run factors alone and pairs to the targets, too, not only the cumulative and leave-one-out sets.
         pace: slices of the throughput measurement.
-        out: folder for ``factors.json``, written after each piece; ``resume`` goes on with it.
+        out: folder for ``factors.json``, written after each piece; ``resume`` goes on with it, and with its parts.
+        part: do these repeats alone, for a later ``resume`` of all; the first part measures throughput, too.
         on_event: see :func:`gt.train.run`.
         time_limit: seconds of silence after which a run counts as hung.
 
@@ -89,17 +91,19 @@ def analyse(
         "every_set": every_set,
     }  # fmt: skip
     facts = dataset_facts(recipe)
-    store = Study("factors", FACTORS_SCHEMA, given, out, resume)
+    store = Study("factors", FACTORS_SCHEMA, given, out, resume, part)
     store.document.update(dataset=facts, repeats=repeats)
     analysis = _Analysis(recipe, store, pace, on_event or (lambda event: None), time_limit)
     try:
         with store.under_way():
             analysis.choose(factors, own)
-            analysis.throughput(pairs)
+            if store.takes(0):
+                analysis.throughput(pairs)
             analysis.to_targets(targets, repeats, every_set)
     finally:
         analysis.close()
-    conclude(store.document)
+    if part is None:
+        conclude(store.document)
     store.save()
     return store.document
 
@@ -186,7 +190,8 @@ class _Analysis:
         parts = plan([f.name for f in self.factors], every_set)
         sets = [s for s, roles in parts.items() if every_set or any(r.startswith(wanted) for r in roles)]
         first = {s: self._recipe(s).override(target_accuracy=max(targets)) for s in sets}
-        runs = [(s, recipe.override(seed=self.recipe.seed + n)) for n in range(repeats) for s, recipe in first.items()]
+        runs = [(s, recipe.override(seed=self.recipe.seed + n)) for n in filter(self.store.takes, range(repeats))
+                for s, recipe in first.items()]  # fmt: skip
         train_to_targets(self.store, train_once, runs, targets, self.tell, self.time_limit)
 
 

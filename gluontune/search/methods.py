@@ -15,7 +15,7 @@ from gluontune.core.events import OnProgress
 from gluontune.methods.cards import METHODS, with_methods
 from gluontune.recipe import Recipe
 from gluontune.search.factors import FACTORS_SCHEMA, Row, train_to_targets, tta_of
-from gluontune.search.study import Study, check_target, dataset_facts, train_once
+from gluontune.search.study import Part, Study, check_target, dataset_facts, train_once
 
 _AGAIN, _TOGETHER = "base, beside the best together", "together"
 
@@ -29,6 +29,7 @@ def compare_methods(
     best: int = 3,
     out: str | Path | None = None,
     resume: bool = False,
+    part: Part | None = None,
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
@@ -45,7 +46,8 @@ def compare_methods(
         names: of ``gt.methods.METHODS``; None: all that can change this recipe's time.
         repeats: seeds. best: number of methods, those with the largest gains, to train together against the base; of
             methods that are equally fast, the most accurate.
-        out: folder for ``factors.json``; ``resume`` goes on with it.
+        out: folder for ``factors.json``; ``resume`` goes on with it, and with its parts.
+        part: do these repeats alone, for a later ``resume`` of all, which trains the best together.
         on_event: see :func:`gt.ladder.factors`. time_limit: seconds of silence.
 
     Returns:
@@ -70,21 +72,27 @@ def compare_methods(
     chosen, skipped = _choose(recipe, names)
     given = {"recipe": recipe.to_dict(), "methods": chosen, "targets": [target], "best": best, "pace": "to accuracy"}
     facts = dataset_facts(recipe)
-    store = Study("factors", FACTORS_SCHEMA, given, out, resume)
+    store = Study("factors", FACTORS_SCHEMA, given, out, resume, part)
     store.document.update(dataset=facts, repeats=repeats, skipped=skipped)
 
     def train(sets: Mapping[tuple[str, ...], Recipe]) -> None:
-        turned = [(name, r, n) for n in range(repeats) for name, r in stats.in_turn(list(sets.items()), n)]
+        turned = [
+            (name, r, n)
+            for n in filter(store.takes, range(repeats))
+            for name, r in stats.in_turn(list(sets.items()), n)
+        ]
         runs = [(name, r.override(seed=r.seed + n)) for name, r, n in turned]
         train_to_targets(store, train_once, runs, [target], on_event or (lambda event: None), time_limit)
 
     with store.under_way():
         train({(): recipe, **{(name,): with_methods(recipe, [name]) for name in chosen}})
-        winners = _winners(recipe, store.document["done"], chosen, best)
-        if len(winners) > 1:
-            train({(_AGAIN,): recipe, (_TOGETHER,): with_methods(recipe, winners)})
-        store.document["winners"] = winners
-    _conclude(store.document, chosen, target)
+        if part is None:
+            winners = _winners(recipe, store.document["done"], chosen, best)
+            if len(winners) > 1:
+                train({(_AGAIN,): recipe, (_TOGETHER,): with_methods(recipe, winners)})
+            store.document["winners"] = winners
+    if part is None:
+        _conclude(store.document, chosen, target)
     store.save()
     return store.document
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gluontune import datasets, runtime
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress
-from gluontune.core.journal import Document
+from gluontune.core.journal import Document, another_machine
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.cost import PackageEnergy
@@ -21,8 +23,29 @@ from gluontune.training.loop import drive
 _WARMUP_STEPS = 2
 
 
+@dataclass(frozen=True)
+class Part:
+    """Part ``number`` of a study that ``of`` tasks share: the repeats ``number``, ``number + of``, ….
+
+    >>> Part.parse("3/12")
+    Part(number=3, of=12)
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+        if found is None or int(found[1]) >= int(found[2]):
+            raise UsageError(f"--part {text!r}: give the number of a task and of all, such as 0/12 … 11/12")
+        return cls(int(found[1]), int(found[2]))
+
+
 class Study(Document):
     """The document of a study, ``DIR/NAME.json``; ``done`` is its list of finished pieces.
+
+    A part has its own, ``DIR/parts/NUMBER/NAME.json``; a resume of the whole study takes up the pieces of all parts.
 
     Args:
         name: ``tta``, ``factors``, …; also the document's ``kind``. schema: its version.
@@ -30,11 +53,41 @@ class Study(Document):
         folder: where it is saved; None keeps it in memory. resume: go on with the document in the folder.
     """
 
-    def __init__(self, name: str, schema: int, given: Mapping[str, Any], folder: str | Path | None, resume: bool):
+    def __init__(
+        self, name: str, schema: int, given: Mapping[str, Any], folder: str | Path | None, resume: bool,
+        part: Part | None = None,
+    ):  # fmt: skip
+        self.part = part
+        if part is not None:
+            if folder is None:
+                raise UsageError(f"--part {part.number}/{part.of} needs the folder of the study: --out DIR")
+            folder = Path(folder) / "parts" / str(part.number)
         path = None if folder is None else Path(folder) / f"{name}.json"
-        fields = {"kind": name, "given": given, "done": []}
-        usual = Recipe().to_dict()
-        super().__init__(path, f"{name} run", schema, fields, runtime.machine_facts, usual=usual, resume=resume)
+        kind: dict[str, Any] = {
+            "work": f"{name} run", "schema": schema, "fields": {"kind": name, "given": given, "done": []},
+            "machine": runtime.machine_facts, "usual": Recipe().to_dict(),
+        }  # fmt: skip
+        super().__init__(path, **kind, resume=resume)
+        if resume and path is not None:
+            parts = path.parent.glob(f"parts/*/{name}.json")
+            for each in sorted(parts, key=lambda found: (len(found.parent.name), found)):  # 2 before 10
+                self._take(each, Document(each, **kind, resume=True).document)
+
+    def _take(self, path: Path, part: Mapping[str, Any]) -> None:
+        """Add the pieces of a part that are not here yet."""
+
+        def key(row: Mapping[str, Any]) -> list[Any]:
+            return [row.get(name) for name in ("kind", "recipe", "set", "seed", "name")]
+
+        known = [key(row) for row in self.document["done"]]
+        new = [row for row in part["done"] if key(row) not in known]
+        if new and (other := another_machine(part["machine"], self.document["machine"])):
+            self.document.setdefault("notes", []).append(f"{path} was measured on another machine ({other})")
+        self.document = {**part, **self.document, "done": self.document["done"] + new}
+
+    def takes(self, number: int) -> bool:
+        """Whether this part, or the whole study, trains the repeat of this number."""
+        return self.part is None or number % self.part.of == self.part.number
 
     def enter(self, *pieces: Mapping[str, Any]) -> None:
         """Add finished pieces and save."""

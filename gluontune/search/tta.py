@@ -13,7 +13,7 @@ from gluontune.core.events import OnProgress, Progress, progress
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.cost import gpu_joules, usd
-from gluontune.search.study import Clocks, Study, check_target, dataset_facts, train_once
+from gluontune.search.study import Clocks, Part, Study, check_target, dataset_facts, train_once
 from gluontune.search.time_to_target import accuracies, first_crossing, parity, summarize, sustained_crossing
 
 TTA_SCHEMA = 1
@@ -39,6 +39,7 @@ def time_to_accuracy(
     price: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    part: Part | None = None,
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
@@ -55,7 +56,8 @@ def time_to_accuracy(
         stop_at_target: end each run at its first crossing; the sustained one is then not known.
         price: of this machine, from :func:`gluontune.search.cost.read_price`.
         out: folder for ``tta.json``, written after each repeat, and the RunResults.
-        resume: keep the finished repeats in ``out`` and do the others; ``repeats`` may have grown.
+        resume: keep the finished repeats in ``out``, of all its parts, and do the others; ``repeats`` may have grown.
+        part: do these repeats alone, for a later ``resume`` of all.
         on_event: called with progress events. time_limit: seconds of silence that count as hung.
 
     Returns:
@@ -88,13 +90,15 @@ def time_to_accuracy(
     }
     if trainers:
         given["trainers"] = {name: title for name, (title, _) in trainers.items()}
-    store = Study("tta", TTA_SCHEMA, given, out, resume)
+    store = Study("tta", TTA_SCHEMA, given, out, resume, part)
     document = store.document
     document.update(dataset=dataset_facts(recipe), rule=RULE, price=dict(price) if price else None, seeds=list(seeds))
     document.update(facts or {})
     document["done"] = [row for row in document["done"] if row["seed"] in seeds]
     with store.under_way():
         for number, seed in enumerate(seeds):
+            if not store.takes(number):
+                continue
             for name in list(contenders)[:: -1 if number % 2 else 1]:
                 if any(row["recipe"] == name and row["seed"] == seed for row in document["done"]):
                     continue

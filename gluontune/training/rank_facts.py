@@ -62,7 +62,7 @@ def nameless(hellos: Sequence[Mapping[str, Any]]) -> str | None:
 
     >>> hello = {"host": "b", "network": ["eth0", "10.0.0.2"], "named": ["127.0.1.1"]}
     >>> nameless([hello]).split(": put")[0], nameless([{**hello, "named": ["10.0.0.2"]}])
-    ("host b: its own name stands for 127.0.1.1, where other hosts would not find its ranks", None)
+    ('host b: its own name stands for 127.0.1.1, where other hosts would not find its ranks', None)
     """
     for hello in hellos:
         (_, address), named = hello["network"], hello["named"]

@@ -14,6 +14,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.report.tta import finish_tta
 from gluontune.search import cost, submissions, tta as tta
+from gluontune.search.study import Part
 from gluontune.search.time_to_target import parity, summarize
 
 
@@ -124,6 +125,57 @@ def test_an_interrupt_keeps_finished_repeats_and_resume_does_the_rest(machine, t
     assert found["complete"] and [r.seed for r in machine.ran] == [2, 3, 4]
     assert found == json.loads((tmp_path / "tta.json").read_text())
     assert len(list((tmp_path / "runs").iterdir())) == 5
+
+
+def test_the_parts_of_an_array_become_one_document_without_a_lost_row(machine, tmp_path):
+    def part(number, **options):
+        return tta.time_to_accuracy(
+            Recipe(), target=0.8, repeats=12, out=tmp_path / "shared", part=Part(number, 12), resume=True, **options
+        )
+
+    whole = tta.time_to_accuracy(Recipe(), target=0.8, repeats=12, out=tmp_path / "alone")
+    machine.ran.clear()
+    machine.stop_before = lambda recipe: recipe.seed == 7  # preempted, and never queued again
+    for number in (11, 10, 3, 2, 1, 0, 4, 5, 6, 7, 8, 9, 3):  # one that is started twice
+        part(number)
+    machine.stop_before = lambda recipe: False
+    assert sorted(r.seed for r in machine.ran) == [k for k in range(12) if k != 7]
+    machine.ran.clear()
+    merged = tta.time_to_accuracy(Recipe(), target=0.8, repeats=12, out=tmp_path / "shared", resume=True)
+    assert merged["complete"] and [r.seed for r in machine.ran] == [7]  # what was lost is trained
+
+    def known(document):
+        rows = [(r["seed"], r["recipe"], r["val_accuracy"], r["first"]["train_seconds"]) for r in document["done"]]
+        return sorted(rows), document["summary"]["this"]["train_seconds"]
+
+    assert known(merged) == known(whole) and "notes" not in merged
+    machine.ran.clear()
+    again = tta.time_to_accuracy(Recipe(), target=0.8, repeats=12, out=tmp_path / "shared", resume=True)
+    assert not machine.ran and again["done"] == merged["done"]
+
+
+def test_a_part_keeps_both_recipes_of_a_repeat_and_another_machine_is_noted(machine, tmp_path):
+    options = {"target": 0.8, "repeats": 3, "against": Recipe(), "out": tmp_path}
+    found = tta.time_to_accuracy(Recipe(loader="resident"), part=Part(1, 3), **options)
+    assert [(r["seed"], r["recipe"]) for r in found["done"]] == [(1, "against"), (1, "this")]
+    path = tmp_path / "parts" / "1" / "tta.json"
+    path.write_text(json.dumps({**found, "machine": {**found["machine"], "architecture": "riscv64"}}))
+    merged = tta.time_to_accuracy(Recipe(loader="resident"), resume=True, **options)
+    assert merged["ratio"]["pairs"] == 3 and "another machine (architecture: then 'riscv64'" in merged["notes"][0]
+    with pytest.raises(UsageError, match=r"parts/1/tta.json: was begun with other options \(target: then 0.8"):
+        tta.time_to_accuracy(Recipe(loader="resident"), resume=True, **{**options, "target": 0.7, "out": _moved(path)})
+
+
+def _moved(path):
+    """A folder with this part alone."""
+    (path.parents[2] / "tta.json").unlink()
+    return path.parents[2]
+
+
+@pytest.mark.parametrize("text", ["3", "12/12", "-1/3", "a/b", "1/0"])
+def test_a_part_is_one_of_all(text, capfd, tmp_path):
+    assert main(["tta", "--target", "0.5", "--part", text, "--out", str(tmp_path)]) == 2
+    assert f"--part '{text}': give the number of a task and of all" in " ".join(capfd.readouterr().err.split())
 
 
 def test_resume_refuses_other_options_and_other_documents(machine, tmp_path):

@@ -16,7 +16,7 @@ from gluontune.core.errors import UsageError
 from gluontune.parallel.kvstore import free_port
 from gluontune.train import Elastic
 from gluontune.training.meeting import Meeting
-from gluontune.training.rank_facts import fingerprint
+from gluontune.training.rank_facts import fingerprint, versions
 from gluontune.training.rank_messages import RunFailed
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
@@ -63,15 +63,23 @@ def test_fewer_ranks_go_on_from_the_checkpoint_of_more(two_machines):
     assert "2 ranks before, 1 now: epoch 2 begins anew" in second.notes
 
 
-def test_machines_with_another_recipe_are_told_and_strangers_are_not_let_in():
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"recipe": fingerprint({"net": "small_vgg"})}, "has another recipe: give all machines the same"),
+        ({"versions": {**versions(), "gluontune": "0.0.1 (source 0)"}}, r"has versions .*0\.0\.1.*, rank 0 on host"),
+        ({"versions": None}, "has versions None, rank 0 on host"),
+    ],
+)
+def test_machines_that_differ_are_told_and_strangers_are_not_let_in(other, said):
     port = free_port("127.0.0.1")
     meeting = Meeting("127.0.0.1", [port], 2, fingerprint({"net": "mlp"}))
     stranger = socket.create_connection(("127.0.0.1", port))
     stranger.sendall(b"GET / HTTP/1.0\n")
     caller = socket.create_connection(("127.0.0.1", port))
-    hello = {"rank": 1, "world": 2, "recipe": fingerprint({"net": "small_vgg"}), "host": "node2", "job": ""}
-    caller.sendall(json.dumps(hello).encode() + b"\n")
-    with pytest.raises(RunFailed, match="rank 1 on host node2 has another recipe: give all machines the same"):
+    hello = {"rank": 1, "world": 2, "recipe": fingerprint({"net": "mlp"}), "host": "node2", "job": ""}
+    caller.sendall(json.dumps({**hello, "versions": versions(), **other}).encode() + b"\n")
+    with pytest.raises(RunFailed, match=f"rank 1 on host node2 {said}"):
         meeting.gather()
     assert stranger.recv(1) == b""  # hung up
     for line in (stranger, caller, meeting):
@@ -82,7 +90,7 @@ def test_who_has_left_a_meeting_is_seen_before_its_line_is_read():
     port = free_port("127.0.0.1")
     meeting = Meeting("127.0.0.1", [port], 2, fingerprint({}))
     with socket.create_connection(("127.0.0.1", port)) as caller:
-        hello = {"rank": 1, "world": 2, "recipe": fingerprint({}), "host": "node2", "job": ""}
+        hello = {"rank": 1, "world": 2, "recipe": fingerprint({}), "host": "node2", "job": "", "versions": versions()}
         caller.sendall(json.dumps(hello).encode() + b"\n")
         meeting.gather()
         assert not meeting.someone_left()

@@ -52,7 +52,7 @@ FAULTS: dict[str, tuple[str, str, int, str]] = {
     "horovod rank hung": ("horovod", "rank", signal.SIGSTOP, "rank 1"),
 }
 #: mpirun's own words on a rank are those with its host or process.
-_RANK_1 = r"rank 1 on host host-b|rank 1 with PID \d+ on node host-b|RUNNING AT host-b"
+_RANK_1 = r"rank 1 on host host-b|rank 1 with PID \d+ on node host-b|RUNNING AT host-b|host host-b: ended with"
 _ON_HOSTS: dict[str, tuple[str, int, str]] = {
     "rank killed": ("rank", signal.SIGKILL, _RANK_1),
     "rank hung": ("rank", signal.SIGSTOP, _RANK_1),
@@ -60,12 +60,14 @@ _ON_HOSTS: dict[str, tuple[str, int, str]] = {
     "daemon killed": ("daemon", signal.SIGKILL, rf"{_RANK_1}|on node host-b|proxy .*host-b"),
     "mpirun killed": ("mpirun", signal.SIGKILL, ""),
     "launcher killed": ("launcher", signal.SIGKILL, ""),
-    "host cut off": ("host", 0, _RANK_1),
+    "host cut off": ("host", 0, rf"{_RANK_1}|on node host-b"),
 }
 for _kind in ("openmpi", "mpich"):
     if shutil.which(f"mpirun.{_kind}"):
         for _engine in ("kvstore", "ddp", "horovod"):
             for _name, _fault in _ON_HOSTS.items():
+                if (_kind, _name) == ("mpich", "host cut off"):  # only ssh tells it, and no ssh is between these hosts
+                    continue
                 FAULTS[f"{_engine} on two hosts by {_kind}: {_name}"] = (f"{_engine} {_kind}", *_fault)
 
 _LIMIT_S = 60.0

@@ -68,4 +68,5 @@ def test_nothing_is_left_of_a_run_of_which_one_was_killed(launcher, victim, tmp_
         time.sleep(0.1)
     assert not left, left
     said = process.communicate()[0].decode(errors="replace")
-    assert victim != "rank 1" or "rank 1 on host" in said, said
+    # MPICH's mpiexec kills rank 0 at once, and names the process by its number
+    assert victim != "rank 1" or "rank 1 on host" in said or f"PID {follower.pid} RUNNING AT" in said, said
