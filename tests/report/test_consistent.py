@@ -29,7 +29,7 @@ def test_no_drawn_ladders_page_contradicts_itself(seed, tmp_path):  # tests/tria
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    return page_of(73, tmp_path_factory.mktemp("drawn"))
+    return page_of(22, tmp_path_factory.mktemp("drawn"))
 
 
 @pytest.mark.parametrize(
