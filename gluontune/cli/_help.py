@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench inference": ("bench inference ckpt", "bench inference --net mobilenet1.0 --json"),
     "bench bridge": ("bench bridge --quick", "bench bridge --out bridge.json --resume"),
     "bench recipes": ("bench recipes", "bench recipes --count 50 --seed 1"),
+    "bench gpu": ("bench gpu --out gpu", "bench gpu --pretend"),
     "bench scripts": ("bench scripts --list scripts.yaml", "bench scripts --list scripts.yaml --out seen --resume"),
     "report": ("report runs/ --out report.html", "report base.json new.json --compare --threshold 5"),
     "data list": ("data list", "data list --json"),

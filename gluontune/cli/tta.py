@@ -67,13 +67,11 @@ def tta(
     repeats: int = option(5, "Runs of each recipe, each with another seed."),
     seeds: Optional[str] = option(None, "Their seeds, comma-separated: --seeds 0,1,2"),
     rival: Rival = RECORD,
-    stop_at_target: bool = option(False, "End each run at its first crossing: quicker, no sustained one."),
+    stop_at_target: bool = option(False, "End each run at its first crossing."),
     about: About = RECORD,
     out: Path = option(Path("tta-out"), "Folder for tta.json, tta.html and the runs."),
-    resume: bool = option(False, "Keep the finished repeats in --out, of all its parts, do the rest."),
-    part: Optional[str] = option(
-        None, "This task's repeats alone, K of N: a job array's tasks. --resume then merges all.", metavar="K/N"
-    ),
+    resume: bool = option(False, "Keep the repeats in --out, of all parts; do the rest."),
+    part: Optional[str] = option(None, "Only this of N parts of the repeats (job arrays).", metavar="K/N"),
     time_limit: float = TIME_LIMIT_OPTION,
     as_json: bool = JSON_OPTION,
 ) -> int:

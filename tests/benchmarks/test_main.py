@@ -37,7 +37,7 @@ def test_what_moved_is_no_part_of_the_commands_that_are_listed(capfd):
     assert cli.main(["bench", "--help"]) == 0
     listed = capfd.readouterr().out.split("Commands:")[1]
     assert [line.split()[0] for line in listed.splitlines() if line[2:3].isalpha()] == [
-        "loading", "packing", "training", "inference", "bridge", "recipes", "scripts"
+        "loading", "packing", "training", "inference", "bridge", "recipes", "scripts", "gpu"
     ]  # fmt: skip
 
 

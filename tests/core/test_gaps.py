@@ -87,11 +87,11 @@ RANKS = {
     "alike": (lambda a: a, 0.0),
     "NaN in a weight": (lambda a: {**a, "arg:w": a["arg:w"] * NAN}, INF),
     "NaN in one value of many": (lambda a: {**a, "arg:w": a["arg:w"] * mxnet().nd.array([1, 1, NAN])}, INF),
-    "NaN in running statistics": (lambda a: {**a, "aux:m": a["aux:m"] * NAN}, INF),
-    "other running statistics": (lambda a: {**a, "aux:m": a["aux:m"] + 1}, 0.0),
-    "another name": (lambda a: {"arg:v": a["arg:w"], "aux:m": a["aux:m"]}, INF),
+    "NaN in running statistics": (lambda a: {**a, "aux:mean": a["aux:mean"] * NAN}, INF),
+    "other running statistics": (lambda a: {**a, "aux:mean": a["aux:mean"] + 1}, 0.0),
+    "another name": (lambda a: {"arg:v": a["arg:w"], "aux:mean": a["aux:mean"]}, INF),
     "one more": (lambda a: {**a, "arg:v": a["arg:w"]}, INF),
-    "one less": (lambda a: {"aux:m": a["aux:m"]}, INF),
+    "one less": (lambda a: {"aux:mean": a["aux:mean"]}, INF),
     "another type": (lambda a: {**a, "arg:w": a["arg:w"].astype("float64")}, INF),
     "another shape": (lambda a: {**a, "arg:w": a["arg:w"].reshape((1, 3))}, INF),
 }
@@ -100,10 +100,14 @@ RANKS = {
 @pytest.mark.mxnet
 @pytest.mark.parametrize("name", RANKS)
 def test_ranks_that_hand_in_other_nets_differ(tmp_path, name):
-    nd, (change, apart) = mxnet().nd, RANKS[name]
-    arrays = {"arg:w": nd.array([1.0, 2.0, 3.0]), "aux:m": nd.ones(2)}
+    mx, nd, (change, apart) = mxnet(), mxnet().nd, RANKS[name]
+    names = ("gamma", "beta", "moving_mean", "moving_var")
+    net = mx.sym.BatchNorm(mx.sym.var("data"), **{key: mx.sym.var(key[-4:]) for key in names})
+    assert net.list_auxiliary_states() == ["mean", "_var"]
+    arrays = {"arg:w": nd.array([1.0, 2.0, 3.0]), "aux:mean": nd.ones(2)}
     for rank, handed in enumerate((arrays, change(arrays))):
         (tmp_path / str(rank)).mkdir()
         nd.save(str(tmp_path / str(rank) / "net-0000.params"), handed)
+        net.save(str(tmp_path / str(rank) / "net-symbol.json"))
     folders = [tmp_path / "0", tmp_path / "1"]
-    assert examine._difference(folders) == examine._difference(folders[::-1]) == apart
+    assert examine._joined(folders)[1] == examine._joined(folders[::-1])[1] == apart

@@ -103,10 +103,10 @@ def test_tf32_is_said_aloud(started, monkeypatch, changes, capability, told):
     assert torch.backends.cudnn.benchmark is (changes.get("runtime") == "tuned")
     if capability == (9, 0):
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-        assert "no TF32" in session.news[0]
+        assert "no TF32" in session.device.warnings()[0]
         monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-        assert session.news == ["float32 on this GPU: TF32, with 10 bits of mantissa, in nothing"]
+        assert session.device.warnings() == ["float32 on this GPU: TF32, with 10 bits of mantissa, in nothing"]
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def examine(
     return found
 
 
-def _nets(folders: Sequence[Path]) -> tuple[list[Any], float]:
-    """The ranks' nets, and the largest difference of a trained array, as a share of that array's largest value.
+def _joined(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], float]:
+    """The ranks' arrays, and the largest difference of a trained one, as a share of that array's largest value.
 
     BatchNorm's running statistics, by the symbol, differ between ranks. Their means go into each net: what one rank
     learned alone and hides there is lost, or halved.
@@ -86,15 +86,24 @@ def _nets(folders: Sequence[Path]) -> tuple[list[Any], float]:
     trained = [{key: a for key, a in arrays.items() if key[0] not in means} for arrays in plain]
     rest = [{key: 0 * a for key, a in arrays.items() if key[0] in means} for arrays in plain]
     apart = [gap for k in range(1, len(held)) for both in (trained, rest) for gap in gaps(both[k], both[0]).values()]
-    nets = []
+    difference = max(apart, default=0.0)
+    for arrays in held if difference < np.inf else ():
+        for name, kind in rest[0]:
+            arrays[name] = mx.nd.array(np.mean([one[name, kind] for one in plain], 0), dtype=arrays[name].dtype)
+    return held, difference
+
+
+def _nets(folders: Sequence[Path]) -> tuple[list[Any], float]:
+    """The ranks' nets, and the difference of :func:`_joined`."""
+    from gluontune.runtime import mxnet
+
+    mx = mxnet()
+    (held, difference), nets = _joined(folders), []
     for rank, (folder, arrays) in enumerate(zip(folders, held)):
-        if max(apart, default=0.0) < np.inf:
-            for name, kind in rest[0]:
-                arrays[name] = mx.nd.array(np.mean([one[name, kind] for one in plain], 0), dtype=arrays[name].dtype)
         mx.nd.save(f"net-{rank}.params", arrays)
         files = str(folder / "net-symbol.json"), f"net-{rank}.params"
         nets.append(mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1]))
-    return nets, max(apart, default=0.0)
+    return nets, difference
 
 
 def _held(net: Any) -> dict[str, np.ndarray]:

@@ -35,7 +35,7 @@ class EngineWork:
         self.batch = self.session.progress.next_batch()
         self.step()
         self.sync()
-        self.info: dict[str, Any] = {"versions": self.session.versions(), "notes": self.session.warnings()}
+        self.info: dict[str, Any] = {"versions": self.session.versions(), "notes": list(self.session.news)}
 
     def step(self) -> int:
         """One step, queued; returns its images."""
