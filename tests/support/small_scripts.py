@@ -381,7 +381,7 @@ CALLED = {
         _PLAIN, "loader = gluon.data.DataLoader(gluon.data.ArrayDataset(X[:90], Y[:90]), 16)", "", "", 30),
     "another operator after a call": (_PLAIN, "", "if count in (12, 19): out = out * 1.5", "", 30),
     "a schedule": (_PLAIN, """trainer = gluon.Trainer(together, "nag", {"learning_rate": 0.05, "momentum": 0.9,
-        "lr_scheduler": mx.lr_scheduler.FactorScheduler(5, 0.7)})""", "", "", 80),
+        "lr_scheduler": mx.lr_scheduler.FactorScheduler(5, 0.7, base_lr=0.05)})""", "", "", 80),
     "a schedule of the script's": (_PLAIN, """class Falling(mx.lr_scheduler.LRScheduler):
     def __call__(self, steps):
         self.base_lr *= 0.99

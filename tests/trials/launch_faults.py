@@ -251,7 +251,8 @@ def _victim(family: Iterable[psutil.Process], kind: str) -> psutil.Process:
         if kind == "leader" and all("RANK" not in p.environ() for p in led):  # mpirun's is the command itself
             return next(p for p in family if {"train", "gluontune"} < set(p.cmdline()) - {"launch"} and _is_python(p))
         number = "0" if kind == "leader" else "1"
-        return next(p for p in led if p.environ().get("RANK", number) == number)  # the agents have none
+        ranked = [p for p in led if p.environ().get("RANK") == number]
+        return (ranked or [p for p in led if "RANK" not in p.environ()])[0]  # torchrun's agents have none
     ranks = [p for p in family if any("gluontune.training.child" in part for part in p.cmdline())]
     return sorted(ranks, key=lambda p: (p.create_time(), p.pid))[1]
 
