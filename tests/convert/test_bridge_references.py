@@ -205,7 +205,7 @@ def test_a_variance_whose_mean_nobody_reads_is_compared_with_the_right_one():
     symbol = S.moments(S.tanh(S.var("x")), axes=(0, 2))[1]
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32")
     wrong = symbol.bind(mx.cpu(), {"x": mx.nd.array(x)}).forward()[0].asnumpy()
-    assert np.abs(wrong - np.tanh(x).var((0, 2))).max() > 0.01, "MXNet is right now"
+    assert not np.abs(wrong - np.tanh(x).var((0, 2))).max() <= 0.01, "MXNet is right now"  # it may be NaN
     net = mx.gluon.SymbolBlock(symbol, [S.var("x")])
     assert gt.bridge.check(net, gt.bridge.to_torch(net), x, dtype="float64").output < 1e-9
 

@@ -279,14 +279,14 @@ def test_the_sites_search_finds_the_section(screen, site, chromium):
     page.goto((site / "index.html").as_uri())
     if screen == "phone":
         page.locator("label[for=__search].md-header__button").click()
-    page.locator(".md-search__input").fill("ghost batches")
+    page.locator(".md-search__input").press_sequentially("ghost batches")
     hit = page.locator(".md-search-result__item a").first
     hit.wait_for()
     assert "06" in hit.inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     hit.click()
     page.wait_for_url("**/06_large_batch.html*")
-    page.locator(".md-search__input").fill("zyzzyva")
+    page.locator(".md-search__input").press_sequentially("zyzzyva")
     page.get_by_text("No matching documents").wait_for(state="attached")
     assert not wrong
     context.close()
