@@ -197,6 +197,7 @@ class Engine(ABC):
             return
         self.phase = "setting up the optimizer"
         self.progress.move(0, 0)
+        self.load_loader({**self.loader_state(), "epoch": 0, "batch": 0}, None)  # a tried batch is not a step
         self.methods.thaw()
         total = max(1, round(self.recipe.epochs * self.batches_per_epoch))
         self.methods.plan(total)

@@ -113,6 +113,24 @@ def test_an_interval_needs_a_unit(text):
         parse_interval(text)
 
 
+@pytest.mark.parametrize("fields", [{}, {"backend": "torch"}, {"loader": "threaded"}, {"net": "job"}], ids=str)
+def test_a_checkpoint_before_the_first_step_begins_at_the_first_batch(fields, tmp_path):
+    """Every engine tries one batch before it trains."""
+    if fields.get("net") == "job":
+        (tmp_path / "job.py").write_text(
+            "import gluontune as gt\nfrom gluontune.job.models import build_net\nmx = gt.runtime.mxnet()\n"
+            "def net(): return build_net('mlp', 10)\n"
+            "def data(): return [mx.gluon.data.ArrayDataset(mx.nd.ones((64, 3, 8, 8)), mx.nd.zeros(64))] * 2\n"
+        )
+        fields = {"net": "mlp", "job": str(tmp_path / "job.py"), "loader": "gluon"}
+    recipe = SMALL.override(**{"net": "mlp", "train_samples": 64, **fields})
+    with Group(recipe, checkpoints={"folder": str(tmp_path), "keep": 1}) as group:
+        group.reset()
+        group.checkpoint({}, wait=True)
+    header, _ = checkpoint.read(checkpoint.files(tmp_path)[0])
+    assert (header["step"], header["epoch"], header["loader"]["batch"]) == (0, 0, 0)
+
+
 @pytest.mark.slow
 def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path):
     recipe = SMALL.override(epochs=2, optimizer="adam", learning_rate=0.001)

@@ -172,8 +172,6 @@ class TorchSession(Engine):
         )  # fmt: skip
         self._by_place, self.gathered = self.weights(True), 0
         self.scaler = LossScaler() if recipe.dtype == "float16" else None
-        self.feed.train.set_epoch(1)
-        self.feed.train.set_epoch(0)
 
     def _scores(self, images: Any) -> Any:
         self.device.begin_step()
