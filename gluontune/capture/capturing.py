@@ -20,7 +20,7 @@ from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script, r
 from gluontune.capture.recorder import Recorder
 from gluontune.capture.sources import describe
 from gluontune.core import files
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, first_line
 
 SCHEMA = 1
 
@@ -109,7 +109,7 @@ class Capturing(FirstSteps):
             self.script.append(gaps_of_the_script(program))
             self.gaps.append(gaps_in_float64(self.mx, program))
         except (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, self.mx.MXNetError) as error:
-            self.refused = str(error).strip().splitlines()[0]
+            self.refused = first_line(error)
         self.found.append((program, self.before))
         self.before = step.values
 

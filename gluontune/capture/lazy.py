@@ -20,7 +20,7 @@ from gluontune.capture.operators import EmptyHandles, result_types
 from gluontune.capture.program import CHANGING
 from gluontune.capture.recorder import Recorder
 from gluontune.capture.retreat import Retreat
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, first_line
 from gluontune.runtime.pytorch import torch
 
 #: Operators whose results' shapes depend on values.
@@ -180,7 +180,7 @@ class LazyTorch(Recorder):
             views = {key: alias.run for key, alias in self.aliases.items() if alias.run is not None}
             Retreat(self.mx, self.made, leaves, views)(self.step)
         self.hooks.remove()
-        self.retreated(str(error).splitlines()[0] if str(error) else type(error).__name__)
+        self.retreated(first_line(error))
 
     def _recorded(self, call: Call) -> Any:
         out = super().op(call)

@@ -16,7 +16,7 @@ from gluontune.capture.hooks import Hooks
 from gluontune.capture.interpret import computes
 from gluontune.capture.program import StepProgram, program_of
 from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, first_line
 from gluontune.runtime.pytorch import torch
 
 _PROOF_S = 120.0
@@ -82,7 +82,7 @@ class OnTorch:
             if not self.gaps.agree():  # a net that magnifies rounding: both in float64
                 self.gaps = self._exact(program) or self.gaps
         except (GluontuneError, RuntimeError, ValueError, TypeError, IndexError) as error:
-            return str(error).splitlines()[0]
+            return first_line(error)
         return "" if self.gaps.agree() else f"PyTorch's results differ: {self.gaps}"
 
     def _exact(self, program: StepProgram) -> Gaps | None:

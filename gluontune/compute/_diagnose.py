@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gluontune.compute._traversal import first_line, walk
+from gluontune.compute._traversal import walk
+from gluontune.core.errors import first_line
 from gluontune.runtime import mxnet
 
 

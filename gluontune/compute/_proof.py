@@ -11,10 +11,11 @@ import numpy as np
 from gluontune.compute._blocks import give, take_back
 from gluontune.compute._diagnose import explain
 from gluontune.compute._passes import first_gross, preserved, run, varies, without_dropout
-from gluontune.compute._traversal import batch_size, clear_caches, first_line, first_samples
+from gluontune.compute._traversal import batch_size, clear_caches, first_samples
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
 from gluontune.compute.tracing import asks_for_mode
+from gluontune.core.errors import first_line
 from gluontune.core.gaps import worst
 
 _MODES = ("imperative", "hybridized")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gluontune.core.errors import UsageError
+from gluontune.core.errors import UsageError, first_line
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 
 
@@ -160,13 +160,6 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
                 f"sample input {place} is a {type(value).__name__}: give an mx.nd.NDArray as the network takes it "
                 "(or an mx.np array)"
             )
-
-
-def first_line(error: BaseException) -> str:
-    """The first informative line of an error: MXNet's if it has one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and "Stack trace" not in line]
-    picked = next((line for line in lines if line.startswith(("MXNetError", "Error in operator"))), "")
-    return (picked or (lines[0] if lines else type(error).__name__))[:300]
 
 
 def flat(value: Any) -> list[Any]:

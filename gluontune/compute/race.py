@@ -13,7 +13,7 @@ import psutil
 from gluontune.compute._passes import GradientCheck, capture, restore
 from gluontune.compute.mode import MODES, compile_roots, topmost_hybrid
 from gluontune.compute.rewriting import apply_rewrites
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, first_line
 from gluontune.core.stats import Interval, in_turn, interval, ratio_interval
 
 # The three modes and more; oneDNN's subgraph backend is for inference and left out.
@@ -140,8 +140,7 @@ class Race:
             if other:
                 raise GluontuneError(f"the gradient of {other} is not that of the plain network")
         except Exception as error:
-            message = str(error).strip()
-            trial.error = message.splitlines()[0][:300] if message else type(error).__name__
+            trial.error = first_line(error)
             return []
         trial.compile_s = max(0.0, seconds[0] - min(seconds[1:]))
         trial.memory_mib = max(0.0, _rss_mib() - before)

@@ -50,6 +50,21 @@ class UnknownNameError(UsageError, KeyError):
         return str(self.args[0])
 
 
+def first_line(error: BaseException) -> str:
+    """The first informative line of an error, of at most 300 characters: MXNet's may stand below a traceback.
+
+    >>> first_line(ValueError("3 is odd\\nsee above")), first_line(ValueError())
+    ('3 is odd', 'ValueError')
+    >>> first_line(RuntimeError("Traceback (most recent call last):\\n  File \"a.cc\", line 9\\nMXNetError: no kernel"))
+    'MXNetError: no kernel'
+    """
+    passed_over = ("Stack trace", "Traceback", "File ")
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith(passed_over)]
+    picked = next((line for line in lines if line.startswith(("MXNetError", "Error in operator"))), "")
+    return printable(picked or (lines[0] if lines else type(error).__name__))[:300]
+
+
 def nearest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
     """At most ``n`` known names closest to ``name``, best first.
 

@@ -11,7 +11,7 @@ from typing import Any
 from gluontune.capture import script
 from gluontune.capture.capturing import FirstSteps
 from gluontune.capture.project.tracing import Seen, Tracing
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, first_line
 
 
 class Writing(FirstSteps):
@@ -51,7 +51,7 @@ class Writing(FirstSteps):
                 project.noted.append(f"{recorder.asks_for_mode}: the net asks whether it trains; here it always does")
             return {"refused": None, **project.write(Path(self.options["project"]))}
         except (GluontuneError, self.mx.MXNetError) as error:
-            return {"refused": str(error).strip().splitlines()[0]}
+            return {"refused": first_line(error)}
         except Exception as error:  # of a text that does not fit, or of the script's own objects
             if self.options.get("debug"):
                 raise

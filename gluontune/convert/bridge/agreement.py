@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._traversal import first_line
 from gluontune.compute.tracing import traced
 from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.references import NOTHING, right_way
 from gluontune.convert.bridge.source import settle
 from gluontune.convert.bridge.stand_ins import stand_in
 from gluontune.convert.graph.schemas import known_schema
-from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError, first_line
 from gluontune.core.gaps import gap, size
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 from gluontune.runtime.pytorch import torch

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import flat
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, first_line
 from gluontune.core.gaps import distance, size
 from gluontune.runtime import mxnet
 
@@ -64,7 +64,7 @@ def open_session(path: str | Path) -> Any:
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common base
-        raise GluontuneError(f"{path}: ONNX Runtime refuses it: {str(error).splitlines()[0][:300]}") from error
+        raise GluontuneError(f"{path}: ONNX Runtime refuses it: {first_line(error)}") from error
 
 
 def check_outputs(net: Any, path: str | Path, images: np.ndarray, pixels: np.ndarray | None = None) -> Agreement:
@@ -176,7 +176,7 @@ def _run(session: Any, path: str | Path, images: np.ndarray) -> list[np.ndarray]
     try:
         found = session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(images)})
     except Exception as error:
-        raise GluontuneError(f"{path}: ONNX Runtime fails on it: {str(error).splitlines()[0][:300]}") from error
+        raise GluontuneError(f"{path}: ONNX Runtime fails on it: {first_line(error)}") from error
     return [np.asarray(value, "float32") for value in found]
 
 

@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 from gluontune.convert.onnx.check import open_session
 from gluontune.convert.onnx.convert import quiet
-from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.errors import GluontuneError, UsageError, first_line
 from gluontune.runtime.system import System
 
 _THRESHOLDS = 256  # images for thresholds
@@ -99,8 +99,7 @@ def quantize_onnx(
         except GluontuneError as error:
             raise GluontuneError(f"{source}: {error}") from error
         except Exception as error:  # onnxruntime's errors have no common base
-            text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-            raise GluontuneError(f"{source}: ONNX Runtime cannot make it int8: {text}") from error
+            raise GluontuneError(f"{source}: ONNX Runtime cannot make it int8: {first_line(error)}") from error
         graph = onnx.load(str(made)).graph
         os.replace(_beside(made, Path(target)), target)
     quantized, heavy = _heavy(graph)

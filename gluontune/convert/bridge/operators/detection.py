@@ -60,12 +60,13 @@ def multibox_prior(x: Any, sizes: Any = (1.0,), ratios: Any = (1.0,), clip: bool
     return boxes.clamp(0, 1) if clip else boxes
 
 
-@operator("_contrib_MultiBoxTarget", many=True)
+@operator("_contrib_MultiBoxTarget", many=True, rounded=True)
 def multibox_target(anchors: Any, labels: Any, scores: Any, overlap_threshold: float = 0.5,
                     ignore_label: float = -1.0, negative_mining_ratio: float = -1.0,
                     negative_mining_thresh: float = 0.5, minimum_negative_samples: int = 0,
                     variances: Any = (0.1, 0.1, 0.2, 0.2)) -> Any:  # fmt: skip
-    anchors, labels, scores = anchors[0].detach(), labels.detach(), scores.detach()
+    dtype = labels.dtype  # MXNet knows float32 alone here, and whether two overlaps are equal hangs on it
+    anchors, labels, scores = anchors[0].detach().float(), labels.detach().float(), scores.detach().float()
     real = (labels[:, :, 0] == -1).cumsum(1) == 0  # all objects before the first row of -1
     shared = overlaps(anchors, labels[:, :, 1:5])  # (batch, anchors, objects)
     shared = shared.masked_fill(~real.unsqueeze(1), -1)
@@ -82,10 +83,10 @@ def multibox_target(anchors: Any, labels: Any, scores: Any, overlap_threshold: f
     found = labels.gather(1, match.unsqueeze(2).expand(-1, -1, labels.shape[2]))
     some = real.any(1, keepdim=True)  # without objects no anchor has a label
     positive, negative = positive & some, negative & some
-    classes = torch.where(negative, 0.0, torch.where(positive, found[..., 0] + 1, ignore_label)).to(labels.dtype)
-    mask = positive.unsqueeze(2).expand(-1, -1, 4).to(labels.dtype)
+    classes = torch.where(negative, 0.0, torch.where(positive, found[..., 0] + 1, ignore_label)).to(dtype)
+    mask = positive.unsqueeze(2).expand(-1, -1, 4).to(dtype)
     moves = torch.where(positive.unsqueeze(2), _moves(anchors, found[..., 1:5], variances), 0.0)
-    return moves.flatten(1).to(labels.dtype), mask.flatten(1), classes
+    return moves.flatten(1).to(dtype), mask.flatten(1), classes
 
 
 def _first_max(values: Any, axis: int) -> tuple[Any, Any]:
