@@ -285,7 +285,8 @@ class FollowingTorch(RepeatingTorch):
             if not changed and not any(map(self._is_ours, arrays)):
                 return run()
             known = () if self.follow is None else self.follow.place
-            if changed or self.follow is None or self.follow.at or any(id(array) in known for array in arrays):
+            noted = any(id(array) in known or id(array) in self.aliases for array in arrays)  # a view's value is noted
+            if changed or self.follow is None or self.follow.at or noted:
                 self._diverge()
                 self.log = None
         return super().outside(arrays, run)

@@ -10,6 +10,7 @@ import pytest
 from small_scripts import (
     CALLED,
     FOLLOWED,
+    HELD_OUT,
     NUMPY_UPDATES,
     ODD,
     SCRIPTS,
@@ -101,6 +102,13 @@ def run_together(folder, names, text_of):
 
 
 QUICK_FOLLOWED = ("another operator in mid-step", "a value that is read at times", "a view that outlives its step")
+
+
+def test_samples_that_are_parts_of_one_array_keep_their_values(tmp_path):
+    printed, found, told = run(tmp_path, HELD_OUT, "--backend", "torch", "--leave", "samples")
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, HELD_OUT)), rel=1e-5)
+    assert found["why_not"] == "" and found["steps_on_torch"] == 25
+    assert "legacy_json" not in told  # MXNet's words on symbols of other versions
 
 
 @pytest.mark.parametrize(

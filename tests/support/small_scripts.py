@@ -306,6 +306,28 @@ FOLLOWED = {
     "a part that is written to, once": ("", "if count == 13: net[0].weight.data()[1:3] = 0", "", 8),
 }  # fmt: skip
 
+#: Training and test data are parts of one array, as large as a batch; each sample is a view of a view.
+HELD_OUT = """
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+mx.random.seed(0)
+data, labels, held_out = mx.nd.random.uniform(shape=(60, 5)), mx.nd.arange(60), 6
+train = gluon.data.ArrayDataset(data[held_out:], labels[held_out:])
+test = gluon.data.ArrayDataset(data[:held_out], labels[:held_out])
+net = nn.Dense(1)
+net.initialize()
+trainer, loss_of = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-3}), gluon.loss.L2Loss()
+for epoch in range(3):
+    for x, y in gluon.data.DataLoader(train, held_out):
+        with autograd.record():
+            loss = loss_of(net(x), y)
+        loss.backward()
+        trainer.step(len(y))
+    rest = gluon.data.DataLoader(test, held_out)
+    print(epoch, sum(float((net(x)[:, 0] - y).abs().sum().asscalar()) for x, y in rest))
+"""
+
 
 def followed_script(name: str) -> str:
     """The text of one of :data:`FOLLOWED`."""
