@@ -15,6 +15,8 @@ SCRIPTS = {
     "fastest_mode": (["1"], ["→ ", "chosen: "]),
     "own_loop": ([], ["validation accuracy after one epoch: 0."]),
     "why_slow": (["12"], ["share of a step: {'data': ", ": "]),
+    "text": (["--epochs", "1"], ["epoch 1: loss 1.", ", accuracy 0."]),
+    "detection": (["--epochs", "1"], ["epoch 1: loss 0.0", ", found 0."]),
     "compare": (["page.html"], ["as installed: ", "with gluontune: ", "wrote page.html"]),
 }
 
@@ -30,7 +32,7 @@ def test_an_example_runs(name, tmp_path, monkeypatch, capfd):
     arguments, promised = SCRIPTS[name]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
-    space = runpy.run_path(str(FOLDER / f"{name}.py"))
+    space = runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     printed = capfd.readouterr().out
     assert all(words in printed for words in promised), printed
     if name == "own_loop":
