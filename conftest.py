@@ -109,7 +109,11 @@ def _place(path: Path) -> str:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if collection_path == TORCH_ROOM and importlib.util.find_spec("torch") is None:
         return True
-    if not config.getoption("--rooms") or collection_path.suffix != ".py":
+    if collection_path.suffix != ".py":
+        return None
+    if not collection_path.name.startswith(("test_", "conftest")) and b">>>" not in collection_path.read_bytes():
+        return True  # nothing to collect: each worker would import it and look through it
+    if not config.getoption("--rooms"):
         return None
     if _place(collection_path) in MXNET_FILES:
         _left_out["test files that need mxnet"].add(str(collection_path))
