@@ -13,7 +13,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# A busy machine is not the code's fault. `make test` takes less examples than a plain pytest: the campaigns that look for
+# new ones are make fuzz, make asan and tests/trials.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=40)
+hypothesis.settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent
 ROOMS = ("core", "recipe", "codec", "records", "datasets", "loading", "monitor", "report", "convert/graph")
