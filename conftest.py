@@ -16,8 +16,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-# A busy machine is not the code's fault. `make test` takes less examples than a plain pytest: the campaigns that look for
-# new ones are make fuzz, make asan and tests/trials.
+# A busy machine is not the code's fault. `make test` takes fewer examples than a plain pytest: new ones are looked for by
+# make fuzz, make asan and tests/trials.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("patient")
