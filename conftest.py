@@ -16,8 +16,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-# A busy machine is not the code's fault. `make test` takes fewer examples than a plain pytest: new ones are looked for by
-# make fuzz, make asan and tests/trials.
+# A busy machine is not the code's fault. `make test` takes fewer examples than a plain pytest: make fuzz, make asan and
+# tests/trials look for new ones.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("patient")
