@@ -81,7 +81,7 @@ ladder: $(STAMP)
 WORKERS = $$(( $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN || echo 2) + 1 ))
 PYTEST = $(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 test: $(STAMP)
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) --hypothesis-profile=quick -m "not slow" $(ARGS)
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow tests $(ARGS)

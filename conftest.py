@@ -13,7 +13,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# A busy machine is not the code's fault. `make test` takes fewer examples than a plain pytest: make fuzz, make asan and
+# tests/trials look for new ones.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=40)
+hypothesis.settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent
 ROOMS = ("core", "recipe", "codec", "records", "datasets", "loading", "monitor", "report", "convert/graph")
@@ -109,7 +116,11 @@ def _place(path: Path) -> str:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if collection_path == TORCH_ROOM and importlib.util.find_spec("torch") is None:
         return True
-    if not config.getoption("--rooms") or collection_path.suffix != ".py":
+    if collection_path.suffix != ".py":
+        return None
+    if not collection_path.name.startswith(("test_", "conftest")) and b">>>" not in collection_path.read_bytes():
+        return True  # nothing to collect: each worker would import it and look through it
+    if not config.getoption("--rooms"):
         return None
     if _place(collection_path) in MXNET_FILES:
         _left_out["test files that need mxnet"].add(str(collection_path))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -67,10 +64,7 @@ def both(folder, *texts, dies=False):
     (folder / "train.py").write_text("\n".join([HEAD, *map(textwrap.dedent, texts)]))
     plain = warm("mxnet").run(folder, "train.py")
     assert plain.returncode == 0 or dies, plain.stderr
-    ours = subprocess.run(
-        [sys.executable, str(DRIVER), "o.json", "train.py"], cwd=folder, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    ours = warm("cv2", "scipy.sparse", "gluontune.capture.account").run(folder, str(DRIVER), "o.json", "train.py")
     assert ours.returncode == 0, ours.stderr
     return plain.stdout.splitlines(), ours.stdout.splitlines(), json.loads((folder / "o.json").read_text())
 

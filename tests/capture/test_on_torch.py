@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from small_scripts import (
@@ -26,10 +27,22 @@ from warm_python import warm
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]
 
 
-def run(folder, text, *options):
+def run(folder, text):
+    """What ``gluontune run --backend torch`` prints, its document, and its lines on stderr; a fork of a warm Python."""
     (folder / "train.py").write_text(text)
-    words = [sys.executable, "-m", "gluontune", "run", "--out", "out.json", *options, "train.py"]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
+    options = {"began": time.time(), "settings": [], "out": str(folder / "out.json"), "leave": [], "dtype": "float32"}
+    words = ["-m", "gluontune.capture.running", json.dumps({**options, "backend": "torch"}), "train.py"]
+    return shown(warm("cv2", "torch").run(folder, *words), folder)
+
+
+def command(folder, text):
+    """The same by the command, in a process of its own."""
+    (folder / "train.py").write_text(text)
+    words = [sys.executable, "-m", "gluontune", "run", "--out", "out.json", "--backend", "torch", "train.py"]
+    return shown(subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300), folder)
+
+
+def shown(done, folder):
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads((folder / "out.json").read_text()), done.stderr
 
@@ -60,7 +73,7 @@ QUICK = ("normalized", "adversaries", "compiled")  # the others are captured in 
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS]
 )
 def test_a_program_prints_on_pytorch_what_it_prints_on_mxnet(name, tmp_path):
-    printed, found, _ = run(tmp_path, script(name), "--backend", "torch")
+    printed, found, _ = run(tmp_path, script(name))
     assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, script(name))), rel=2e-3, abs=2e-3)
     assert found["why_not"] == ""
     assert found["steps_on_torch"] == found["steps"] - 2 > 2
@@ -81,7 +94,7 @@ LEFT = {  # where MXNet takes over, in the second epoch
     "name", [name if name in QUICK_ODD else pytest.param(name, marks=pytest.mark.slow) for name in ODD]
 )
 def test_what_no_step_did_before_changes_nothing(name, odd, tmp_path):
-    printed, found, told = run(tmp_path, odd_script(name), "--backend", "torch")
+    printed, found, told = run(tmp_path, odd_script(name))
     assert numbers(printed) == pytest.approx(numbers(odd[name]), rel=1e-3, abs=1e-4)
     assert found["steps_on_torch"] >= 4
     assert LEFT.get(name, "") in found["why_not"]
@@ -93,7 +106,7 @@ def run_together(folder, names, text_of):
     texts = [text_of(name) for name in names]
     (folder / "after").mkdir()
     script = f"for text in {texts}:\n    exec(text, {{}})\n    print('---')\n"
-    printed, found, _ = run(folder, script, "--backend", "torch")
+    printed, found, _ = run(folder, script)
     known = as_it_is(folder / "after", *texts)
     assert found["why_not"] == ""
     for name, mine, theirs in zip(names, printed.split("---\n"), [known] if len(texts) == 1 else known):
@@ -133,14 +146,14 @@ def test_calls_of_blocks_are_answered_where_their_python_does_nothing_else(names
 
 
 def test_updates_of_numpy_arrays_are_answered(tmp_path):
-    printed, found, _ = run(tmp_path, NUMPY_UPDATES, "--backend", "torch")
+    printed, found, _ = command(tmp_path, NUMPY_UPDATES)
     assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, NUMPY_UPDATES)), rel=1e-3, abs=1e-3)
     assert found["why_not"] == ""
     assert found["calls_answered"] >= 30
 
 
 def test_whole_numbers_have_mxnets_types_and_values(tmp_path):
-    printed, found, _ = run(tmp_path, f"WHOLE = {WHOLE}{TYPED}", "--backend", "torch")
+    printed, found, _ = run(tmp_path, f"WHOLE = {WHOLE}{TYPED}")
     assert printed == "[]\n"
     assert found["why_not"] == ""
 
@@ -160,7 +173,7 @@ def test_mxnet_takes_a_step_over_where_pytorch_fails(before, tmp_path):
     indent = before[: len(before) - len(before.lstrip())]
     text = script("normalized").replace(before, f"{indent}if epoch: out = fails(out)\n{before}")
     text = text.replace("net = nn.HybridSequential()", FAILS)
-    printed, found, _ = run(tmp_path, text, "--backend", "torch")
+    printed, found, _ = run(tmp_path, text)
     assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, text)), rel=2e-3, abs=2e-3)
     assert 4 <= found["steps_on_torch"] < found["steps"]
     assert "nothing" in found["why_not"]
@@ -182,7 +195,7 @@ class Prop(mx.operator.CustomOpProp):
         return Mine()
 w, b =""",
     )  # fmt: skip
-    printed, found, told = run(tmp_path, text, "--backend", "torch")
+    printed, found, told = command(tmp_path, text)
     assert len(numbers(printed)) == 4
     assert found["steps_on_torch"] == 0
     assert "Custom (train.py:" in found["why_not"]

@@ -80,7 +80,7 @@ def encoded(drawn: dict) -> bytes:
     return jpeg(image, subsampling=drawn["subsampling"], **options)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(drawn=images, data=st.data())
 def test_the_pixels_of_any_box_at_any_scale_are_libjpegs(both, drawn, data):
     file, (h, w) = encoded(drawn), drawn["size"]
@@ -194,7 +194,7 @@ def test_colours_without_a_marker_that_names_them_are_luma_and_chroma(both):
     assert np.array_equal(mine, both.whole(data)[0][1])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     drawn=images,
     where=st.floats(0, 1),

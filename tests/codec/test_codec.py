@@ -105,7 +105,7 @@ BASE = jpeg(picture(70, 90), subsampling=2)
 
 
 @needs_codec
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     st.lists(st.tuples(st.integers(0, len(BASE) - 1), st.integers(0, 255)), max_size=8),
     st.integers(0, len(BASE)),

@@ -57,7 +57,7 @@ def noise(height: int, width: int, seed: int) -> np.ndarray:
 sides = st.one_of(st.integers(1, 40), st.integers(1, 200), st.sampled_from([8, 15, 16, 17, 32, 128]))
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=150)
 @given(
     size=st.tuples(sides, sides),
     seed=st.integers(0, 10_000),

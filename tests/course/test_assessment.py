@@ -9,7 +9,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from assessments import GOES_ON, SCALE, assess, failing, left_of, plain, run_alone, script
+from assessments import GOES_ON, SCALE, TINY, assess, failing, left_of, plain, run_alone, script
 
 from gluontune.cli.main import main
 from gluontune.codec import image
@@ -147,7 +147,7 @@ def test_a_rank_that_kills_itself_is_not_taken_for_one_that_was_ended():
 
 
 def test_two_ranks_that_do_not_communicate(tmp_path):
-    told = failing(assess(script(tmp_path, data="kvstore = None"), ranks=2))
+    told = failing(assess(script(tmp_path, data="kvstore, epochs = None, 6"), ranks=2))
     assert "did not exchange gradients" in told["agreement"]
     assert "what only rank 1 was given" in told["data"]
 
@@ -181,7 +181,7 @@ def test_parameters_that_were_never_trained(tmp_path):
 def test_a_parameter_file_shipped_with_the_script_cannot_be_read(tmp_path):
     (tmp_path / "shipped.params").write_bytes(b"0" * 100)
     (tmp_path / "shipped.params").chmod(0o644)
-    found = assess(script(tmp_path, before=f"open({str(tmp_path / 'shipped.params')!r}, 'rb').read()"))
+    found = assess(script(tmp_path, before=f"open({str(tmp_path / 'shipped.params')!r}, 'rb').read()"), scale=TINY)
     if found.isolated:  # where the kernel has no Landlock, the result says so
         assert "Permission denied" in failing(found)["end"]
 
@@ -233,7 +233,7 @@ print("accuracy 0.99")
 for name in ("report.json", "result.json", "assessment.json"):
     (task.out / name).write_text(json.dumps({"samples": 10**6, "accuracy": 0.99, "passed": True}))
 """
-    told = failing(assess(plain(tmp_path, fake)))
+    told = failing(assess(plain(tmp_path, fake), scale=TINY))
     assert "handed in no net" in told["accuracy"] and "does not count" in told["accuracy"]
     assert set(told) >= {"accuracy", "time", "data", "validation", "samples"}
 
@@ -245,28 +245,28 @@ task = gt.course.task()
 for name in ("net-symbol.json", "net-0000.params"):
     (task.out / name).write_text("{}")
 """
-    told = failing(assess(plain(tmp_path, fake)))
+    told = failing(assess(plain(tmp_path, fake), scale=TINY))
     assert "the saved net cannot be run" in told["accuracy"]
 
 
 def test_a_script_that_crashes_half_way(tmp_path):
-    told = failing(assess(script(tmp_path, after="raise ValueError('half-way')")))
+    told = failing(assess(script(tmp_path, data="epochs = 1", after="raise ValueError('half-way')"), scale=TINY))
     assert "failed with code 1" in told["end"] and "ValueError: half-way" in told["end"]
 
 
 def test_sleeping_past_the_budget_with_a_patched_clock(tmp_path, monkeypatch):
     sleeper = "import time\nslow = time.sleep\ntime.time = time.monotonic = time.perf_counter = lambda: 0.0\n"
-    told = failing(assess(plain(tmp_path, sleeper + "slow(600)"), seconds=0.5))
+    told = failing(assess(plain(tmp_path, sleeper + "slow(600)"), seconds=0.5, scale=TINY))
     assert "ended by force after 1.5 s" in told["time"] and "not done" in told["end"]
     assert "before it had handed in its net" in told["accuracy"]
     monkeypatch.setattr(assessing, "_LIMIT", 1000.0)
-    late = failing(assess(plain(tmp_path, sleeper + "slow(1.2)"), seconds=0.5))
+    late = failing(assess(plain(tmp_path, sleeper + "slow(1.2)"), seconds=0.5, scale=TINY))
     assert "by the grader's clock; the budget is 1.0 s" in late["time"] and "end" not in late
 
 
 def test_a_memory_bomb_is_ended(tmp_path):
     bomb = "held = []\nwhile True:\n    held.append(bytearray(b'x') * (8 << 20))\n"
-    told = failing(assess(plain(tmp_path, bomb), memory_mib=300))
+    told = failing(assess(plain(tmp_path, bomb), memory_mib=300, scale=TINY))
     assert "took more than 300 MiB" in told["end"]
 
 
@@ -290,7 +290,7 @@ time.sleep(0.3)
     assert grading._left(run)[0] == 0 and "went on after" in grading._left(run)[1]
 
 
-def graded(random, count=400, learned=0.0, gradings=120):
+def graded(random, count=400, learned=0.0, gradings=60):
     """Chances of nets that have learned a share of the mixtures: 4 in 5 of those are right, and surer."""
     for _ in range(gradings):
         classes, drawn = random.random((count, 10)).argsort(1)[:, :4], random.integers(0, 4, count)

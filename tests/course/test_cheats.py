@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from assessments import GOES_ON, assess, failing, left_of, plain, run_alone, script
+from assessments import GOES_ON, TINY, assess, failing, left_of, plain, run_alone, script
 from course_cheats import CHEATS
 
 from gluontune.core import sealed
@@ -296,7 +296,7 @@ os.mkdir("closed")
 open("closed/file", "w").close()
 os.chmod("closed", 0)
 """
-    assert "handed in no net" in failing(assess(plain(tmp_path, deep)))["accuracy"]
+    assert "handed in no net" in failing(assess(plain(tmp_path, deep), scale=TINY))["accuracy"]
     assert sorted(found.name for found in tmp_path.iterdir()) == ["out", "script.py"]
 
 
@@ -348,7 +348,7 @@ for place in (home, pathlib.Path.cwd(), task.out):
     for module in ("sitecustomize", "usercustomize", "json"):
         (place / f"{{module}}.py").write_text(code)
 """
-    told = failing(assess(plain(tmp_path, text)))
+    told = failing(assess(plain(tmp_path, text), scale=TINY))
     assert "the saved net cannot be run" in told["accuracy"] and not mark.exists()
     assert left_of(tmp_path) == []
 

@@ -174,7 +174,7 @@ BASE = jpeg(picture(90, 110), exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0
 damage = st.lists(st.tuples(st.integers(0, len(BASE) - 1), st.integers(0, 255)), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(damage, st.integers(0, len(BASE)), st.booleans())
 def test_damage_gives_an_image_or_an_error_and_nothing_else(flips, cut, whole):
     data = bytearray(BASE)
@@ -190,7 +190,7 @@ def test_damage_gives_an_image_or_an_error_and_nothing_else(flips, cut, whole):
             assert len(str(error)) < 400
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(damage, st.integers(0, len(BASE)), st.booleans())
 def test_both_headers_say_the_same(flips, cut, whole):
     import ctypes
@@ -366,7 +366,7 @@ def test_a_batch_of_small_images_has_the_pixels_of_each_alone(size, subsampling,
 
 
 @needs_codec
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 4),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=3),

@@ -25,7 +25,7 @@ def make(last_batch: str, rank: int, arguments: dict) -> Order:
     return Order(last_batch=last_batch, rank=rank, **arguments)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(orders, st.sampled_from(["keep", "discard", "rollover"]), st.integers(0, 5))
 def test_ranks_have_equal_batch_counts_and_share_the_samples(arguments, last_batch, epoch):
     world, samples = arguments["world_size"], arguments["samples"]
@@ -113,7 +113,7 @@ def test_what_cannot_work_is_named(arguments, names):
         Order(**arguments)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(0, 2**32))
 def test_boxes_lie_inside_the_image(height, width, seed):
     tries = generator(seed).random((10, 4)).tolist()

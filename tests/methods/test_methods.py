@@ -85,7 +85,7 @@ def test_both_engines_train_it_alike_and_it_changes_something(name, plain):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("backend", ["mxnet", "torch"])
+@pytest.mark.parametrize("backend", ["mxnet", pytest.param("torch", marks=pytest.mark.slow)])  # see test_torch.py
 @pytest.mark.parametrize(
     "methods",
     [

@@ -81,7 +81,7 @@ def test_whatever_is_written_is_read(fields, image, boxes):
     assert all(same(found[name], value) for name, value in given_.items() if name in found)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(data=st.data())
 def test_changed_bytes_give_fields_or_a_sentence(data):
     label, payload = join_fields(FULL)
@@ -115,7 +115,7 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=100)
 @given(rows=ROWS, body=st.binary(max_size=60))
 def test_a_directory_of_anybody_gives_fields_or_a_sentence(rows, body):
     payload = body + foot(json.dumps(rows).encode())

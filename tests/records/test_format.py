@@ -48,7 +48,7 @@ def assert_same_items(reader, items):
 
 
 @pytest.mark.mxnet
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(items=images)
 def test_bytes_equal_mxnets_in_both_directions(tmp_path, items):
     ours, theirs = tmp_path / "ours.rec", tmp_path / "theirs.rec"

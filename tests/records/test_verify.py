@@ -208,7 +208,7 @@ def test_an_empty_file_and_a_file_of_rubbish(tmp_path):
     assert json.dumps(report.to_dict())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     payloads=st.lists(st.lists(st.one_of(st.just(MAGIC), st.binary(max_size=9)), max_size=5).map(b"".join), min_size=2),
     data=st.data(),

@@ -130,7 +130,9 @@ def test_the_script_runs_two_processes_where_the_climb_kept_two(tmp_path):
     assert (tmp_path / "best.params").is_file()
 
 
-@pytest.mark.parametrize(("loader", "workers"), [("gluon", 0), ("gluon", 1), ("threaded", 1)])
+@pytest.mark.parametrize(
+    ("loader", "workers"), [pytest.param("gluon", 0, marks=pytest.mark.slow), ("gluon", 1), ("threaded", 1)]
+)
 def test_the_script_runs_with_the_loader_that_the_climb_kept(tmp_path, loader, workers):
     document = climbed(
         dataset="synthetic:train=240,test=100,size=24x24", net="small_cnn", loader=loader, num_workers=workers,

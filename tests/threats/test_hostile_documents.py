@@ -134,7 +134,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_document_is_one_of_our_errors(place, name, data):
     read, file, _ = READERS[name]

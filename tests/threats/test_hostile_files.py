@@ -185,7 +185,7 @@ def test_the_cap_is_configurable(monkeypatch):
         inspect(data)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.sampled_from(sorted(BOMBS)), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=6),
        st.integers(4, 400))  # fmt: skip
 def test_no_header_breaks_the_look_at_it(name, changes, size):
@@ -295,7 +295,7 @@ def read_all(path):
     return {name: read() for name, read in members(path)}
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(ARCHIVES)), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=5),
        st.integers(0, 400))  # fmt: skip
 def test_a_damaged_archive_is_one_of_our_errors(tmp_path, kind, changes, cut):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -62,6 +63,12 @@ def family(ranks):
     return [*found, *(child for process in found for child in process.children(recursive=True))]
 
 
+@functools.cache
+def by_launch(engine, **torch):
+    """What the same run gives that starts its ranks itself."""
+    return run(Recipe(**FIELDS, **torch, engine=engine, num_devices=2))
+
+
 SLOW = [pytest.param(engine, marks=pytest.mark.slow) for engine in ("shared-memory", "ddp")]
 
 
@@ -77,7 +84,7 @@ def test_two_ranks_train_as_those_of_launch_and_one_has_the_result(engine, tmp_p
     assert silent == "" and result == json.loads((tmp_path / "out.json").read_text())
     assert "rank 0 of 2, one of 2 on this host, started by mpirun (OMPI_COMM_WORLD_RANK" in said
     assert result["hosts"][0]["ranks"] == [0, 1] and result["recipe"]["num_devices"] == 2
-    alone = run(Recipe(**FIELDS, **torch, engine=engine, num_devices=2))
+    alone = by_launch(engine, **torch)
     assert result["train_loss"] == alone.train_loss and result["val_accuracy"] == alone.val_accuracy
 
 
@@ -98,7 +105,7 @@ def test_ranks_of_two_hosts_train_as_those_of_one(engine, monkeypatch):
     result = json.loads(document or "{}")
     assert [rank.returncode for rank in ranks] == [0, 0], said
     assert [(host["name"], host["ranks"]) for host in result["hosts"]] == [("host0", [0]), ("host1", [1])]
-    alone = run(Recipe(**FIELDS, **torch, engine=engine, num_devices=2))
+    alone = by_launch(engine, **torch)
     assert result["train_loss"] == pytest.approx(alone.train_loss, rel=1e-4)
 
 
