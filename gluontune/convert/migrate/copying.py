@@ -37,7 +37,10 @@ def copied(named: Mapping[str, Any], header: str = _HEADER, more: str = "") -> s
     lines = []
     for name, run in sorted(named.items()):
         text = work.text(run)
-        lines += [f"{name} = {text}"] if text != name else []
+        made = ast.parse(text, mode="eval").body
+        if isinstance(made, ast.Lambda):
+            text = f"def {name}({ast.unparse(made.args)}):\n    return {ast.unparse(made.body)}"
+        lines += [text if text.startswith("def ") else f"{name} = {text}"] if text != name else []
     body = "\n\n".join([*work.parts.values(), *lines, *([more] if more else [])]).replace(
         "torch()", "torch"
     )  # the library in place of the function
@@ -90,13 +93,13 @@ class _Copy:
         if not module.startswith(_OWN):
             place = "F" if getattr(torch().nn.functional, value.__name__, None) is value else "torch"
             return f"{place}.{value.__name__}"
-        if name.isidentifier():
-            self.take(module, name)
-            return str(name)
-        if value.__name__ == "<lambda>":
+        if inspect.isfunction(value) and value.__code__.co_name == "<lambda>":
             found = _file(module).lambda_of(value)
             self._names(module, found)
             return ast.unparse(found)
+        if name.isidentifier():
+            self.take(module, name)
+            return str(name)
         maker = name.partition(".")[0]
         self.take(module, maker)
         free = inspect.getclosurevars(value).nonlocals
