@@ -9,6 +9,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Mapping
+from types import CodeType
 from typing import Any
 
 from gluontune.runtime.pytorch import torch
@@ -153,7 +154,8 @@ class _File:
         code = value.__code__
         for node in ast.walk(ast.parse(self.text)):
             if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
-                other = compile(ast.Expression(node), "", "eval").co_consts[0]
+                constants = compile(ast.Expression(node), "", "eval").co_consts  # the code, and defaults
+                other = next(one for one in constants if isinstance(one, CodeType))
                 if (other.co_code, other.co_names, other.co_consts) == (code.co_code, code.co_names, code.co_consts):
                     return node
         raise ValueError(f"no text of a lambda in line {code.co_firstlineno}")
