@@ -39,7 +39,7 @@ def capture(trainer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "format": FORMAT, "optimizer": type(optimizer).__name__, "num_update": optimizer.num_update,
         "counts": sorted(counts.items()), "params": _params(trainer),
         "states": [[index, _flatten(state, arrays)] for index, state in sorted(updater.states.items())],
-        "progress": {name: _flatten(getattr(optimizer, name), arrays) for name in _progress(optimizer)},
+        "progress": {name: _flatten(getattr(optimizer, name), arrays) for name in getattr(optimizer, "progress", ())},
         "fixed_rate": trainer.fixed_rate, "micro_steps": trainer._micro_steps, "samples": trainer._samples,
         "sums": _flatten(trainer._sums, arrays),
     }  # fmt: skip
@@ -117,10 +117,6 @@ def _updaters(trainer: Any) -> list[Any]:
 def _params(trainer: Any) -> list[list[int]]:
     """Shapes identify a net; names do not, because Gluon numbers them by process."""
     return [list(param.shape or ()) for param in trainer._params]
-
-
-def _progress(optimizer: Any) -> tuple[str, ...]:
-    return getattr(optimizer, "progress", ())
 
 
 def _flatten(value: Any, arrays: dict[str, np.ndarray]) -> Any:
