@@ -164,15 +164,16 @@ def check_stable(net: Any, *symbols: Any) -> None:
 
 
 def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:
-    """:func:`in_both_modes` of a block called with ``arguments``, traced by Gluon's code; the cache stays unchanged."""
-    before = {name: vars(block)[name] for name in _CACHE}
+    """:func:`in_both_modes` of a block called with ``arguments``."""
+    return in_both_modes(lambda: trace_of(block, arguments))
 
-    def call() -> Any:
+
+def trace_of(block: Any, arguments: tuple[Any, ...]) -> Any:
+    """The graph of a block called with ``arguments``, traced by Gluon's code; the cache stays unchanged."""
+    before = {name: vars(block)[name] for name in _CACHE}
+    try:
         block._cached_graph = ()
         return block._get_graph(*arguments)[1]
-
-    try:
-        return in_both_modes(call)
     finally:
         vars(block).update(before)
 
