@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.compute._traversal import flat
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write, read_npz
 from gluontune.parallel.devices import split_batch
@@ -24,17 +25,6 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(mapped(change, item) for item in value)
     return change(value)
-
-
-def flat(value: Any) -> list[Any]:
-    """The arrays of ``value`` in order; without None.
-
-    >>> flat([1, (2, None), [3]])
-    [1, 2, 3]
-    """
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in flat(item)]
-    return [] if value is None else [value]
 
 
 def first(value: Any) -> Any:

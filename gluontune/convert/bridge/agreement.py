@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._traversal import first_line
+from gluontune.compute._traversal import first_line, flat
 from gluontune.compute.tracing import traced
 from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.references import NOTHING, right_way
@@ -218,9 +218,9 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
         arrays[-1].attach_grad()
     arrays = as_net_array(arrays, net)
     if not train:
-        return [o.asnumpy() for o in _listed(block(*arrays))[:count]], {}, {}, []
+        return [o.asnumpy() for o in flat(block(*arrays))[:count]], {}, {}, []
     with mx.autograd.record():
-        outputs = as_nd_array(_listed(block(*arrays))[:count])
+        outputs = as_nd_array(flat(block(*arrays))[:count])
         parts = [
             (o * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
             for i, o in enumerate(outputs)
@@ -253,7 +253,7 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
     library.set_default_dtype(getattr(library, dtype))  # the default dtype of draws
     try:
         with library.set_grad_enabled(train):
-            outputs = _listed(module(*tensors))
+            outputs = flat(module(*tensors))
     finally:
         drawing.STEADY = False
         library.set_default_dtype(before)
@@ -270,7 +270,3 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
     }
     states = {names.get(n, n): b.numpy() for n, b in module.named_buffers()}
     return [o.detach().numpy() for o in outputs], grads, states
-
-
-def _listed(outputs: Any) -> list[Any]:
-    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

@@ -75,18 +75,6 @@ def _own_kernel(attrs: Mapping[str, str], dtype: str) -> bool:
     return plain and (dtype == "float64" or os.environ.get("MXNET_USE_MKLDNN_RNN") == "0")
 
 
-def _rnn_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
-    return _own_kernel(attrs, dtype) and _layers(attrs) > 1
-
-
-def _frozen_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
-    return _own_kernel(attrs, dtype) and _layers(attrs) == 1 and frozen and attrs["mode"] != "lstm"
-
-
-def _biased_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
-    return frozen and dtype == "float32" and attrs.get("no_bias", "False") not in ("True", "1")
-
-
 def _biased(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
     data, weight, bias = node["inputs"]
     return [write.add("FullyConnected", data, write.asked(weight), bias, **node["attrs"])]
@@ -173,12 +161,14 @@ FAULTS = (
     Fault(
         "RNN", "a fused LSTM, GRU or RNN of several layers on a CPU in float64, or in float32 with "
         "MXNET_USE_MKLDNN_RNN=0: the gradients of its weights are wrong where its input needs no gradient",
-        _rnn_met, _one_by_one,
+        lambda attrs, dtype, frozen: _own_kernel(attrs, dtype) and _layers(attrs) > 1, _one_by_one,
     ),
     Fault(
         "RNN", "a fused GRU or RNN of one layer whose weights are frozen, on a CPU in float64, or in float32 with "
         "MXNET_USE_MKLDNN_RNN=0: the gradients of its input and its states are wrong",
-        _frozen_met, _asked,
+        lambda attrs, dtype, frozen: (
+            _own_kernel(attrs, dtype) and _layers(attrs) == 1 and frozen and attrs["mode"] != "lstm"
+        ), _asked,
     ),
     Fault(
         "LeakyReLU", "PReLU in a compiled graph, between other layers: the gradient of its slope is wrong",
@@ -190,7 +180,9 @@ FAULTS = (
     ),
     Fault(
         "FullyConnected", "a dense layer whose weights are frozen, on a CPU in float32: its bias gets no gradient",
-        _biased_met, _biased,
+        lambda attrs, dtype, frozen: (
+            frozen and dtype == "float32" and attrs.get("no_bias", "False") not in ("True", "1")
+        ), _biased,
     ),
     *(
         Fault(
