@@ -14,13 +14,14 @@ from types import CodeType
 from typing import Any
 
 from gluontune import __version__
-from gluontune.compute._traversal import as_imperative, flat, walk
+from gluontune.compute._traversal import as_imperative, walk
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.compute.race import SETTINGS, Trial
 from gluontune.compute.tracing import trace_of
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import cache_dir
+from gluontune.core.nests import flat
 from gluontune.core.sealed import read_sealed, write_sealed
 from gluontune.runtime import machine_facts, mxnet
 

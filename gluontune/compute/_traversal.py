@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune.core.errors import UsageError
+from gluontune.core.nests import flat, mapped
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 
 
@@ -169,13 +170,6 @@ def first_line(error: BaseException) -> str:
     return (picked or (lines[0] if lines else type(error).__name__))[:300]
 
 
-def flat(value: Any) -> list[Any]:
-    """The items of nested lists and tuples, in order, without None."""
-    if isinstance(value, (list, tuple)):
-        return [item for part in value for item in flat(part)]
-    return [] if value is None else [value]
-
-
 def batch_size(inputs: tuple[Any, ...]) -> int:
     """The length of the first axis that all arrays share, or 0."""
     arrays = flat(inputs)
@@ -185,16 +179,11 @@ def batch_size(inputs: tuple[Any, ...]) -> int:
 
 def first_samples(value: Any, count: int) -> Any:
     """The first ``count`` samples of each array, in the same nesting; what is no array stays."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(first_samples(item, count) for item in value)
-    return value[:count] if hasattr(value, "shape") else value
+    return mapped(lambda item: item[:count] if hasattr(item, "shape") else item, value)
 
 
 def _arrays(value: Any) -> list[Any]:
-    """The arrays of nested lists and tuples, in order."""
-    if isinstance(value, (list, tuple)):
-        return [array for item in value for array in _arrays(item)]
-    return [value] if hasattr(value, "wait_to_read") else []
+    return [item for item in flat(value) if hasattr(item, "wait_to_read")]
 
 
 _inside = threading.local()  # .np: a forward of a network of mx.np is running with old arrays

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gluontune.compute._traversal import flat
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write, read_npz
+from gluontune.core.nests import flat, mapped
 from gluontune.parallel.devices import split_batch
 from gluontune.runtime import as_net_array
-
-
-def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """``value`` with each of its arrays changed, in lists and tuples of any nesting.
-
-    >>> mapped(lambda x: x + 1, [1, (2, 3)])
-    [2, (3, 4)]
-    """
-    if isinstance(value, (list, tuple)):
-        return type(value)(mapped(change, item) for item in value)
-    return change(value)
 
 
 def first(value: Any) -> Any:

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.compute._traversal import flat, walk
+from gluontune.compute._traversal import walk
 from gluontune.compute.tracing import check_stable, repaired, trace_failure
 from gluontune.convert.bridge.convert import refuse_unknown
 from gluontune.convert.bridge.names import is_free
 from gluontune.convert.bridge.source import Source, parameters_of
 from gluontune.convert.graph.symbol import Graph, Node, read_symbol
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.nests import flat
 from gluontune.core.texts import clean
 
 #: The hidden attribute with the number of an operator's call.

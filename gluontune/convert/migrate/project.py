@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._traversal import flat
 from gluontune.convert.bridge.agreement import gradients_of, outputs_of
 from gluontune.convert.bridge.names import is_attribute
 from gluontune.convert.bridge.registry import OPERATORS
@@ -23,6 +22,7 @@ from gluontune.convert.migrate.text import model_text, tidied
 from gluontune.convert.migrate.training import write_training
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write, writable_folder
+from gluontune.core.nests import flat
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 

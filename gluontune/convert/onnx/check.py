@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._traversal import flat
 from gluontune.core.errors import GluontuneError
 from gluontune.core.gaps import distance, size
+from gluontune.core.nests import flat
 from gluontune.runtime import mxnet
 
 TOLERANCE = 1e-5  # of the largest output of the net
