@@ -122,9 +122,6 @@ def sample_of(net: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
     A single list or tuple may be one argument (the net takes a list) or all of them: the one that works is taken.
     Arrays become the kind that the net computes with.
-
-    Raises:
-        UsageError: no array among them, or the net takes neither.
     """
     _check_inputs(inputs)
     given = tuple(as_net_array(value, net) for value in inputs)

@@ -155,11 +155,7 @@ def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
 
 
 def check_stable(net: Any, *symbols: Any) -> None:
-    """Compare several traces of one mode.
-
-    Raises:
-        GluontuneError: they differ.
-    """
+    """Refuse traces of one mode that differ."""
     if any(structure(symbol) != structure(symbols[0]) for symbol in symbols):
         raise GluontuneError(f"{type(net).__name__} cannot be traced in training mode{_OTHERWISE}")
 

@@ -75,11 +75,7 @@ class Feed:
 
 
 def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
-    """Build both loaders.
-
-    Raises:
-        UsageError: the loader needs a named data set, and the job has Gluon datasets.
-    """
+    """Build both loaders."""
     local = recipe.num_devices if recipe.engine == "local" else 1
     batch_size = recipe.batch_size_per_device * local
     if job.dataset is None:

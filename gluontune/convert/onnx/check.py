@@ -48,11 +48,7 @@ class Agreement:
 
 
 def open_session(path: str | Path) -> Any:
-    """An ONNX Runtime session on the CPU, with all of its graph optimizations.
-
-    Raises:
-        GluontuneError: onnxruntime is missing, or refuses the file.
-    """
+    """An ONNX Runtime session on the CPU, with all of its graph optimizations."""
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
