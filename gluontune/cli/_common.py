@@ -96,9 +96,6 @@ def names_of(text: str | None, option: str, may_be_none: bool = False) -> list[s
 
     >>> names_of("a, b,", "--rungs"), names_of(None, "--rungs")
     (['a', 'b'], None)
-
-    Raises:
-        UsageError: none is named, which is not to be taken for all, nor for the option's absence.
     """
     if text is None:
         return None
@@ -118,9 +115,6 @@ def numbers_of(
 
     >>> numbers_of("3, 5", "--seeds", "0,1,2", least=0), numbers_of(None, "--seeds", "0,1,2")
     ([3, 5], None)
-
-    Raises:
-        UsageError: no number, or an invalid one.
     """
     names = names_of(text, option)
     if names is None:

@@ -65,9 +65,6 @@ def choices_of(flag: str) -> list[str]:
     ['gluon', 'threaded', 'resident']
     >>> choices_of("--dtype")
     ['float32', 'float16', 'bfloat16']
-
-    Raises:
-        UsageError: a flag that takes no name.
     """
     field = {"method": "methods"}.get(name := flag.lstrip("-").replace("-", "_"), name)
     if field in rules.CHOICES:

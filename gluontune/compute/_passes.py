@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._traversal import flat, walk
+from gluontune.compute._traversal import walk
 from gluontune.compute.process import started_dtype
 from gluontune.core.errors import UsageError
 from gluontune.core.gaps import gaps, size, worst
+from gluontune.core.nests import flat
 from gluontune.runtime import as_nd_array, mxnet, put_values
 
 _SMALL = 0.01  # of the largest gradient

@@ -20,7 +20,7 @@ from gluontune.core.gaps import worst
 
 _MODES = ("imperative", "hybridized")
 _ATTEMPTS = 5  # passes of the plain net before a rewrite is blamed
-_SAMPLES = 4  # of the batch: enough for BatchNorm to have something to average over
+_SAMPLES = 4  # of the batch
 _OUTPUTS = {"bfloat16": 0.2}  # relative; rounding through many layers, not a fault
 _OUTPUTS_FLOAT32 = 5e-3
 
@@ -43,7 +43,8 @@ class Proof:
     def __init__(self, net: Any, inputs: tuple[Any, ...]):
         self._net, self._inputs, self._training, self._comparable = net, inputs, True, True
         self._plain: dict[str, Any] = {}
-        part = _part(inputs)
+        # Enough for BatchNorm to have something to average over, if the first axis is the batch's.
+        part = first_samples(inputs, _SAMPLES) if batch_size(inputs) > _SAMPLES else None
         with preserved(net), without_dropout(net, True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             set_mode(net, "imperative")
@@ -141,8 +142,3 @@ def _parts(targets: list[Any]) -> list[list[Any]]:
         if not target.with_next:
             parts.append([])
     return [part for part in parts if part]
-
-
-def _part(inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The first few samples of a batch, or None if it is small or the first axis of an array is not the batch's."""
-    return first_samples(inputs, _SAMPLES) if batch_size(inputs) > _SAMPLES else None

@@ -14,12 +14,14 @@ from types import CodeType
 from typing import Any
 
 from gluontune import __version__
-from gluontune.compute._traversal import as_imperative, flat, walk
+from gluontune.compute._traversal import as_imperative, walk
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.compute.race import SETTINGS, Trial
+from gluontune.compute.tracing import trace_of
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import cache_dir
+from gluontune.core.nests import flat
 from gluontune.core.sealed import read_sealed, write_sealed
 from gluontune.runtime import machine_facts, mxnet
 
@@ -120,11 +122,9 @@ def _graph(root: Any, inputs: tuple[Any, ...] | None) -> Any:
     """Operators and attributes of the traced graph without names; None if it cannot be traced."""
     if inputs is None:
         return None
-    before = root._cached_graph, root._in_format, root._out_format
     try:
-        root._cached_graph = ()
         with as_imperative(root):
-            _, symbol = root._get_graph(*inputs)
+            symbol = trace_of(root, inputs)
         graph = json.loads(symbol.tojson(remove_amp_cast=False))
         # An input's third number counts earlier traces of running statistics.
         nodes = [[n["op"], n.get("attrs"), [i[:2] for i in n["inputs"]]] for n in graph["nodes"] if n["op"] != "null"]
@@ -132,8 +132,6 @@ def _graph(root: Any, inputs: tuple[Any, ...] | None) -> Any:
         return [nodes, variables, graph["heads"]]
     except Exception:  # tracing runs the user's code
         return None
-    finally:
-        root._cached_graph, root._in_format, root._out_format = before
 
 
 def _callable(value: Any) -> Any:

@@ -16,6 +16,7 @@ from gluontune.compute import _blocks, process
 from gluontune.compute._traversal import Seen, walk
 from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.rewrites import Target
+from gluontune.compute.tracing import trace_of
 from gluontune.runtime import mxnet
 
 _BLOCK = 16  # channels of a block in oneDNN's layout for AVX-512
@@ -111,15 +112,10 @@ def order_sums(net: Any, seen: dict[int, Seen]) -> list[Target]:
 
 
 def _sums_to_order(root: Any, seen: dict[int, Seen]) -> int:
-    before = root._cached_graph, root._in_format, root._out_format
     try:
-        root._cached_graph = ()
-        _, symbol = root._get_graph(*seen[id(root)].arguments[0])
-        return exchange_operands(symbol)[1]
+        return exchange_operands(trace_of(root, seen[id(root)].arguments[0]))[1]
     except Exception:  # tracing runs the user's code; check_hybridizable reports its errors
         return 0
-    finally:
-        root._cached_graph, root._in_format, root._out_format = before
 
 
 def keep_blocks(net: Any, seen: dict[int, Seen]) -> list[Target]:

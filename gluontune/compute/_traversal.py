@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune.core.errors import UsageError, first_line
+from gluontune.core.nests import flat, mapped
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 
 
@@ -121,9 +122,6 @@ def sample_of(net: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
     A single list or tuple may be one argument (the net takes a list) or all of them: the one that works is taken.
     Arrays become the kind that the net computes with.
-
-    Raises:
-        UsageError: no array among them, or the net takes neither.
     """
     _check_inputs(inputs)
     given = tuple(as_net_array(value, net) for value in inputs)
@@ -162,13 +160,6 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
             )
 
 
-def flat(value: Any) -> list[Any]:
-    """The items of nested lists and tuples, in order, without None."""
-    if isinstance(value, (list, tuple)):
-        return [item for part in value for item in flat(part)]
-    return [] if value is None else [value]
-
-
 def batch_size(inputs: tuple[Any, ...]) -> int:
     """The length of the first axis that all arrays share, or 0."""
     arrays = flat(inputs)
@@ -178,16 +169,11 @@ def batch_size(inputs: tuple[Any, ...]) -> int:
 
 def first_samples(value: Any, count: int) -> Any:
     """The first ``count`` samples of each array, in the same nesting; what is no array stays."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(first_samples(item, count) for item in value)
-    return value[:count] if hasattr(value, "shape") else value
+    return mapped(lambda item: item[:count] if hasattr(item, "shape") else item, value)
 
 
 def _arrays(value: Any) -> list[Any]:
-    """The arrays of nested lists and tuples, in order."""
-    if isinstance(value, (list, tuple)):
-        return [array for item in value for array in _arrays(item)]
-    return [value] if hasattr(value, "wait_to_read") else []
+    return [item for item in flat(value) if hasattr(item, "wait_to_read")]
 
 
 _inside = threading.local()  # .np: a forward of a network of mx.np is running with old arrays

@@ -10,6 +10,7 @@ from typing import Any
 
 from gluontune.compute import process
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.nests import mapped
 from gluontune.runtime import as_nd_array, mxnet, uses_np
 
 
@@ -331,6 +332,5 @@ def _contexts(parameter: Any) -> list[Any]:
 def _cast(value: Any, source: str, target: str) -> Any:
     import numpy as np
 
-    if isinstance(value, (list, tuple)):
-        return [_cast(item, source, target) for item in value]
-    return value.astype(target) if getattr(value, "dtype", None) == np.dtype(source) else value
+    kind = np.dtype(source)
+    return mapped(lambda item: item.astype(target) if getattr(item, "dtype", None) == kind else item, value)

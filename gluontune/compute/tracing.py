@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import gluontune
-from gluontune.compute._traversal import flat, walk
+from gluontune.compute._traversal import walk
 from gluontune.core.errors import GluontuneError
+from gluontune.core.nests import flat
 from gluontune.runtime import mxnet, uses_np
 
 _ASKS = {"is_training", "is_recording"}
@@ -154,25 +155,22 @@ def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
 
 
 def check_stable(net: Any, *symbols: Any) -> None:
-    """Compare several traces of one mode.
-
-    Raises:
-        GluontuneError: they differ.
-    """
+    """Refuse traces of one mode that differ."""
     if any(structure(symbol) != structure(symbols[0]) for symbol in symbols):
         raise GluontuneError(f"{type(net).__name__} cannot be traced in training mode{_OTHERWISE}")
 
 
 def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:
-    """:func:`in_both_modes` of a block called with ``arguments``, traced by Gluon's code; the cache stays unchanged."""
-    before = {name: vars(block)[name] for name in _CACHE}
+    """:func:`in_both_modes` of a block called with ``arguments``."""
+    return in_both_modes(lambda: trace_of(block, arguments))
 
-    def call() -> Any:
+
+def trace_of(block: Any, arguments: tuple[Any, ...]) -> Any:
+    """The graph of a block called with ``arguments``, traced by Gluon's code; the cache stays unchanged."""
+    before = {name: vars(block)[name] for name in _CACHE}
+    try:
         block._cached_graph = ()
         return block._get_graph(*arguments)[1]
-
-    try:
-        return in_both_modes(call)
     finally:
         vars(block).update(before)
 

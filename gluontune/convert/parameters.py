@@ -58,11 +58,7 @@ def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameter
 
 
 def load_parameters(net: Any, path: str | Path) -> None:
-    """Load parameters from a file: ``.params`` (MXNet's) or ``.npz`` (numpy's).
-
-    Raises:
-        UsageError: another kind of file. GluontuneError: an unreadable file, or one of another net.
-    """
+    """Load parameters from a file: ``.params`` (MXNet's) or ``.npz`` (numpy's)."""
     file = Path(path)
     if not file.is_file():
         raise GluontuneError(f"{path}: no such file; give a checkpoint, its folder, a .params or a .npz file")

@@ -162,9 +162,6 @@ def mean_std(split: Split, channels: int, sample: int = SAMPLE) -> tuple[tuple[f
     Args:
         split: training images; ``sample`` of them, evenly spaced, are decoded. All images have the same weight.
         channels: 3 or 1.
-
-    Raises:
-        GluontuneError: one of them cannot be decoded.
     """
     chosen = np.unique(np.linspace(0, len(split) - 1, min(sample, len(split))).astype(int)).tolist()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
-from gluontune.job.arrays import flat
+from gluontune.core.nests import flat
 from gluontune.job.data import Feed
 
 

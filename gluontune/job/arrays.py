@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +10,9 @@ import numpy as np
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write, read_npz
+from gluontune.core.nests import flat, mapped
 from gluontune.parallel.devices import split_batch
 from gluontune.runtime import as_net_array
-
-
-def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """``value`` with each of its arrays changed, in lists and tuples of any nesting.
-
-    >>> mapped(lambda x: x + 1, [1, (2, 3)])
-    [2, (3, 4)]
-    """
-    if isinstance(value, (list, tuple)):
-        return type(value)(mapped(change, item) for item in value)
-    return change(value)
-
-
-def flat(value: Any) -> list[Any]:
-    """The arrays of ``value`` in order; without None.
-
-    >>> flat([1, (2, None), [3]])
-    [1, 2, 3]
-    """
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in flat(item)]
-    return [] if value is None else [value]
 
 
 def first(value: Any) -> Any:

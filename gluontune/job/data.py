@@ -10,7 +10,8 @@ import numpy as np
 
 from gluontune import compute, loading
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.job.arrays import as_batch, mapped, parts_of
+from gluontune.core.nests import mapped
+from gluontune.job.arrays import as_batch, parts_of
 from gluontune.job.job import Job
 from gluontune.job.user_file import blaming
 from gluontune.loading.cached import redrawn, sample_bytes
@@ -74,11 +75,7 @@ class Feed:
 
 
 def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
-    """Build both loaders.
-
-    Raises:
-        UsageError: the loader needs a named data set, and the job has Gluon datasets.
-    """
+    """Build both loaders."""
     local = recipe.num_devices if recipe.engine == "local" else 1
     batch_size = recipe.batch_size_per_device * local
     if job.dataset is None:

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
-from gluontune.job.arrays import described, flat, to_numpy, without_bfloat16
+from gluontune.core.nests import flat
+from gluontune.job.arrays import described, to_numpy, without_bfloat16
 from gluontune.job.job import Job
 from gluontune.job.user_file import blaming
 from gluontune.runtime import as_nd_array, mxnet

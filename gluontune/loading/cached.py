@@ -12,8 +12,10 @@ import psutil
 
 from gluontune.codec import image
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.nests import flat, mapped
 from gluontune.loading.base import sample_error
 from gluontune.records import RecordReader, boxes_of
+from gluontune.runtime import mxnet
 from gluontune.runtime.pytorch import torch
 
 # (limit, usage) of cgroup v2 and v1
@@ -43,20 +45,7 @@ _READ_TWICE = 64  # samples that are compared before all are cached
 _SHARE = 0.5  # of the free memory
 
 
-class _Cached:
-    """Samples in memory as a Gluon data set; made by :func:`keep_in_memory`."""
-
-    def __init__(self, samples: list[Any]):
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, place: int) -> Any:
-        return self._samples[place]
-
-
-def keep_in_memory(dataset: Any) -> _Cached:
+def keep_in_memory(dataset: Any) -> Any:
     """Read each sample of a Gluon data set once, transforms included, and cache it as numpy arrays.
 
     Gluon's loader reads and transforms every sample anew in each epoch. If a sample is the same each time, as after
@@ -87,7 +76,7 @@ def keep_in_memory(dataset: Any) -> _Cached:
             f"{len(dataset):,} samples need {needed / 2**30:.2g} GiB, and do not fit in half of the free memory "
             f"({free / 2**30:.2g} GiB): leave them to Gluon's loader with workers"
         )
-    return _Cached([_plain(dataset[place]) for place in range(len(dataset))])
+    return mxnet().gluon.data.SimpleDataset([mapped(_numpy, dataset[place]) for place in range(len(dataset))])
 
 
 def redrawn(dataset: Any, count: int) -> int | None:
@@ -97,7 +86,7 @@ def redrawn(dataset: Any, count: int) -> int | None:
     True
     """
     for place in np.unique(np.linspace(0, len(dataset) - 1, count).astype(int)):
-        once, again = _leaves(_plain(dataset[int(place)])), _leaves(_plain(dataset[int(place)]))
+        once, again = _arrays(dataset[int(place)]), _arrays(dataset[int(place)])
         same = len(once) == len(again) and all(np.array_equal(a, b) for a, b in zip(once, again))
         if not same:
             return int(place)
@@ -110,20 +99,16 @@ def sample_bytes(dataset: Any) -> int:
     >>> sample_bytes([(np.zeros((2, 3), "float32"), 1)])
     32
     """
-    return sum(leaf.nbytes for leaf in _leaves(_plain(dataset[0]))) if len(dataset) else 0
+    return sum(array.nbytes for array in _arrays(dataset[0])) if len(dataset) else 0
 
 
-def _plain(sample: Any) -> Any:
-    """A sample with numpy arrays for MXNet's; the rest is unchanged."""
-    if isinstance(sample, (list, tuple)):
-        return type(sample)(_plain(item) for item in sample)
-    return sample.asnumpy() if hasattr(sample, "asnumpy") else sample
+def _numpy(value: Any) -> Any:
+    """MXNet's arrays as numpy's; the rest is unchanged."""
+    return value.asnumpy() if hasattr(value, "asnumpy") else value
 
 
-def _leaves(sample: Any) -> list[np.ndarray]:
-    if isinstance(sample, (list, tuple)):
-        return [leaf for item in sample for leaf in _leaves(item)]
-    return [np.asarray(sample)]
+def _arrays(sample: Any) -> list[np.ndarray]:
+    return [np.asarray(_numpy(item)) for item in flat(sample)]
 
 
 KINDS = ("tensor", "numpy", "bytes")

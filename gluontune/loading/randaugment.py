@@ -73,22 +73,6 @@ def apply(image: np.ndarray, drawn: Sequence[Sequence[int]], fill: int = 0) -> N
         _CHANGES[int(number)](place, level / (BINS - 1), fill)
 
 
-def _shear_x(image: np.ndarray, share: float, fill: int) -> None:
-    _affine(image, (1.0, 0.3 * share, 0.0, 0.0, 1.0, 0.0), fill)
-
-
-def _shear_y(image: np.ndarray, share: float, fill: int) -> None:
-    _affine(image, (1.0, 0.0, 0.0, 0.3 * share, 1.0, 0.0), fill)
-
-
-def _translate_x(image: np.ndarray, share: float, fill: int) -> None:
-    _affine(image, (1.0, 0.0, -float(int(150 / 331 * image.shape[1] * share)), 0.0, 1.0, 0.0), fill)
-
-
-def _translate_y(image: np.ndarray, share: float, fill: int) -> None:
-    _affine(image, (1.0, 0.0, 0.0, 0.0, 1.0, -float(int(150 / 331 * image.shape[0] * share))), fill)
-
-
 def _rotate(image: np.ndarray, share: float, fill: int) -> None:
     """About the centre, up to 30 degrees; positive ones counterclockwise."""
     angle = -math.radians(30 * share % 360)
@@ -101,12 +85,6 @@ def _posterize(image: np.ndarray, share: float, fill: int) -> None:
     """Keep the upper 8 to 4 bits."""
     bits = 8 - int(np.rint(abs(share) * 4))
     image &= np.uint8(255 & ~(2 ** (8 - bits) - 1))
-
-
-def _solarize(image: np.ndarray, share: float, fill: int) -> None:
-    """Turn values from 255 · (1 - share) on into their negatives."""
-    # As float32, like torchvision's table of thresholds.
-    np.copyto(image, 255 - image, where=image >= np.float32(255 * (1 - abs(share))))
 
 
 def _autocontrast(image: np.ndarray, share: float, fill: int) -> None:
@@ -135,15 +113,25 @@ def _coloured(change: Callable[[np.ndarray, float], None]) -> Change:
 
 
 _TABLE: dict[str, Change] = {
-    "identity": lambda image, share, fill: None, "shear-x": _shear_x, "shear-y": _shear_y, "translate-x": _translate_x,
-    "translate-y": _translate_y, "rotate": _rotate, "brightness": _coloured(colour.brightness),
-    "color": _coloured(colour.saturation), "contrast": _coloured(colour.contrast),
-    "sharpness": _coloured(colour.sharpness), "posterize": _posterize, "solarize": _solarize,
+    "identity": lambda image, share, fill: None,
+    "shear-x": lambda image, share, fill: _affine(image, (1.0, 0.3 * share, 0.0, 0.0, 1.0, 0.0), fill),
+    "shear-y": lambda image, share, fill: _affine(image, (1.0, 0.0, 0.0, 0.3 * share, 1.0, 0.0), fill),
+    "translate-x": lambda image, share, fill: _affine(image, (1.0, 0.0, _moved(image, 1, share), 0.0, 1.0, 0.0), fill),
+    "translate-y": lambda image, share, fill: _affine(image, (1.0, 0.0, 0.0, 0.0, 1.0, _moved(image, 0, share)), fill),
+    "rotate": _rotate, "brightness": _coloured(colour.brightness), "color": _coloured(colour.saturation),
+    "contrast": _coloured(colour.contrast), "sharpness": _coloured(colour.sharpness), "posterize": _posterize,
+    # Thresholds as float32, like torchvision's table of them.
+    "solarize": lambda image, share, fill:
+        np.copyto(image, 255 - image, where=image >= np.float32(255 * (1 - abs(share)))),
     "autocontrast": _autocontrast, "equalize": _equalize,
 }  # fmt: skip
 #: The names of the operations, in torchvision's order.
 OPERATIONS = tuple(_TABLE)
 _CHANGES = tuple(_TABLE.values())
+
+
+def _moved(image: np.ndarray, axis: int, share: float) -> float:
+    return -float(int(150 / 331 * image.shape[axis] * share))
 
 
 def _planes(image: np.ndarray) -> list[np.ndarray]:

@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, Union
+from typing import Any, Union
 
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import explain_os_error
 from gluontune.core.reading import parse_json, read_bytes
@@ -19,20 +20,9 @@ from gluontune.recipe.result import RunResult
 
 LOG_VERSION = 1
 Pathlike = Union[str, "os.PathLike[str]"]
-T = TypeVar("T")
 
 
-class _Closing:
-    """A context manager that calls ``close``."""
-
-    def __enter__(self: T) -> T:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()  # type: ignore[attr-defined]
-
-
-class JsonLines(_Closing):
+class JsonLines(Closing):
     """Appends each sample as one line, flushed at once, so that a crash loses one line at most.
 
     Usable as ``Monitor(on_sample=...)``.
@@ -218,7 +208,7 @@ def _labels(labels: Mapping[str, str]) -> str:
     return f"{{{inner}}}" if inner else ""
 
 
-class TensorBoard(_Closing):
+class TensorBoard(Closing):
     """Writes each sample's figures to TensorBoard; usable as ``Monitor(on_sample=...)``.
 
     The step of a point is its time in milliseconds, and its wall time the run's start plus that.

@@ -48,9 +48,6 @@ class ProcessTree:
         find_every_s: while no new process appears, the searches become rarer, down to one in so many seconds (at most
             1), once the tree is some seconds old: short commands start theirs at once. A search reads each thread,
             which is most of a reading's cost for a training process with many threads.
-
-    Raises:
-        GluontuneError: none of the processes exists.
     """
 
     def __init__(self, pids: int | Iterable[int], find_every_s: float = 0.0):

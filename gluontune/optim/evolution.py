@@ -88,9 +88,6 @@ def parents(fitness: Sequence[float], count: int, rng: np.random.Generator) -> l
 
     A roulette wheel over ranks (Baker, 1985), which does not depend on the unit of the losses. Individuals without a
     finite fitness have no descendants.
-
-    Raises:
-        UsageError: fewer than ``count`` have a finite fitness.
     """
     able = [place for place in ranked(fitness) if math.isfinite(fitness[place])]
     if not 0 < count <= len(able):

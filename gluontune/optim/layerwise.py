@@ -13,10 +13,6 @@ import numpy as np
 from gluontune.optim._base import TunedOptimizer, chunks, interleaved, is_large, mx, nd, squares, subtract_all
 
 
-def _picked(places: list[int], *lists: list[Any]) -> list[list[Any]]:
-    return [[items[p] for p in places] for items in lists]
-
-
 def _float32(beta: float) -> float:
     """``beta`` as in the kernels, whose 1 - 0.999 is 1.3e-5 off, for the same bias correction."""
     return float(np.float32(beta))
@@ -140,7 +136,7 @@ class GTLAMB(GTAdamW):
         bounds = {name: bound for name, bound in given.items() if bound is not None}
         for places, limits in ((trusted, bounds), (exempt, self.no_ratio)):
             if places:
-                numbers, ws, gs, ss = _picked(places, indices, weights, grads, states)
+                numbers, ws, gs, ss = ([each[p] for p in places] for each in (indices, weights, grads, states))
                 self.descend(numbers, ws, gs, ss, limits)
 
 

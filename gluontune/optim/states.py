@@ -39,7 +39,7 @@ def capture(trainer: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "format": FORMAT, "optimizer": type(optimizer).__name__, "num_update": optimizer.num_update,
         "counts": sorted(counts.items()), "params": _params(trainer),
         "states": [[index, _flatten(state, arrays)] for index, state in sorted(updater.states.items())],
-        "progress": {name: _flatten(getattr(optimizer, name), arrays) for name in _progress(optimizer)},
+        "progress": {name: _flatten(getattr(optimizer, name), arrays) for name in getattr(optimizer, "progress", ())},
         "fixed_rate": trainer.fixed_rate, "micro_steps": trainer._micro_steps, "samples": trainer._samples,
         "sums": _flatten(trainer._sums, arrays),
     }  # fmt: skip
@@ -68,10 +68,8 @@ def restore(trainer: Any, header: dict[str, Any], arrays: dict[str, np.ndarray],
             )
     if len(header["params"]) != len(trainer._params):
         raise GluontuneError(f"{fname}: states of {len(header['params'])} parameters, not of {len(trainer._params)}")
-    updaters = _updaters(trainer)
-    restored = {index: _build(state, arrays) for index, state in header["states"]}
-    for place, updater in enumerate(updaters):
-        updater.states = {i: _copied(s) for i, s in restored.items()} if place else restored
+    for updater in _updaters(trainer):  # two contexts of one device kind must not share arrays
+        updater.states = {index: _build(state, arrays) for index, state in header["states"]}
         updater.states_synced = dict.fromkeys(updater.states, False)
     for attribute, value in header["progress"].items():
         setattr(optimizer, attribute, _build(value, arrays))
@@ -119,10 +117,6 @@ def _params(trainer: Any) -> list[list[int]]:
     return [list(param.shape or ()) for param in trainer._params]
 
 
-def _progress(optimizer: Any) -> tuple[str, ...]:
-    return getattr(optimizer, "progress", ())
-
-
 def _flatten(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     """``value`` as JSON; its arrays go to ``arrays``."""
     if isinstance(value, mx.nd.NDArray):
@@ -146,15 +140,6 @@ def _build(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
         items = [_build(item, arrays) for item in content]
         return items if kind == "list" else tuple(items)
     return content
-
-
-def _copied(state: Any) -> Any:
-    """A copy of the state: two contexts of one device kind must not share arrays."""
-    if isinstance(state, mx.nd.NDArray):
-        return state.copy()
-    if isinstance(state, (list, tuple)):
-        return type(state)(_copied(item) for item in state)
-    return state
 
 
 def _sums_in_place(trainer: Any, sums: Any, fname: str) -> Any:

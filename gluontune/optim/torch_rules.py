@@ -183,23 +183,19 @@ def _novograd(p: Part, t: int, o: Options) -> None:
     p.w.sub_(m, alpha=p.lr)
 
 
-def _trusting(p: Part, o: Options, limit: Callable[[Any, Any], Any]) -> None:
-    """SGD with momentum at a layer's rate: ``limit`` of its trust ratio and ``lr``; ``lr`` where it has no ratio."""
+def _lars(p: Part, t: int, o: Options, limit: bool = False) -> None:
+    """SGD with momentum at a layer's rate: ``lr`` times its trust ratio, or at most that ratio (LARC)."""
     rate: Any = p.lr
     if p.trusted:
         weight, gradient = p.w.norm(), p.g.norm()
         ratio = o["trust_coefficient"] * weight / (gradient + p.wd * weight + o["eps"])
         whole = torch().full_like(ratio, p.lr)
-        rate = torch().where((weight > 0) & (gradient > 0), limit(ratio, whole), whole)
+        rate = torch().where((weight > 0) & (gradient > 0), ratio.minimum(whole) if limit else ratio * whole, whole)
     p.w.add_(p.kept("m").mul_(o["momentum"]).sub_(rate * p.decayed(p.g)))
 
 
-def _lars(p: Part, t: int, o: Options) -> None:
-    _trusting(p, o, lambda ratio, lr: lr * ratio)
-
-
 def _larc(p: Part, t: int, o: Options) -> None:
-    _trusting(p, o, lambda ratio, lr: ratio.minimum(lr))
+    _lars(p, t, o, limit=True)
 
 
 @TORCH_RULES.register("muon")

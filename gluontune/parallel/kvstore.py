@@ -103,9 +103,6 @@ def start_cluster(workers: int, env: Mapping[str, str], *, under: Sequence[str] 
         env: the environment of the helpers (with gluontune's runtime settings). They end with the calling thread.
         under: a command that execs the one that follows it, such as one that sets limits.
 
-    Raises:
-        GluontuneError: a helper cannot be started.
-
     >>> cluster = start_cluster(2, os.environ)
     >>> cluster.names, cluster.worker_env["DMLC_ROLE"], cluster.worker_env["DMLC_NUM_WORKER"]
     (['scheduler', 'server 0'], 'worker', '2')

@@ -51,11 +51,7 @@ exit $code
 
 
 def found() -> tuple[str, bool]:
-    """The path of ``mpirun``, and whether it is Open MPI's.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The path of ``mpirun``, and whether it is Open MPI's."""
     path = shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
         raise UsageError("no mpirun is installed")

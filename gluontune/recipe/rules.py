@@ -232,11 +232,7 @@ def listed_gpus(devices: Any) -> tuple[int, ...] | None:
 
 @contextlib.contextmanager
 def naming(recipe: Any, *names: str) -> Iterator[None]:
-    """A context that adds the contradicting recipe fields to errors of rooms below.
-
-    Raises:
-        UsageError: names the fields and their values.
-    """
+    """A context that adds the contradicting recipe fields to errors of rooms below."""
     try:
         yield
     except GluontuneError as error:

@@ -161,11 +161,7 @@ def start_worker() -> subprocess.Popen[bytes]:
 
 
 class BlockMaker(Closing):
-    """Makes blocks on ``workers`` threads, in order, a few ahead.
-
-    Raises:
-        GluontuneError: a worker process died.
-    """
+    """Makes blocks on ``workers`` threads, in order, a few ahead."""
 
     def __init__(
         self, transform: Transform, workers: int, processes: bool, check: bool = False,

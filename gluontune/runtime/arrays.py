@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gluontune.core.nests import mapped
 from gluontune.runtime.importing import mxnet
 
 
@@ -107,10 +108,11 @@ def set_data(parameter: Any, values: Any) -> None:
 
 
 def _converted(value: Any, to_np: bool) -> Any:
-    if isinstance(value, (list, tuple)):
-        items = [_converted(item, to_np) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     mx = mxnet()
-    if isinstance(value, mx.nd.NDArray) and isinstance(value, mx.np.ndarray) != to_np:
-        return value.as_np_ndarray() if to_np else value.as_nd_ndarray()
-    return value
+
+    def one(item: Any) -> Any:
+        if isinstance(item, mx.nd.NDArray) and isinstance(item, mx.np.ndarray) != to_np:
+            return item.as_np_ndarray() if to_np else item.as_nd_ndarray()
+        return item
+
+    return mapped(one, value)

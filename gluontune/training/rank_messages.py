@@ -87,9 +87,6 @@ class RankMessages:
 
         Args:
             wanted: ``opened``, ``ready`` or ``done``. asked: the first ranks; None: all.
-
-        Raises:
-            RunFailed: a rank raised, died, hung or fell silent; the message names it and its host.
         """
         waiting = dict(enumerate(self.ranks if asked is None else asked))
         answers: dict[int, dict[str, Any]] = {}

@@ -42,9 +42,6 @@ def examine_script(
     Args:
         words: the script and its own words, or ``-m``, a module and its words.
         time_limit: seconds of one process. say: called with lines of progress.
-
-    Raises:
-        UsageError: there is no such script. GluontuneError: it fails, or never trains.
     """
     tell = say or (lambda line: None)
     Program.of(words).check()

@@ -13,12 +13,13 @@ import numpy as np
 
 from gluontune.compute.tracing import traced
 from gluontune.convert.bridge.names import gluon_names
-from gluontune.convert.bridge.references import NOTHING, right_way
+from gluontune.convert.bridge.references import NOTHING, Writer, right_way
 from gluontune.convert.bridge.source import settle
 from gluontune.convert.bridge.stand_ins import stand_in
 from gluontune.convert.graph.schemas import known_schema
 from gluontune.core.errors import GluontuneError, UsageError, first_line
 from gluontune.core.gaps import gap, size
+from gluontune.core.nests import flat
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 from gluontune.runtime.pytorch import torch
 
@@ -132,7 +133,11 @@ def _weights(shape: tuple[int, ...], number: int, dtype: str) -> np.ndarray:
 
 def _steady(symbol: str, dtype: str) -> str:
     """A symbol's JSON without dropout or undefined values, whose new arrays have ``dtype``."""
-    document = _defined(json.loads(symbol))
+    # Deterministic, and with operators that MXNet computes correctly.
+    write = Writer("defined")
+    document = write.rewritten(
+        json.loads(symbol), lambda number, node, own: stand_in(node, own, node["inputs"], write.add)
+    )
     for node in document["nodes"]:
         attrs = node.get("attrs", {})
         if node["op"] in ("Dropout", "RNN") and "p" in attrs:
@@ -151,31 +156,6 @@ def _made_in(op: str) -> str | None:
     known = known_schema(op)
     attribute = known.attributes.get("dtype") if known else None
     return None if attribute is None else attribute.default
-
-
-def _defined(document: dict[str, Any]) -> dict[str, Any]:
-    """A deterministic symbol with operators that MXNet computes correctly (``stand_in``)."""
-    nodes: list[dict[str, Any]] = []
-    place: list[int] = []  # of each node in `nodes`
-    others: dict[tuple[int, int], list[Any]] = {}  # replacements of a node's output
-
-    def add(op: str, *inputs: list[Any], **attrs: str) -> list[Any]:
-        nodes.append({"op": op, "name": f"defined{len(nodes)}", "attrs": attrs, "inputs": list(inputs)})
-        return [len(nodes) - 1, 0, 0]
-
-    def now(entry: list[Any]) -> list[Any]:
-        source, output, *_ = entry
-        return others.get((source, output), [place[source], output, 0])
-
-    for number, node in enumerate(document["nodes"]):
-        inputs = [now(entry) for entry in node["inputs"]]
-        nodes.append({**node, "inputs": inputs})
-        place.append(len(nodes) - 1)
-        found = stand_in(node, [place[-1], 0, 0], inputs, add)
-        others.update({(number, output): entry for output, entry in enumerate(found)})
-    arguments = [number for number, node in enumerate(nodes) if node["op"] == "null"]
-    kept = {name: value for name, value in document.items() if name != "node_row_ptr"}
-    return {**kept, "nodes": nodes, "arg_nodes": arguments, "heads": [now(entry) for entry in document["heads"]]}
 
 
 def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
@@ -217,9 +197,9 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
         arrays[-1].attach_grad()
     arrays = as_net_array(arrays, net)
     if not train:
-        return [o.asnumpy() for o in _listed(block(*arrays))[:count]], {}, {}, []
+        return [o.asnumpy() for o in flat(block(*arrays))[:count]], {}, {}, []
     with mx.autograd.record():
-        outputs = as_nd_array(_listed(block(*arrays))[:count])
+        outputs = as_nd_array(flat(block(*arrays))[:count])
         parts = [
             (o * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
             for i, o in enumerate(outputs)
@@ -252,7 +232,7 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
     library.set_default_dtype(getattr(library, dtype))  # the default dtype of draws
     try:
         with library.set_grad_enabled(train):
-            outputs = _listed(module(*tensors))
+            outputs = flat(module(*tensors))
     finally:
         drawing.STEADY = False
         library.set_default_dtype(before)
@@ -269,7 +249,3 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
     }
     states = {names.get(n, n): b.numpy() for n, b in module.named_buffers()}
     return [o.detach().numpy() for o in outputs], grads, states
-
-
-def _listed(outputs: Any) -> list[Any]:
-    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

@@ -32,21 +32,22 @@ class Fault:
         operator: MXNet's name. when: as a sentence.
         met: of a node's attributes, the dtype, and whether its second input (its weights) needs no gradient while
             another does: whether the gradient is wrong.
-        instead: of a :class:`_Writer`, the node and the number of axes of its inputs; adds operators with right
+        instead: of a :class:`Writer`, the node and the number of axes of its inputs; adds operators with right
             gradients, and returns its outputs.
     """
 
     operator: str
     when: str
     met: Callable[[Mapping[str, str], str, bool], bool]
-    instead: Callable[[_Writer, dict[str, Any], Sequence[int]], list[Entry]]
+    instead: Callable[[Writer, dict[str, Any], Sequence[int]], list[Entry]]
 
 
-class _Writer:
-    """The nodes of a rewritten symbol."""
+class Writer:
+    """The nodes of a rewritten symbol; ``prefix``: of the added ones' names."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str) -> None:
         self.nodes: list[dict[str, Any]] = []
+        self._prefix = prefix
         self._nothing: Entry | None = None
         self.frozen = False  # whether the present node's weights need no gradient
 
@@ -61,9 +62,33 @@ class _Writer:
 
     def add(self, op: str, *inputs: Entry, **attrs: Any) -> Entry:
         attrs = {name: str(value) for name, value in attrs.items()}
-        name = f"right{len(self.nodes)}"
+        name = f"{self._prefix}{len(self.nodes)}"
         self.nodes.append({"op": op, "name": name, "attrs": attrs, "inputs": [list(entry) for entry in inputs]})
         return [len(self.nodes) - 1, 0, 0]
+
+    def rewritten(
+        self, document: dict[str, Any], change: Callable[[int, dict[str, Any], Entry], Sequence[Entry]]
+    ) -> dict[str, Any]:
+        """A symbol's JSON, in which other operators stand for outputs of nodes.
+
+        Args:
+            change: of a node's number, the node with its new inputs, and its own entry; adds operators, and returns
+                those of its outputs, or none for the node itself.
+        """
+        outputs: list[tuple[int, Sequence[Entry]]] = []
+
+        def now(entry: Entry) -> Entry:
+            own, others = outputs[entry[0]]
+            return others[entry[1]] if entry[1] < len(others) else [own, entry[1], 0]
+
+        for number, node in enumerate(document["nodes"]):
+            self.nodes.append({**node, "inputs": [now(entry) for entry in node["inputs"]]})
+            own = len(self.nodes) - 1
+            outputs.append((own, change(number, self.nodes[own], [own, 0, 0])))
+        arguments = [number for number, node in enumerate(self.nodes) if node["op"] == "null"]
+        heads = [now(entry) for entry in document["heads"]]
+        rest = {name: value for name, value in document.items() if name != "node_row_ptr"}
+        return {**rest, "nodes": self.nodes, "arg_nodes": arguments, "heads": heads}
 
 
 def _layers(attrs: Mapping[str, str]) -> int:
@@ -75,30 +100,18 @@ def _own_kernel(attrs: Mapping[str, str], dtype: str) -> bool:
     return plain and (dtype == "float64" or os.environ.get("MXNET_USE_MKLDNN_RNN") == "0")
 
 
-def _rnn_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
-    return _own_kernel(attrs, dtype) and _layers(attrs) > 1
-
-
-def _frozen_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
-    return _own_kernel(attrs, dtype) and _layers(attrs) == 1 and frozen and attrs["mode"] != "lstm"
-
-
-def _biased_met(attrs: Mapping[str, str], dtype: str, frozen: bool) -> bool:
-    return frozen and dtype == "float32" and attrs.get("no_bias", "False") not in ("True", "1")
-
-
-def _biased(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+def _biased(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
     data, weight, bias = node["inputs"]
     return [write.add("FullyConnected", data, write.asked(weight), bias, **node["attrs"])]
 
 
-def _asked(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+def _asked(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
     data, parameters, *states = node["inputs"]
     made = write.add("RNN", data, write.asked(parameters), *states, **node["attrs"])
     return [[made[0], place, 0] for place in range(1 + len(states))]
 
 
-def _one_by_one(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+def _one_by_one(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
     """The layers of a fused RNN as operators of one layer each, with right gradients."""
     attrs = node["attrs"]
     mode, hidden, count = attrs["mode"], int(attrs["state_size"]), _layers(attrs)
@@ -123,7 +136,7 @@ def _one_by_one(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> li
     return [data, *stacked]
 
 
-def _of_layer(write: _Writer, state: Entry, layer: int, ways: int) -> Entry:
+def _of_layer(write: Writer, state: Entry, layer: int, ways: int) -> Entry:
     made = write.nodes[state[0]]
     if made["op"] == "_zeros":  # of an unknown batch: it cannot be sliced
         shape = made["attrs"]["shape"].strip("()[] ").split(",")
@@ -131,7 +144,7 @@ def _of_layer(write: _Writer, state: Entry, layer: int, ways: int) -> Entry:
     return write.add("slice_axis", state, axis=0, begin=layer * ways, end=(layer + 1) * ways)
 
 
-def _prelu(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+def _prelu(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
     data, slope = node["inputs"][:2]
     beside = f"(1,-1{',1' * (axes[0] - 2)})" if axes[0] > 1 else "(-1,)"
     below = write.add("_minimum_scalar", data, scalar=0)
@@ -139,7 +152,7 @@ def _prelu(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[En
     return [write.add("elemwise_add", write.add("_maximum_scalar", data, scalar=0), sloped)]
 
 
-def _selu(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+def _selu(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
     data, (alpha, scale) = node["inputs"][0], _SELU
     below = write.add("expm1", write.add("_minimum_scalar", data, scalar=0))
     whole = write.add(
@@ -150,14 +163,14 @@ def _selu(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Ent
     return [write.add("_mul_scalar", whole, scalar=repr(scale))]
 
 
-def _where(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+def _where(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
     condition, data = node["inputs"]
     other = write.add("_plus_scalar", write.add("zeros_like", data), scalar=node.get("attrs", {}).get("scalar", "0"))
     sides = (data, other) if node["op"] == "_npi_where_rscalar" else (other, data)
     return [write.add("_npi_where", condition, *sides)]
 
 
-def _moment(write: _Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+def _moment(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
     data, attrs = node["inputs"][0], {k: v for k, v in node.get("attrs", {}).items() if k in ("axis", "keepdims")}
     whole = {**attrs, "keepdims": "True"}
     square = write.add("_npi_square", write.add("_npi_subtract", data, write.add("_npi_mean", data, **whole)))
@@ -173,12 +186,14 @@ FAULTS = (
     Fault(
         "RNN", "a fused LSTM, GRU or RNN of several layers on a CPU in float64, or in float32 with "
         "MXNET_USE_MKLDNN_RNN=0: the gradients of its weights are wrong where its input needs no gradient",
-        _rnn_met, _one_by_one,
+        lambda attrs, dtype, frozen: _own_kernel(attrs, dtype) and _layers(attrs) > 1, _one_by_one,
     ),
     Fault(
         "RNN", "a fused GRU or RNN of one layer whose weights are frozen, on a CPU in float64, or in float32 with "
         "MXNET_USE_MKLDNN_RNN=0: the gradients of its input and its states are wrong",
-        _frozen_met, _asked,
+        lambda attrs, dtype, frozen: (
+            _own_kernel(attrs, dtype) and _layers(attrs) == 1 and frozen and attrs["mode"] != "lstm"
+        ), _asked,
     ),
     Fault(
         "LeakyReLU", "PReLU in a compiled graph, between other layers: the gradient of its slope is wrong",
@@ -190,7 +205,9 @@ FAULTS = (
     ),
     Fault(
         "FullyConnected", "a dense layer whose weights are frozen, on a CPU in float32: its bias gets no gradient",
-        _biased_met, _biased,
+        lambda attrs, dtype, frozen: (
+            frozen and dtype == "float32" and attrs.get("no_bias", "False") not in ("True", "1")
+        ), _biased,
     ),
     *(
         Fault(
@@ -239,23 +256,18 @@ def right_way(
     internals = symbol.get_internals()
     known = {name: shapes[name] for name in symbol.list_inputs() if name in shapes}
     sizes = dict(zip(internals.list_outputs(), internals.infer_shape_partial(**known)[1]))
-    write = _Writer()
-    outputs: dict[int, Any] = {}
-    for number, node in enumerate(document["nodes"]):
-        inputs = [outputs[at][place] for at, place, *_ in node["inputs"]]
+    write = Writer("right")
+
+    def change(number: int, node: dict[str, Any], own: Entry) -> Sequence[Entry]:
         if number not in faulty:
-            write.nodes.append({**node, "inputs": inputs})
-            outputs[number] = _Outputs(len(write.nodes) - 1)
-            continue
-        axes = [_axes(document["nodes"][at], place, sizes) for at, place, *_ in node["inputs"]]
-        write.frozen = all(still[at] for at, *_ in node["inputs"][1:2])
-        outputs[number] = faulty[number].instead(write, {**node, "inputs": inputs}, axes)
-    heads = [outputs[at][place] for at, place, *_ in document["heads"]]
-    arguments = [number for number, node in enumerate(write.nodes) if node["op"] == "null"]
-    rest = {name: value for name, value in document.items() if name != "node_row_ptr"}
+            return ()
+        before = document["nodes"][number]["inputs"]
+        axes = [_axes(document["nodes"][at], place, sizes) for at, place, *_ in before]
+        write.frozen = all(still[at] for at, *_ in before[1:2])
+        return faulty[number].instead(write, node, axes)
+
     sentences = list(dict.fromkeys(fault.when for fault in faulty.values()))
-    written = {**rest, "nodes": write.nodes, "arg_nodes": arguments, "heads": heads}
-    return mxnet().sym.load_json(json.dumps(written)), sentences
+    return mxnet().sym.load_json(json.dumps(write.rewritten(document, change))), sentences
 
 
 def doubtful(net: Any) -> list[str]:
@@ -281,16 +293,6 @@ def doubtful(net: Any) -> list[str]:
         if fault is not None:
             found.append(f"layer {path or type(net).__name__}: {fault.when} (docs/mxnet-faults.md has ways out)")
     return found
-
-
-class _Outputs:
-    """The outputs of an unchanged node, by place."""
-
-    def __init__(self, number: int):
-        self._number = number
-
-    def __getitem__(self, place: int) -> Entry:
-        return [self._number, place, 0]
 
 
 def _axes(node: dict[str, Any], place: int, sizes: Mapping[str, Sequence[int]]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -68,6 +69,17 @@ def operator(*names: str, **entry: Any) -> Callable[[Any], Any]:
         return run
 
     return add
+
+
+def operators(scope: dict[str, Any], rows: Mapping[str, Callable[..., Any]]) -> None:
+    """Register operators of one expression: a row has MXNet's names, with spaces between, and a lambda.
+
+    ``scope`` is the module's ``globals()``, which gets each under its first name: so a converted module can be saved.
+    """
+    for names, run in rows.items():
+        first = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", names.split()[0].strip("_")).lower()
+        run.__name__ = run.__qualname__ = first
+        scope[first] = operator(*names.split())(run)
 
 
 def unknown_output(layer: str, op: str | None, place: int) -> GluontuneError:

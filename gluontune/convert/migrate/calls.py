@@ -16,6 +16,7 @@ from gluontune.convert.bridge.names import is_free
 from gluontune.convert.bridge.source import Source, parameters_of
 from gluontune.convert.graph.symbol import Graph, Node, read_symbol
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.nests import flat
 from gluontune.core.texts import clean
 
 #: The hidden attribute with the number of an operator's call.
@@ -94,7 +95,7 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
             "has lost its blocks, from which the classes are made" if hasattr(net, "_cached_graph") else "has no graph"
         )
         raise UsageError(f"migrate takes a HybridBlock; a {type(net).__name__} {why}")
-    count = len(list(leaves(sample)))
+    count = len(flat(sample))
     inputs = ["data"] if count == 1 else [f"data{i}" for i in range(count)]
     made = [mx.sym.var(name) for name in inputs]
     variables = [v.as_np_ndarray() for v in made] if uses_np(net) else made
@@ -106,7 +107,7 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
         with mode():
             # First without recording: a CustomOp would end the process.
             found = _called(net, nested(sample, iter(variables)))
-            graph = read_symbol(mx.sym.Group(list(leaves(found))).tojson())
+            graph = read_symbol(mx.sym.Group(flat(found)).tojson())
             refuse_unknown(graph)
             if "Custom" in graph.operators():
                 raise GluontuneError("migrate cannot write a CustomOp; gt.bridge.to_torch converts it")
@@ -114,11 +115,11 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
                 _called(net, nested(sample, iter(variables)))
             if mode is mx.autograd.train_mode:
                 traces = [found, noted[0].gives, _called(net, nested(sample, iter(variables)))]
-                check_stable(net, *(mx.sym.Group(list(leaves(trace))) for trace in traces))
+                check_stable(net, *(mx.sym.Group(flat(trace)) for trace in traces))
         noted[0].takes = _opened(nested(sample, iter(variables)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "Cannot decide type for the following arguments", the inputs
-            blocks.append(mx.gluon.SymbolBlock(right(mx.sym.Group(list(leaves(noted[0].gives)))), made))
+            blocks.append(mx.gluon.SymbolBlock(right(mx.sym.Group(flat(noted[0].gives))), made))
         blocks[-1].collect_params = net.collect_params
         calls.append(_placed(noted, finished, mx, right))
     wanted = {name for call in calls for name in call.graph.variables()}
@@ -132,15 +133,6 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
                 "the block"
             )
     return Trace(calls, blocks, Source(calls[0].graph, arrays, inputs, frozen), names)
-
-
-def leaves(nest: Any) -> Iterator[Any]:
-    """The items of nested lists and tuples, in order, without None."""
-    if isinstance(nest, (list, tuple)):
-        for item in nest:
-            yield from leaves(item)
-    elif nest is not None:
-        yield nest
 
 
 def _called(net: Any, arguments: tuple[Any, ...]) -> Any:
@@ -226,7 +218,7 @@ def _placed(calls: list[Call], finished: list[Call], mx: Any, right: Callable[[A
     """
     net = calls[0]
     nests = [*[_opened(call.gives) for call in finished], net.takes]
-    graph = read_symbol(right(mx.sym.Group(list(leaves(nests)))).tojson())
+    graph = read_symbol(right(mx.sym.Group(flat(nests))).tojson())
     heads = iter(graph.outputs)
     for call, nest in zip(finished, nests):
         call.gives, call.graph = nested(nest, heads), graph

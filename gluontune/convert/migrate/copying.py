@@ -9,6 +9,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Mapping
+from types import CodeType
 from typing import Any
 
 from gluontune.runtime.pytorch import torch
@@ -37,7 +38,10 @@ def copied(named: Mapping[str, Any], header: str = _HEADER, more: str = "") -> s
     lines = []
     for name, run in sorted(named.items()):
         text = work.text(run)
-        lines += [f"{name} = {text}"] if text != name else []
+        made = ast.parse(text, mode="eval").body
+        if isinstance(made, ast.Lambda):
+            text = f"def {name}({ast.unparse(made.args)}):\n    return {ast.unparse(made.body)}"
+        lines += [text if text.startswith("def ") else f"{name} = {text}"] if text != name else []
     body = "\n\n".join([*work.parts.values(), *lines, *([more] if more else [])]).replace(
         "torch()", "torch"
     )  # the library in place of the function
@@ -90,13 +94,13 @@ class _Copy:
         if not module.startswith(_OWN):
             place = "F" if getattr(torch().nn.functional, value.__name__, None) is value else "torch"
             return f"{place}.{value.__name__}"
-        if name.isidentifier():
-            self.take(module, name)
-            return str(name)
-        if value.__name__ == "<lambda>":
+        if inspect.isfunction(value) and value.__code__.co_name == "<lambda>":
             found = _file(module).lambda_of(value)
             self._names(module, found)
             return ast.unparse(found)
+        if name.isidentifier():
+            self.take(module, name)
+            return str(name)
         maker = name.partition(".")[0]
         self.take(module, maker)
         free = inspect.getclosurevars(value).nonlocals
@@ -150,7 +154,8 @@ class _File:
         code = value.__code__
         for node in ast.walk(ast.parse(self.text)):
             if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
-                other = compile(ast.Expression(node), "", "eval").co_consts[0]
+                constants = compile(ast.Expression(node), "", "eval").co_consts  # the code, and defaults
+                other = next(one for one in constants if isinstance(one, CodeType))
                 if (other.co_code, other.co_names, other.co_consts) == (code.co_code, code.co_names, code.co_consts):
                     return node
         raise ValueError(f"no text of a lambda in line {code.co_firstlineno}")

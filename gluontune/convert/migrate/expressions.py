@@ -172,9 +172,6 @@ def named(node: Node, used: dict[str, Any]) -> str:
 
     Args:
         node: the operator. used: the functions of operators.py by name; gets this one.
-
-    Raises:
-        GluontuneError: the operator was registered outside of gluontune.
     """
     run = OPERATORS[node.op or ""].run
     if not has_source(run):
@@ -203,9 +200,6 @@ def expression(node: Node, args: Sequence[str], like: str, used: dict[str, Any],
         node: the operator. args: texts of its inputs. like: text of a tensor on the net's device.
         used: gets the functions that the text calls as ``operators.name``.
         whole: its inputs may be whole numbers, which Python's division would turn into floats.
-
-    Raises:
-        GluontuneError: an operator without text.
     """
     op, entry = node.op or "", OPERATORS[node.op or ""]
     attrs = attributes(entry, node)

@@ -15,13 +15,14 @@ from gluontune.convert.bridge.agreement import gradients_of, outputs_of
 from gluontune.convert.bridge.names import is_attribute
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.convert.bridge.stand_ins import rounded
-from gluontune.convert.migrate.calls import Trace, leaves, nested, trace_calls
+from gluontune.convert.migrate.calls import Trace, nested, trace_calls
 from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.copying import copied
 from gluontune.convert.migrate.text import model_text, tidied
 from gluontune.convert.migrate.training import write_training
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write, writable_folder
+from gluontune.core.nests import flat
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 
@@ -143,7 +144,7 @@ def _without_us() -> dict[str, str]:
 
 def _numpy(nest: Any) -> Any:
     """The same nest with numpy arrays."""
-    arrays = (item.asnumpy() if hasattr(item, "asnumpy") else np.asarray(item) for item in leaves(nest))
+    arrays = (item.asnumpy() if hasattr(item, "asnumpy") else np.asarray(item) for item in flat(nest))
     return nested(nest, arrays)
 
 
@@ -167,7 +168,7 @@ def _reference(trace: Trace, given: Any) -> dict[str, np.ndarray]:
 
 
 def _computed(trace: Trace, given: Any, dtype: str) -> dict[str, np.ndarray]:
-    names, samples = trace.names, list(leaves(given))
+    names, samples = trace.names, flat(given)
     kept: dict[str, np.ndarray] = {f"input/{i}": s for i, s in enumerate(samples)}
     wide = [s.astype(dtype) if s.dtype.kind == "f" else s for s in samples]
     for i, array in enumerate(outputs_of(trace.blocks[0], wide, dtype)):

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute._traversal import flat
 from gluontune.core.errors import GluontuneError, first_line
 from gluontune.core.gaps import distance, size
+from gluontune.core.nests import flat
 from gluontune.runtime import mxnet
 
 TOLERANCE = 1e-5  # of the largest output of the net
@@ -48,11 +48,7 @@ class Agreement:
 
 
 def open_session(path: str | Path) -> Any:
-    """An ONNX Runtime session on the CPU, with all of its graph optimizations.
-
-    Raises:
-        GluontuneError: onnxruntime is missing, or refuses the file.
-    """
+    """An ONNX Runtime session on the CPU, with all of its graph optimizations."""
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:

@@ -124,7 +124,7 @@ def _made(
             return None
         if truth is None:
             truth = _scores(folded, judged, batch_size).argmax(1)
-        agreed = _agreement(truth, made, judged, batch_size)
+        agreed = 100 * float((_scores(made, judged, batch_size).argmax(1) == truth).mean())
         if _sure(agreed, len(judged)) >= wanted:
             return agreed
         best = max(best, agreed)
@@ -193,18 +193,10 @@ def _quantize(source: Path, target: Path, images: np.ndarray, batch_size: int, k
     tools = importlib.import_module("onnxruntime.quantization")
     # Without VNNI, products of uint8 and int8 are added in 16 bits and saturate; with 7 bits of weight they do not.
     tools.quantize_static(
-        str(source), str(target), _reader(tools, _input_of(source), images, batch_size),
+        str(source), str(target), _reader(tools, source, images, batch_size),
         quant_format=tools.QuantFormat.QDQ, per_channel=True, activation_type=tools.QuantType.QUInt8,
         weight_type=tools.QuantType.QInt8, reduce_range="avx512_vnni" not in System().flags(), nodes_to_exclude=kept,
     )  # fmt: skip
-
-
-def _input_of(path: Path) -> str:
-    return open_session(path).get_inputs()[0].name
-
-
-def _agreement(truth: np.ndarray, path: Path, images: np.ndarray, batch_size: int) -> float:
-    return 100 * float((_scores(path, images, batch_size).argmax(1) == truth).mean())
 
 
 def _scores(path: Path, images: np.ndarray, batch_size: int) -> np.ndarray:
@@ -221,7 +213,8 @@ def _beside(made: Path, target: Path) -> Path:
     return copy
 
 
-def _reader(tools: Any, name: str, images: np.ndarray, batch_size: int) -> Any:
+def _reader(tools: Any, source: Path, images: np.ndarray, batch_size: int) -> Any:
+    name = open_session(source).get_inputs()[0].name
     batches = iter([images[i : i + batch_size] for i in range(0, len(images), batch_size)])
 
     class Reader(tools.CalibrationDataReader):  # type: ignore[misc]

@@ -81,11 +81,7 @@ class Context:
 
 
 def meet(recipe: Recipe, rank: int, world: int) -> Exchange:
-    """The exchange that sums the ranks' gradients, or None; see :class:`Context`.
-
-    Raises:
-        GluontuneError: Horovod is not installed, or this process has no shared memory.
-    """
+    """The exchange that sums the ranks' gradients, or None; see :class:`Context`."""
     if recipe.engine == "horovod":
         return horovod.join(rank, world, recipe.batch_size_per_device)
     if recipe.engine == "shared-memory":

@@ -144,11 +144,7 @@ def make_trainer(
 
 
 def make_averaging(recipe: Recipe, context: Context, net: Any) -> Averaging | None:
-    """The exchange of parameters of a recipe; None if gradients are exchanged.
-
-    Raises:
-        GluontuneError: the recipe's engine is ``async``, and this process has no shared memory.
-    """
+    """The exchange of parameters of a recipe; None if gradients are exchanged."""
     every, world = recipe.exchange_every, context.world
     if recipe.engine != "async" and every == 1:
         return None

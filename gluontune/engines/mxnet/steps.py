@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.nests import mapped
 from gluontune.engines.methods import MethodSteps
 from gluontune.engines.mxnet.optimization import Optimization
 from gluontune.engines.mxnet.work import Work, check_classes, first_batch
-from gluontune.job.arrays import described, first, hint_of, mapped, to_numpy, without_bfloat16
+from gluontune.job.arrays import described, first, hint_of, to_numpy, without_bfloat16
 from gluontune.job.metrics import Outcome, make_score
 from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe

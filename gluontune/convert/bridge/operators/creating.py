@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -18,45 +18,10 @@ def dtype_of(kind: Any, default: Any = None) -> Any:
     return getattr(torch, {"bool_": "bool"}.get(kind, kind)) if isinstance(kind, str) else kind
 
 
-@operator("zeros_like")
-def zeros_like(x: Any, dtype: Any = None) -> Any:
-    return torch.zeros_like(x, dtype=dtype_of(dtype))
-
-
-@operator("ones_like")
-def ones_like(x: Any, dtype: Any = None) -> Any:
-    return torch.ones_like(x, dtype=dtype_of(dtype))
-
-
-@operator("_npi_full_like")
-def full_like(x: Any, fill_value: float, dtype: Any = None) -> Any:
-    return torch.full_like(x, fill_value, dtype=dtype_of(dtype))
-
-
-@operator("Cast")
-def cast(x: Any, dtype: str) -> Any:
-    return x.to(dtype_of(dtype))
-
-
-@operator("amp_cast")
-def amp_cast(x: Any, dtype: str) -> Any:
-    return x.to(dtype_of(dtype)) if x.is_floating_point() else x
-
-
 @operator("amp_multicast", many=True)
 def amp_multicast(*arrays: Any, num_outputs: int = 1, cast_narrow: bool = False) -> Any:
     kinds = sorted({a.dtype for a in arrays}, key=lambda d: d.itemsize)
     return tuple(a.to(kinds[0 if cast_narrow else -1]) for a in arrays)
-
-
-@operator("shape_array")
-def shape_array(x: Any) -> Any:
-    return torch.tensor(tuple(x.shape), dtype=torch.int64, device=x.device)
-
-
-@operator("size_array")
-def size_array(x: Any) -> Any:
-    return torch.tensor([x.numel()], dtype=torch.int64, device=x.device)
 
 
 def _filled(number: float, unknown: int) -> Any:
@@ -89,8 +54,31 @@ def arange(start: float, stop: float | None = None, step: float = 1.0, repeat: i
     return (start + places * step).repeat_interleave(repeat).to(dtype_of(dtype, torch.float32))
 
 
+@operator("_eye", "_npi_eye", source=True)
+def eye(N: int, M: Any = 0, k: int = 0, dtype: Any = "float32", like: Any = None) -> Any:
+    rows = torch.arange(N, device=_device(like))
+    columns = torch.arange(N if M in (None, "None", 0) else int(M), device=rows.device)
+    return (columns - rows.unsqueeze(1) == k).to(dtype_of(dtype, torch.float32))
+
+
+@operator("_npi_identity", source=True)
+def np_identity(shape: Any, dtype: Any = "float32", like: Any = None) -> Any:
+    return eye(shape[0], shape[1], 0, dtype, like)
+
+
 @operator("_contrib_arange_like")
 def arange_like(x: Any, start: float = 0.0, step: float = 1.0, repeat: int = 1, axis: int | None = None) -> Any:
     count = x.numel() if axis is None else x.shape[axis]
     found = start + step * (torch.arange(count, device=x.device) // repeat).to(x.dtype)
     return found.reshape(x.shape) if axis is None else found
+
+
+operators(globals(), {
+    "zeros_like": lambda x, dtype=None: torch.zeros_like(x, dtype=dtype_of(dtype)),
+    "ones_like": lambda x, dtype=None: torch.ones_like(x, dtype=dtype_of(dtype)),
+    "_npi_full_like": lambda x, fill_value, dtype=None: torch.full_like(x, fill_value, dtype=dtype_of(dtype)),
+    "Cast": lambda x, dtype: x.to(dtype_of(dtype)),
+    "amp_cast": lambda x, dtype: x.to(dtype_of(dtype)) if x.is_floating_point() else x,
+    "shape_array": lambda x: torch.tensor(tuple(x.shape), dtype=torch.int64, device=x.device),
+    "size_array": lambda x: torch.tensor([x.numel()], dtype=torch.int64, device=x.device),
+})  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluontune.convert.bridge.operators.creating import dtype_of
@@ -32,14 +32,6 @@ def _exponential(rate: Any, _: Any) -> Any:
     return -torch.log1p(-_uniform_noise(rate)) / rate
 
 
-def _np_exponential(scale: Any, _: Any) -> Any:
-    return _exponential(1 / scale, _)
-
-
-def _gumbel(loc: Any, scale: Any) -> Any:
-    return loc - scale * (-_uniform_noise(loc).log()).log()
-
-
 def _logistic(loc: Any, scale: Any) -> Any:
     noise = _uniform_noise(loc)
     return loc + scale * (noise / (1 - noise)).log()
@@ -53,50 +45,31 @@ def _poisson(rate: Any, _: Any) -> Any:
     return rate if STEADY else torch.poisson(rate)
 
 
-def _negative_binomial(k: Any, p: Any) -> Any:
-    return _poisson(_gamma(k, (1 - p) / p), p)
-
-
-def _generalized(mu: Any, alpha: Any) -> Any:
-    return _poisson(_gamma(1 / alpha, mu * alpha), mu)
-
-
-def _randint(low: Any, high: Any) -> Any:
-    return _uniform(low, high).floor().int()
-
-
 def _bernoulli(prob: Any, logit: Any) -> Any:
     prob = torch.where(prob.isnan(), logit.sigmoid(), prob)
     return (_uniform_noise(prob) < prob).to(prob.dtype)
 
 
 def _number(value: Any, like: Any) -> Any:
-    return (
-        value.detach()
-        if isinstance(value, torch.Tensor)
-        else torch.full_like(like, torch.nan if value is None else value)
-    )
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    return torch.full_like(like, torch.nan if value is None else value)
 
 
-def _of_shape(run: Callable[[Any, Any], Any], first: str, second: str) -> Any:
-    """A draw of a shape; its two parameters may be arrays (mx.np), which come first."""
+def _of_shape(run: Callable[[Any, Any], Any], extent: str, names: Sequence[str]) -> Any:
+    """A draw of the shape in attribute ``extent``; its parameters may be arrays (mx.np), which come first."""
 
-    def draw(
-        *arrays: Any, like: Any = None, dtype: Any = None, shape: Any = None, size: Any = None, **numbers: Any
-    ) -> Any:
-        if first == "shape":  # a gamma's, a number
-            numbers, shape = {**numbers, "shape": shape}, None
-        given = list(arrays)
-        both = [given.pop(0) if numbers.get(n) is None and given else numbers.get(n) for n in (first, second)]
+    def draw(*arrays: Any, like: Any = None, dtype: Any = None, **given: Any) -> Any:
+        shape, left = given.pop(extent, None), list(arrays)
+        both = [left.pop(0) if given.get(n) is None and left else given.get(n) for n in (*names, "")[:2]]
         kind = dtype_of(dtype, torch.get_default_dtype())
         if like is not None and like.is_floating_point() and dtype in (None, "float32"):
             kind = like.dtype
         floating = kind if kind.is_floating_point else torch.get_default_dtype()
-        shape = () if shape is None and size is None else size if shape is None else shape
         if arrays and not shape:
             shape = torch.broadcast_shapes(*(b.shape for b in both if isinstance(b, torch.Tensor)))
         device = next((a.device for a in (*arrays, like) if a is not None), None)
-        plain = torch.zeros((shape,) if isinstance(shape, int) else tuple(shape), dtype=floating, device=device)
+        plain = torch.zeros((shape,) if isinstance(shape, int) else tuple(shape or ()), dtype=floating, device=device)
         found = run(*(_number(b, plain).expand(plain.shape) for b in both))
         return found if dtype is None else found.to(kind)
 
@@ -114,49 +87,43 @@ def _of_arrays(run: Callable[[Any, Any], Any]) -> Any:
     return draw
 
 
-def _like(run: Callable[[Any, Any], Any], first: str, second: str) -> Any:
+def _like(run: Callable[[Any, Any], Any], names: Sequence[str]) -> Any:
     def draw(data: Any, **numbers: Any) -> Any:
-        return run(*(torch.full_like(data, numbers.get(n) or 0.0) for n in (first, second)))
+        return run(*(torch.full_like(data, numbers.get(n) or 0.0) for n in (*names, "")[:2]))
 
     return draw
 
 
 def _told(run: Any, names: list[str], first: int) -> Any:
     """``run`` with the attributes' names in its signature, by which the bridge passes them."""
-    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * first + [inspect.Parameter.KEYWORD_ONLY] * (len(names) - first)
-    run.__signature__ = inspect.Signature(
-        [
-            inspect.Parameter(n, k, default=None if i >= first else inspect._empty)
-            for i, (n, k) in enumerate(zip(names, kinds))
-        ]
-    )
+    one = inspect.Parameter
+    given = [one(name, one.POSITIONAL_OR_KEYWORD) for name in names[:first]]
+    run.__signature__ = inspect.Signature([*given, *(one(n, one.KEYWORD_ONLY, default=None) for n in names[first:])])
     return run
 
 
-_TWO = {"normal": (_normal, "loc", "scale"), "uniform": (_uniform, "low", "high"), "gamma": (_gamma, "alpha", "beta"),
-        "exponential": (_exponential, "lam", ""), "poisson": (_poisson, "lam", ""),
-        "negative_binomial": (_negative_binomial, "k", "p"),
-        "generalized_negative_binomial": (_generalized, "mu", "alpha")}  # fmt: skip
-_NUMPY = {"normal": (_normal, "loc", "scale"), "normal_n": (_normal, "loc", "scale"),
-          "uniform": (_uniform, "low", "high"), "uniform_n": (_uniform, "low", "high"),
-          "gumbel": (_gumbel, "loc", "scale"), "gamma": (_gamma, "shape", "scale"),
-          "logistic": (_logistic, "loc", "scale"), "exponential": (_np_exponential, "scale", ""),
-          "bernoulli": (_bernoulli, "prob", "logit")}  # fmt: skip
-for _name, (_run, _first, _second) in _TWO.items():
-    _names = [n for n in (_first, _second) if n]
-    operator(f"_random_{_name}", source=True)(
-        _told(_of_shape(_run, _first, _second), ["like", "dtype", "shape", *_names], 0)
-    )
-    operator(f"_random_{_name}_like")(_told(_like(_run, _first, _second), ["data", *_names], 1))
+# A rule of two parameters (of one: the second is ignored), and their names.
+_ND: dict[str, Any] = {
+    "normal": (_normal, "loc", "scale"), "uniform": (_uniform, "low", "high"), "gamma": (_gamma, "alpha", "beta"),
+    "exponential": (_exponential, "lam"), "poisson": (_poisson, "lam"),
+    "negative_binomial": (lambda k, p: _poisson(_gamma(k, (1 - p) / p), p), "k", "p"),
+    "generalized_negative_binomial": (lambda mu, a: _poisson(_gamma(1 / a, mu * a), mu), "mu", "alpha"),
+}  # fmt: skip
+_NUMPY: dict[str, Any] = {
+    "normal": (_normal, "loc", "scale"), "normal_n": (_normal, "loc", "scale"), "uniform": (_uniform, "low", "high"),
+    "uniform_n": (_uniform, "low", "high"), "gamma": (_gamma, "shape", "scale"),
+    "gumbel": (lambda loc, scale: loc - scale * (-_uniform_noise(loc).log()).log(), "loc", "scale"),
+    "logistic": (_logistic, "loc", "scale"), "exponential": (lambda scale, _: _exponential(1 / scale, _), "scale"),
+    "bernoulli": (_bernoulli, "prob", "logit"),
+}  # fmt: skip
+_WHOLE: dict[str, Any] = {"randint": (lambda low, high: _uniform(low, high).floor().int(), "low", "high")}
+for _prefix, _extent, _rules in (("_random", "shape", {**_ND, **_WHOLE}), ("_npi", "size", _NUMPY)):
+    for _name, (_run, *_names) in _rules.items():
+        _draw = _told(_of_shape(_run, _extent, _names), ["like", "dtype", _extent, *_names], 0)
+        operator(f"{_prefix}_{_name}", source=True)(_draw)
+for _name, (_run, *_names) in _ND.items():
+    operator(f"_random_{_name}_like")(_told(_like(_run, _names), ["data", *_names], 1))
     operator(f"_sample_{_name}")(_of_arrays(_run))
-operator("_random_randint", source=True)(
-    _told(_of_shape(_randint, "low", "high"), ["like", "dtype", "shape", "low", "high"], 0)
-)
-for _name, (_run, _first, _second) in _NUMPY.items():
-    _names = [n for n in (_first, _second) if n]
-    operator(f"_npi_{_name}", source=True)(
-        _told(_of_shape(_run, _first, _second), ["like", "dtype", "size", *_names], 0)
-    )
 
 
 @operator("_sample_multinomial", many=lambda attrs: bool(attrs.get("get_prob")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable
 
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -51,11 +51,6 @@ for _name, _run in _ONE.items():
     operator(_name, rounded=_name in _ROUNDED)(_run)
 for _name, _same in _NUMPY_ONE.items():
     operator(_name)(_ONE[_same])
-
-
-@operator("BlockGrad")
-def block_grad(x: Any) -> Any:
-    return x.detach()
 
 
 def _maximum(a: Any, b: Any) -> Any:
@@ -140,31 +135,16 @@ def add_n(*arrays: Any) -> Any:
     return total
 
 
-@operator("clip")
-def clip(x: Any, a_min: float, a_max: float) -> Any:
-    return x.clamp(a_min, a_max)
-
-
 @operator("smooth_l1")
 def smooth_l1(x: Any, scalar: float) -> Any:
     square = scalar * scalar
     return torch.where(x.abs() < 1 / square, 0.5 * square * x * x, x.abs() - 0.5 / square)
 
 
-@operator("hard_sigmoid")
-def hard_sigmoid(x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
-    return (alpha * x + beta).clamp(0, 1)
-
-
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "softsign": F.softsign,
     "softrelu": F.softplus, "log_sigmoid": F.logsigmoid, "mish": F.mish,
 }  # fmt: skip
-
-
-@operator("Activation")
-def activation(x: Any, act_type: str) -> Any:
-    return _ACTIVATIONS[act_type](x)
 
 
 @operator("LeakyReLU", stateful=True, rounded=lambda attrs: attrs.get("act_type", "leaky") != "elu")
@@ -195,16 +175,12 @@ class LeakyReLU(torch.nn.Module):
         return F.rrelu(x, *self.bounds, training=self.training)
 
 
-@operator("_contrib_gradientmultiplier")
-def gradient_multiplier(x: Any, scalar: float = 1.0) -> Any:
-    return x.detach() + (x - x.detach()) * scalar
-
-
-@operator("_contrib_round_ste")
-def round_ste(x: Any) -> Any:
-    return x.detach().sign() * (x.detach().abs() + 0.5).floor() + (x - x.detach())
-
-
-@operator("_contrib_sign_ste")
-def sign_ste(x: Any) -> Any:
-    return x.detach().sign() + (x - x.detach())
+operators(globals(), {
+    "BlockGrad": lambda x: x.detach(),
+    "clip": lambda x, a_min, a_max: x.clamp(a_min, a_max),
+    "hard_sigmoid": lambda x, alpha=0.2, beta=0.5: (alpha * x + beta).clamp(0, 1),
+    "Activation": lambda x, act_type: _ACTIVATIONS[act_type](x),
+    "_contrib_gradientmultiplier": lambda x, scalar=1.0: x.detach() + (x - x.detach()) * scalar,
+    "_contrib_round_ste": lambda x: x.detach().sign() * (x.detach().abs() + 0.5).floor() + (x - x.detach()),
+    "_contrib_sign_ste": lambda x: x.detach().sign() + (x - x.detach()),
+})  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluontune.convert.bridge.operators.creating import dtype_of
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -43,16 +43,6 @@ def one_hot(x: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, d
     )
 
 
-@operator("gather_nd")
-def gather_nd(x: Any, indices: Any) -> Any:
-    return x[tuple(indices.long().unbind(0))]
-
-
-@operator("batch_take")
-def batch_take(x: Any, indices: Any) -> Any:
-    return x.gather(1, indices.long().unsqueeze(1)).squeeze(1)
-
-
 @operator("where")
 def where(condition: Any, x: Any, y: Any) -> Any:
     chosen = condition != 0
@@ -73,11 +63,6 @@ def _arg(best: Any) -> Any:
 
 operator("argmax")(_arg(torch.argmax))
 operator("argmin")(_arg(torch.argmin))
-
-
-@operator("_npi_argmax")
-def np_argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    return torch.argmax(x, axis, keepdim=keepdims)
 
 
 @operator("argsort")
@@ -139,16 +124,11 @@ def sequence_reverse(x: Any, length: Any = None, use_sequence_length: bool = Fal
     return x.gather(0, turned.reshape(*turned.shape, *[1] * (x.dim() - 2)).expand(x.shape))
 
 
-@operator("scatter_nd")
-def scatter_nd(x: Any, indices: Any, shape: Any) -> Any:
-    return x.new_zeros(tuple(shape)).index_put(tuple(indices.long()), x)
-
-
-@operator("argmax_channel")
-def argmax_channel(x: Any) -> Any:
-    return x.argmax(1).to(x.dtype)
-
-
-@operator("_npi_where_scalar2")
-def where_scalars(condition: Any, x: float = 0.0, y: float = 0.0) -> Any:
-    return torch.where(condition != 0, x, y)
+operators(globals(), {
+    "gather_nd": lambda x, indices: x[tuple(indices.long().unbind(0))],
+    "batch_take": lambda x, indices: x.gather(1, indices.long().unsqueeze(1)).squeeze(1),
+    "_npi_argmax": lambda x, axis=None, keepdims=False: torch.argmax(x, axis, keepdim=keepdims),
+    "scatter_nd": lambda x, indices, shape: x.new_zeros(tuple(shape)).index_put(tuple(indices.long()), x),
+    "argmax_channel": lambda x: x.argmax(1).to(x.dtype),
+    "_npi_where_scalar2": lambda condition, x=0.0, y=0.0: torch.where(condition != 0, x, y),
+})  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -14,11 +14,6 @@ def _turn(x: Any, turned: bool) -> Any:
     return x.transpose(-1, -2) if turned else x
 
 
-@operator("batch_dot")
-def batch_dot(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
-    return torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b))
-
-
 @operator("dot")
 def dot(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
     if a.dim() == b.dim() == 1:
@@ -26,18 +21,6 @@ def dot(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) ->
     left = a.movedim(0, -1) if transpose_a else a
     right = b.movedim(-1, 0) if transpose_b else b
     return torch.tensordot(left, right, 1)
-
-
-@operator("_linalg_gemm2")
-def gemm2(
-    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0, axis: int = -2
-) -> Any:
-    return alpha * torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b))
-
-
-@operator("_npi_matmul")
-def matmul(a: Any, b: Any) -> Any:
-    return torch.matmul(a, b)
 
 
 @operator("_np_dot")
@@ -67,70 +50,14 @@ def selfatt_qk(x: Any, heads: int) -> Any:
     return torch.matmul(queries / queries.shape[-1] ** 0.5, keys.transpose(1, 2))
 
 
-@operator("_contrib_interleaved_matmul_selfatt_valatt")
-def selfatt_valatt(x: Any, attention: Any, heads: int) -> Any:
-    return _together(torch.matmul(attention, _heads(x, heads, 3)[2]), heads)
-
-
 @operator("_contrib_interleaved_matmul_encdec_qk")
 def encdec_qk(queries: Any, keys_values: Any, heads: int) -> Any:
     queries, keys = _heads(queries, heads, 1)[0], _heads(keys_values, heads, 2)[0]
     return torch.matmul(queries / queries.shape[-1] ** 0.5, keys.transpose(1, 2))
 
 
-@operator("_contrib_interleaved_matmul_encdec_valatt")
-def encdec_valatt(keys_values: Any, attention: Any, heads: int) -> Any:
-    return _together(torch.matmul(attention, _heads(keys_values, heads, 2)[1]), heads)
-
-
-@operator("_contrib_div_sqrt_dim")
-def div_sqrt_dim(x: Any) -> Any:
-    return x / x.shape[-1] ** 0.5
-
-
-@operator("_linalg_gemm")
-def gemm(a: Any, b: Any, c: Any, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0,
-         beta: float = 1.0) -> Any:  # fmt: skip
-    return alpha * torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b)) + beta * c
-
-
-@operator("_linalg_syrk")
-def syrk(a: Any, transpose: bool = False, alpha: float = 1.0) -> Any:
-    return alpha * torch.matmul(_turn(a, transpose), _turn(a, not transpose))
-
-
-@operator("_linalg_sumlogdiag")
-def sumlogdiag(a: Any) -> Any:
-    return a.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-@operator("_linalg_extractdiag")
-def extractdiag(a: Any, offset: int = 0) -> Any:
-    return a.diagonal(offset, -2, -1)
-
-
-@operator("_linalg_makediag")
-def makediag(a: Any, offset: int = 0) -> Any:
-    return torch.diag_embed(a, offset)
-
-
 operator("_linalg_inverse")(torch.inverse)
 operator("_linalg_det")(torch.det)
-
-
-@operator("_npi_einsum")
-def einsum(*arrays: Any, subscripts: str, optimize: int = 0) -> Any:
-    return torch.einsum(subscripts, *arrays)
-
-
-@operator("_npi_tensordot_int_axes")
-def tensordot_int_axes(a: Any, b: Any, axes: int) -> Any:
-    return torch.tensordot(a, b, axes)
-
-
-@operator("_npi_tensordot")
-def tensordot(a: Any, b: Any, a_axes_summed: Any, b_axes_summed: Any) -> Any:
-    return torch.tensordot(a, b, (tuple(a_axes_summed), tuple(b_axes_summed)))
 
 
 def _triangle(a: Any, lower: bool) -> Any:
@@ -141,11 +68,6 @@ def _triangle(a: Any, lower: bool) -> Any:
 def potrf(a: Any, lower: bool = True) -> Any:
     found = torch.linalg.cholesky(a)
     return found if lower else found.mT
-
-
-@operator("_linalg_potri")
-def potri(a: Any, lower: bool = True) -> Any:
-    return torch.cholesky_inverse(_triangle(a, lower), upper=not lower)
 
 
 @operator("_linalg_trsm")
@@ -162,3 +84,29 @@ def trmm(
 ) -> Any:
     a = _turn(_triangle(a, lower), transpose)
     return alpha * (torch.matmul(b, a) if rightside else torch.matmul(a, b))
+
+
+operators(globals(), {
+    "batch_dot": lambda a, b, transpose_a=False, transpose_b=False:
+        torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b)),
+    "_linalg_gemm2": lambda a, b, transpose_a=False, transpose_b=False, alpha=1.0, axis=-2:
+        alpha * torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b)),
+    "_npi_matmul": lambda a, b: torch.matmul(a, b),
+    "_contrib_interleaved_matmul_selfatt_valatt": lambda x, attention, heads:
+        _together(torch.matmul(attention, _heads(x, heads, 3)[2]), heads),
+    "_contrib_interleaved_matmul_encdec_valatt": lambda keys_values, attention, heads:
+        _together(torch.matmul(attention, _heads(keys_values, heads, 2)[1]), heads),
+    "_contrib_div_sqrt_dim": lambda x: x / x.shape[-1] ** 0.5,
+    "_linalg_gemm": lambda a, b, c, transpose_a=False, transpose_b=False, alpha=1.0, beta=1.0:
+        alpha * torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b)) + beta * c,
+    "_linalg_syrk": lambda a, transpose=False, alpha=1.0:
+        alpha * torch.matmul(_turn(a, transpose), _turn(a, not transpose)),
+    "_linalg_sumlogdiag": lambda a: a.diagonal(dim1=-2, dim2=-1).log().sum(-1),
+    "_linalg_extractdiag": lambda a, offset=0: a.diagonal(offset, -2, -1),
+    "_linalg_makediag": lambda a, offset=0: torch.diag_embed(a, offset),
+    "_npi_einsum": lambda *arrays, subscripts, optimize=0: torch.einsum(subscripts, *arrays),
+    "_npi_tensordot_int_axes": lambda a, b, axes: torch.tensordot(a, b, axes),
+    "_npi_tensordot": lambda a, b, a_axes_summed, b_axes_summed:
+        torch.tensordot(a, b, (tuple(a_axes_summed), tuple(b_axes_summed))),
+    "_linalg_potri": lambda a, lower=True: torch.cholesky_inverse(_triangle(a, lower), upper=not lower),
+})  # fmt: skip

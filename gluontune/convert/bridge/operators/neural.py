@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -47,17 +47,6 @@ def deconvolution(x: Any, weight: Any, bias: Any = None, kernel: Any = (), strid
         x, channels_first(weight, layout), None if no_bias else bias, stride, pad, adj, num_group, dilate
     )
     return channels_back(found, layout)
-
-
-@operator("FullyConnected")
-def fully_connected(x: Any, weight: Any, bias: Any = None, num_hidden: int = 0, no_bias: bool = False,
-                    flatten: bool = True) -> Any:  # fmt: skip
-    return F.linear(x.flatten(1) if flatten else x, weight, None if no_bias else bias)
-
-
-@operator("Embedding")
-def embedding(x: Any, weight: Any, input_dim: int, output_dim: int, dtype: str = "float32") -> Any:
-    return F.embedding(x.long().clamp(0, weight.shape[0] - 1), weight)
 
 
 @operator("Dropout", stateful=True)
@@ -167,3 +156,11 @@ def pooling_v1(x: Any, kernel: Any = (), pool_type: str = "max", global_pool: bo
         total = pooling(x, kernel, "sum", False, pooling_convention, stride, pad)
         return total / math.prod(kernel)
     return pooling(x, kernel, pool_type, global_pool, pooling_convention, stride, pad)
+
+
+operators(globals(), {
+    "FullyConnected": lambda x, weight, bias=None, num_hidden=0, no_bias=False, flatten=True:
+        F.linear(x.flatten(1) if flatten else x, weight, None if no_bias else bias),
+    "Embedding": lambda x, weight, input_dim, output_dim, dtype="float32":
+        F.embedding(x.long().clamp(0, weight.shape[0] - 1), weight),
+})  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from gluontune.convert.bridge.operators.creating import dtype_of
 from gluontune.convert.bridge.operators.reducing import dims
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
@@ -23,39 +23,9 @@ for _name, _run in {
     operator(_name, rounded=_name in ("_npi_degrees", "_npi_radians"))(_run)
 
 
-@operator("_npi_cbrt")
-def np_cbrt(x: Any) -> Any:
-    return x.sign() * x.abs().pow(1 / 3)
-
-
-@operator("_npi_rint")
-def np_rint(x: Any) -> Any:
-    return x.round()
-
-
-@operator("_npi_around")
-def around(x: Any, decimals: int = 0) -> Any:
-    return torch.round(x, decimals=decimals)
-
-
-@operator("_np_any")
-def np_any(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    return (x != 0).sum(dims(x, axis), keepdim=keepdims) > 0
-
-
-@operator("_np_all")
-def np_all(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    return (x == 0).sum(dims(x, axis), keepdim=keepdims) == 0
-
-
 @operator("_npi_var")
 def np_var(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False, dtype: Any = None) -> Any:
     return torch.var(x.to(dtype_of(dtype, x.dtype)), dims(x, axis), correction=ddof, keepdim=keepdims)
-
-
-@operator("_npi_std")
-def np_std(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False, dtype: Any = None) -> Any:
-    return np_var(x, axis, ddof, keepdims, dtype).sqrt()
 
 
 @operator("_npi_norm")
@@ -69,109 +39,15 @@ def np_norm(x: Any, axis: Any = None, ord: Any = 2, keepdims: bool = False, flag
     return torch.linalg.matrix_norm(x, kind if kind == "nuc" else float(kind), over, keepdim=str(keepdims) == "True")
 
 
-@operator("_npi_argmin")
-def np_argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    return torch.argmin(x, axis, keepdim=keepdims)
-
-
 @operator("_np_cumsum")
 def cumsum(x: Any, axis: int | None = None, dtype: Any = None) -> Any:
     found = x.reshape(-1).cumsum(0) if axis is None else x.cumsum(axis)
     return found.to(dtype_of(dtype, found.dtype))
 
 
-@operator("_np_moveaxis")
-def moveaxis(x: Any, source: Any, destination: Any) -> Any:
-    return x.movedim(tuple(source), tuple(destination))
-
-
-@operator("_np_roll")
-def roll(x: Any, shift: Any, axis: Any = None) -> Any:
-    return torch.roll(x, shift, axis)
-
-
-@operator("_npi_flip")
-def np_flip(x: Any, axis: Any) -> Any:
-    return x.flip(axis)
-
-
-@operator("_npi_tril")
-def tril(x: Any, k: int = 0) -> Any:
-    return torch.tril(x, k)
-
-
-@operator("_np_trace")
-def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    return x.diagonal(offset, axis1, axis2).sum(-1)
-
-
-@operator("diag", "_np_diag")
-def diag(x: Any, k: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    return torch.diag_embed(x, k) if x.dim() == 1 else x.diagonal(k, axis1, axis2)
-
-
-@operator("_np_diagonal")
-def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    return x.diagonal(offset, axis1, axis2)
-
-
-@operator("_npi_diff")
-def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
-    return torch.diff(x, n, axis)
-
-
-@operator("_npi_vstack")
-def vstack(*arrays: Any) -> Any:
-    return torch.vstack(arrays)
-
-
-@operator("_npi_hstack")
-def hstack(*arrays: Any) -> Any:
-    return torch.hstack(arrays)
-
-
-@operator("_npi_dstack")
-def dstack(*arrays: Any) -> Any:
-    return torch.dstack(arrays)
-
-
-@operator("_npi_column_stack")
-def column_stack(*arrays: Any) -> Any:
-    return torch.column_stack(arrays)
-
-
 @operator("_npi_hsplit", many=True)
 def hsplit(x: Any, indices: Any = (), axis: int = 1, squeeze_axis: bool = False, sections: int = 0) -> Any:
     return x.chunk(sections, 1) if sections else x.tensor_split(list(indices)[1:], 1)
-
-
-@operator("_npi_where_lscalar")
-def where_lscalar(condition: Any, x: Any, scalar: float = 0.0) -> Any:
-    return torch.where(condition != 0, torch.full_like(x, scalar), x)
-
-
-@operator("_npi_where_rscalar")
-def where_rscalar(condition: Any, x: Any, scalar: float = 0.0) -> Any:
-    return torch.where(condition != 0, x, torch.full_like(x, scalar))
-
-
-@operator("_npi_nan_to_num")
-def nan_to_num(
-    x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None, copy: bool = True
-) -> Any:
-    return torch.nan_to_num(x, nan, posinf, neginf)
-
-
-@operator("_npi_eye", source=True)
-def np_eye(N: int, M: Any = None, k: int = 0, dtype: Any = "float32", like: Any = None) -> Any:
-    rows = torch.arange(N, device=None if like is None else like.device)
-    columns = torch.arange(N if M in (None, "None") else int(M), device=rows.device)
-    return (columns - rows.unsqueeze(1) == k).to(dtype_of(dtype, torch.float32))
-
-
-@operator("_npi_identity", source=True)
-def np_identity(shape: Any, dtype: Any = "float32", like: Any = None) -> Any:
-    return np_eye(shape[0], shape[1], 0, dtype, like)
 
 
 @operator("_linspace", source=True)
@@ -181,3 +57,30 @@ def linspace(start: float, stop: float | None = None, step: float = 1.0, repeat:
     parts = max(1, count - (str(endpoint) in ("True", "1")))
     places = torch.arange(count, dtype=torch.float64, device=None if like is None else like.device)
     return (start + places * ((stop or 0.0) - start) / parts).to(dtype_of(dtype, torch.float32))
+
+
+operators(globals(), {
+    "_npi_cbrt": lambda x: x.sign() * x.abs().pow(1 / 3),
+    "_npi_rint": lambda x: x.round(),
+    "_npi_around": lambda x, decimals=0: torch.round(x, decimals=decimals),
+    "_np_any": lambda x, axis=None, keepdims=False: (x != 0).sum(dims(x, axis), keepdim=keepdims) > 0,
+    "_np_all": lambda x, axis=None, keepdims=False: (x == 0).sum(dims(x, axis), keepdim=keepdims) == 0,
+    "_npi_std": lambda x, axis=None, ddof=0, keepdims=False, dtype=None: np_var(x, axis, ddof, keepdims, dtype).sqrt(),
+    "_npi_argmin": lambda x, axis=None, keepdims=False: torch.argmin(x, axis, keepdim=keepdims),
+    "_np_moveaxis": lambda x, source, destination: x.movedim(tuple(source), tuple(destination)),
+    "_np_roll": lambda x, shift, axis=None: torch.roll(x, shift, axis),
+    "_npi_flip": lambda x, axis: x.flip(axis),
+    "_npi_tril": lambda x, k=0: torch.tril(x, k),
+    "_np_trace": lambda x, offset=0, axis1=0, axis2=1: x.diagonal(offset, axis1, axis2).sum(-1),
+    "diag _np_diag": lambda x, k=0, axis1=0, axis2=1:
+        torch.diag_embed(x, k) if x.dim() == 1 else x.diagonal(k, axis1, axis2),
+    "_np_diagonal": lambda x, offset=0, axis1=0, axis2=1: x.diagonal(offset, axis1, axis2),
+    "_npi_diff": lambda x, n=1, axis=-1: torch.diff(x, n, axis),
+    "_npi_vstack": lambda *arrays: torch.vstack(arrays),
+    "_npi_hstack": lambda *arrays: torch.hstack(arrays),
+    "_npi_dstack": lambda *arrays: torch.dstack(arrays),
+    "_npi_column_stack": lambda *arrays: torch.column_stack(arrays),
+    "_npi_where_lscalar": lambda condition, x, scalar=0.0: torch.where(condition != 0, torch.full_like(x, scalar), x),
+    "_npi_where_rscalar": lambda condition, x, scalar=0.0: torch.where(condition != 0, x, torch.full_like(x, scalar)),
+    "_npi_nan_to_num": lambda x, nan=0.0, posinf=None, neginf=None, copy=True: torch.nan_to_num(x, nan, posinf, neginf),
+})  # fmt: skip

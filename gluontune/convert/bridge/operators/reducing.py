@@ -7,7 +7,7 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune.convert.bridge.operators.creating import dtype_of
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.convert.graph.schemas import axes_of
 from gluontune.runtime import pytorch
 
@@ -105,21 +105,6 @@ def softmax(x: Any, length: Any = None, axis: int = -1, temperature: float | Non
     return torch.softmax(x, axis, dtype=dtype_of(dtype))
 
 
-@operator("log_softmax")
-def log_softmax(x: Any, axis: int = -1, temperature: float | None = None, dtype: str | None = None) -> Any:
-    return torch.log_softmax(x / temperature if temperature else x, axis, dtype_of(dtype))
-
-
-@operator("softmin")
-def softmin(x: Any, axis: int = -1, temperature: float | None = None) -> Any:
-    return torch.softmax(-x / temperature if temperature else -x, axis)
-
-
-@operator("SoftmaxActivation")
-def softmax_activation(x: Any, mode: str = "instance") -> Any:
-    return torch.softmax(x, 1 if mode == "channel" else -1)
-
-
 class _OwnGradient(torch.autograd.Function):
     """An output layer: its gradient is that of its loss, independent of the incoming gradient."""
 
@@ -175,11 +160,6 @@ def make_loss(x: Any, grad_scale: float = 1.0, valid_thresh: float = 0.0, normal
     return _OwnGradient.apply(x, x.detach(), torch.ones_like(x) * (grad_scale / count))
 
 
-@operator("softmax_cross_entropy")
-def softmax_cross_entropy(x: Any, label: Any) -> Any:
-    return torch.nn.functional.cross_entropy(x, label.long(), reduction="sum").reshape(1)
-
-
 @operator("CTCLoss")
 def ctc_loss(x: Any, label: Any, *lengths: Any, use_data_lengths: bool = False, use_label_lengths: bool = False,
              blank_label: str = "first") -> Any:  # fmt: skip
@@ -199,3 +179,13 @@ def ctc_loss(x: Any, label: Any, *lengths: Any, use_data_lengths: bool = False, 
 def moments(x: Any, axes: Any = None, keepdims: bool = False) -> Any:
     over = dims(x, axes)
     return x.mean(over, keepdim=keepdims), x.var(over, unbiased=False, keepdim=keepdims)
+
+
+operators(globals(), {
+    "log_softmax": lambda x, axis=-1, temperature=None, dtype=None:
+        torch.log_softmax(x / temperature if temperature else x, axis, dtype_of(dtype)),
+    "softmin": lambda x, axis=-1, temperature=None: torch.softmax(-x / temperature if temperature else -x, axis),
+    "SoftmaxActivation": lambda x, mode="instance": torch.softmax(x, 1 if mode == "channel" else -1),
+    "softmax_cross_entropy": lambda x, label:
+        torch.nn.functional.cross_entropy(x, label.long(), reduction="sum").reshape(1),
+})  # fmt: skip

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.convert.graph.schemas import new_shape, np_new_shape
 from gluontune.runtime import pytorch
 
 torch: Any = pytorch.torch()
 F = torch.nn.functional
-
-
-@operator("Reshape")
-def reshape(x: Any, shape: Any = (), reverse: bool = False, target_shape: Any = ()) -> Any:
-    return x.reshape(new_shape(x.shape, shape or target_shape, reverse))
-
-
-@operator("_npx_reshape")
-def npx_reshape(x: Any, newshape: Any, reverse: bool = False, order: str = "C") -> Any:
-    return x.reshape(np_new_shape(x.shape, newshape, reverse))
-
-
-@operator("_np_reshape")
-def np_reshape(x: Any, newshape: Any, order: str = "C") -> Any:
-    return x.reshape(tuple(newshape))
 
 
 @operator("reshape_like")
@@ -35,32 +20,12 @@ def reshape_like(x: Any, other: Any, lhs_begin: Any = None, lhs_end: Any = None,
     return x.reshape(*x.shape[: a[0]], *other.shape[b[0] : b[1]], *x.shape[a[1] :])
 
 
-@operator("Flatten")
-def flatten(x: Any) -> Any:
-    return x.flatten(1) if x.dim() > 1 else x.reshape(-1, 1)
-
-
 @operator("transpose")
 def transpose(x: Any, axes: Any = ()) -> Any:
     return x.permute(tuple(axes) if axes else tuple(reversed(range(x.dim()))))
 
 
 operator("_np_transpose")(transpose)
-
-
-@operator("SwapAxis")
-def swap_axis(x: Any, dim1: int = 0, dim2: int = 0) -> Any:
-    return x.transpose(dim1, dim2)
-
-
-@operator("expand_dims")
-def expand_dims(x: Any, axis: int) -> Any:
-    return x.unsqueeze(axis)
-
-
-@operator("squeeze", "_np_squeeze")
-def squeeze(x: Any, axis: Any = None) -> Any:
-    return x.squeeze() if axis is None or axis == () else x.squeeze((axis,) if isinstance(axis, int) else tuple(axis))
 
 
 @operator("slice")
@@ -73,11 +38,6 @@ def slice_(x: Any, begin: Any, end: Any, step: Any = ()) -> Any:
         else:
             x = x[(slice(None),) * axis + (slice(low, high, by),)]
     return x
-
-
-@operator("slice_axis")
-def slice_axis(x: Any, axis: int, begin: int, end: int | None) -> Any:
-    return x[(slice(None),) * (axis % x.dim()) + (slice(begin, end),)]
 
 
 @operator("slice_like")
@@ -99,35 +59,10 @@ def split_v2(x: Any, indices: Any = (), axis: int = 1, squeeze_axis: bool = Fals
     return tuple(p.squeeze(axis) for p in parts) if squeeze_axis else tuple(parts)
 
 
-@operator("Concat")
-def concat(*arrays: Any, dim: int = 1) -> Any:
-    return torch.cat(arrays, dim)
-
-
 @operator("_npi_concatenate")
 def np_concatenate(*arrays: Any, axis: Any = 0, dim: int = 1) -> Any:
     flat = axis in (None, "None")  # missing in MXNet's table of attributes, hence text
     return torch.cat([a.reshape(-1) for a in arrays]) if flat else torch.cat(arrays, int(axis))
-
-
-@operator("stack", "_npi_stack")
-def stack(*arrays: Any, axis: int = 0) -> Any:
-    return torch.stack(arrays, axis)
-
-
-@operator("tile")
-def tile(x: Any, reps: Any) -> Any:
-    return x.tile(tuple(reps))
-
-
-@operator("repeat")
-def repeat(x: Any, repeats: int, axis: int | None = None) -> Any:
-    return x.repeat_interleave(repeats, axis)
-
-
-@operator("reverse")
-def reverse(x: Any, axis: Any) -> Any:
-    return x.flip(axis)
 
 
 @operator("broadcast_axis")
@@ -206,11 +141,23 @@ def crop(x: Any, like: Any = None, offset: Any = (0, 0), h_w: Any = (0, 0), cent
     return x[:, :, top : top + height, left : left + width]
 
 
-@operator("im2col")
-def im2col(x: Any, kernel: Any, stride: Any = (), dilate: Any = (), pad: Any = ()) -> Any:
-    return F.unfold(x, kernel, dilate or 1, pad or 0, stride or 1)
-
-
-@operator("col2im")
-def col2im(x: Any, output_size: Any, kernel: Any, stride: Any = (), dilate: Any = (), pad: Any = ()) -> Any:
-    return F.fold(x, output_size, kernel, dilate or 1, pad or 0, stride or 1)
+operators(globals(), {
+    "Reshape": lambda x, shape=(), reverse=False, target_shape=():
+        x.reshape(new_shape(x.shape, shape or target_shape, reverse)),
+    "_npx_reshape": lambda x, newshape, reverse=False, order="C": x.reshape(np_new_shape(x.shape, newshape, reverse)),
+    "_np_reshape": lambda x, newshape, order="C": x.reshape(tuple(newshape)),
+    "Flatten": lambda x: x.flatten(1) if x.dim() > 1 else x.reshape(-1, 1),
+    "SwapAxis": lambda x, dim1=0, dim2=0: x.transpose(dim1, dim2),
+    "expand_dims": lambda x, axis: x.unsqueeze(axis),
+    "squeeze _np_squeeze": lambda x, axis=None:
+        x.squeeze() if axis is None or axis == () else x.squeeze((axis,) if isinstance(axis, int) else tuple(axis)),
+    "slice_axis": lambda x, axis, begin, end: x[(slice(None),) * (axis % x.dim()) + (slice(begin, end),)],
+    "Concat": lambda *arrays, dim=1: torch.cat(arrays, dim),
+    "stack _npi_stack": lambda *arrays, axis=0: torch.stack(arrays, axis),
+    "tile": lambda x, reps: x.tile(tuple(reps)),
+    "repeat": lambda x, repeats, axis=None: x.repeat_interleave(repeats, axis),
+    "reverse": lambda x, axis: x.flip(axis),
+    "im2col": lambda x, kernel, stride=(), dilate=(), pad=(): F.unfold(x, kernel, dilate or 1, pad or 0, stride or 1),
+    "col2im": lambda x, output_size, kernel, stride=(), dilate=(), pad=():
+        F.fold(x, output_size, kernel, dilate or 1, pad or 0, stride or 1),
+})  # fmt: skip

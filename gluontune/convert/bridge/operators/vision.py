@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.convert.bridge.operators.creating import dtype_of
 from gluontune.convert.bridge.registry import operator
 from gluontune.convert.graph.schemas import resized
 from gluontune.core.errors import GluontuneError
@@ -69,13 +68,6 @@ def up_sampling(
     if multi_input_mode == "sum":
         return torch.stack(grown).sum(0)
     return torch.cat(grown, 1)
-
-
-@operator("_eye", source=True)
-def eye(N: int, M: int = 0, k: int = 0, dtype: str = "float32", like: Any = None) -> Any:
-    rows = torch.arange(N, device=None if like is None else like.device)
-    columns = torch.arange(M or N, device=rows.device)
-    return (columns - rows.unsqueeze(1) == k).to(dtype_of(dtype))
 
 
 def corners(boxes: Any, form: str) -> Any:
