@@ -47,11 +47,7 @@ class Site:
 
     @classmethod
     def of(cls, ready: Mapping[str, Any], machine: Mapping[str, Any], recipe: Recipe) -> Site:
-        """The site, from a training process's ready event and the facts of the machine.
-
-        Args:
-            ready: the event; empty, with guesses in its place, if the process never started.
-        """
+        """The site, from a process's ready event (guesses, if it is empty) and the facts of the machine."""
         pixels = ready.get("image_bytes") or 0
         limit = (runtime.memory_limit_mib() or 0) * 2**20
         num_train = int(ready.get("num_train", 0))
@@ -107,8 +103,8 @@ def label_of(label: str, epochs: float) -> str:
     return f"{re.sub(', [0-9.e-]+ epochs$', '', label)}, {epochs:g} epochs"
 
 
-Requires = Callable[[Recipe, Site], Optional[str]]
-Variants = Callable[[Recipe, Site], list[Variant]]
+Requires = Callable[[Any, Any], Optional[str]]
+Variants = Callable[[Any, Any], list[Variant]]
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,9 @@ class Part:
 
 
 class Study(Document):
-    """The document of a study, ``DIR/NAME.json``; ``done`` is its list of finished pieces.
+    """The document of a study, ``DIR/NAME.json``, with the request ``given`` and the finished pieces, ``done``.
 
     A part has its own, ``DIR/parts/NUMBER/NAME.json``; a resume of the whole study takes up the pieces of all parts.
-
-    Args:
-        name: ``tta``, ``factors``, …; also the document's ``kind``. schema: its version.
-        given: the request; a resume must request the same.
-        folder: where it is saved; None keeps it in memory. resume: go on with the document in the folder.
     """
 
     def __init__(

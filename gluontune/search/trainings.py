@@ -126,9 +126,8 @@ class Trainings:
     def check(self, row: RungRow, contender: Contender, best: Contender | None, *, alone: bool = False) -> Loss | None:
         """Train a rung's choice if that is worth its time, and return the loss of accuracy.
 
-        A change without a gain, or one that computes the same numbers up to rounding, is trained only if time abounds;
-        the proof at the end trains it with all others. A loss of accuracy is checked by another seed. ``alone``: only
-        the proof is trained afterwards, so that only a change with the same numbers needs no training.
+        A change without a gain, or one that computes the same numbers up to rounding, is trained only if time abounds:
+        the proof trains it with all others. ``alone``: only a change with the same numbers needs no training.
         """
         row["accuracy_runs"] = []
         alike = same_arithmetic if alone else same_but_rounding

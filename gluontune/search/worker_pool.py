@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
@@ -46,9 +47,7 @@ class IndividualRun:
 def run_individual(group: Any, run: IndividualRun) -> dict[str, Any]:
     """Train one individual in ``group`` and return its record.
 
-    Returns:
-        ``{"name", "setup", "score", "best", "curve", "backed_off", "trained_images", "scored_images", "fixed"}``:
-        ``score`` at the end, ``best`` by fitness of all steps, ``curve`` the fitness after each step.
+    ``score`` is that at the end, ``best`` the best by fitness of all steps, ``curve`` the fitness after each step.
     """
     group.individual(
         "adopt", weights=None if run.weights is None else str(run.weights), changes=run.setup, number=run.number,
@@ -88,7 +87,7 @@ def _fitness(score: dict[str, Any]) -> float:
     return ranked_value(score["fitness"])
 
 
-class WorkerPool:
+class WorkerPool(Closing):
     """``workers`` processes (None: one for each usable core) of one recipe; they share the cores evenly.
 
     Raises:
@@ -153,12 +152,5 @@ class WorkerPool:
                 raise
 
     def close(self) -> None:
-        """End all processes; safe to call twice."""
         for group in self._groups:
             group.close()
-
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -13,12 +13,10 @@ from gluontune.recipe.registry import resolve
 
 
 class EngineWork:
-    """A session of the recipe's engine.
+    """A session of the recipe's engine, with ``torch.compile`` left out if it is pretended.
 
-    Args:
-        recipe: its fields. part: ``step``: on one batch again and again; ``loader``: batches on the device, no step;
-            ``both``: as in training.
-        pretend: nets are not compiled: ``torch.compile`` hands them back.
+    ``part``: ``step``: on one batch again and again; ``loader``: batches on the device, no step; ``both``: as in
+    training.
     """
 
     def __init__(self, recipe: Mapping[str, Any], part: str = "step", pretend: bool = False):

@@ -93,8 +93,7 @@ def hold(
         for contender in field:
             name = contender.entrant.name
             contender.rates[:0] = [r["rates"][name] for r in kept if name in r["rates"]]
-            known = [r["memory_mib"].get(name, 0.0) for r in kept]
-            contender.memory_mib = max([contender.memory_mib, *known])
+            contender.memory_mib = max([contender.memory_mib, *(r["memory_mib"].get(name, 0.0) for r in kept)])
         if finish is not None:
             finish(field)
     finally:
@@ -105,13 +104,11 @@ def hold(
 
 @dataclass(frozen=True)
 class Terms:
-    """Options of all benchmarks.
+    """Options of all benchmarks: those of :func:`hold`, and
 
     Args:
-        rounds, seconds, say: of :func:`hold`.
         only: keep the contenders whose name contains one of these. peers: their environment, see ``peer_python``.
         out: the document; a journal beside it saves rounds and parts. resume: go on with the journal.
-        contest: measures the entrants: :func:`hold`.
     """
 
     rounds: int = 9

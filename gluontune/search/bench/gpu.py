@@ -302,11 +302,7 @@ class _Bench:
 
 
 def _trained(recipe: Recipe) -> RunResult:
-    """The result of a run that worked.
-
-    Raises:
-        GluontuneError: it failed.
-    """
+    """The result of a run that worked; a GluontuneError if it failed."""
     result = train(recipe, time_limit=180.0)
     if result.error is not None:
         raise GluontuneError(result.error["message"])
