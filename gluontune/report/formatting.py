@@ -171,14 +171,6 @@ def decided_by(row: Mapping[str, Any]) -> str:
     return "less time to the accuracy" if (row.get("seconds_to_accuracy") or {}).get("ratio") else "the speed"
 
 
-def points(difference: float) -> str:
-    """
-    >>> points(0.031)
-    '3.1 points'
-    """
-    return f"{100 * difference:.1f} points"
-
-
 def duration(seconds: float | None) -> str:
     """
     >>> duration(0.84), duration(42.3), duration(125), duration(7300)

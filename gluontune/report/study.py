@@ -88,31 +88,18 @@ def figure(title: str, svg: str | None, caption: str, legend: Sequence[tuple[str
     return {"title": title, "svg": svg, "caption": caption, "legend": legend}
 
 
-def over(document: Mapping[str, Any], *facts: str) -> str:
-    """The line above a study's headline: data set, ``facts``, date."""
-    made = document["created"][:16].replace("T", " ") + " UTC"
-    return " · ".join([str(document["dataset"]["name"]), *facts, made])
-
-
 def study(
-    *,
-    key: str,
-    headline: str,
-    over: str,
-    warn: str = "",
-    remarks: Sequence[str] = (),
-    tiles: Sequence[tuple[str, str, str]] = (),
-    figures: Sequence[Mapping[str, Any]] = (),
-    tables: Sequence[Mapping[str, Any]] = (),
-    recipes: Mapping[str, Mapping[str, Any]] | None = None,
-    machine: Mapping[str, Any] | None = None,
-    **more: Any,
-) -> dict[str, Any]:
+    *, key: str, headline: str, over: str = "", of: Mapping[str, Any] | None = None, warn: str = "",
+    remarks: Sequence[str] = (), tiles: Sequence[tuple[str, str, str]] = (), figures: Sequence[Mapping[str, Any]] = (),
+    tables: Sequence[Mapping[str, Any]] = (), recipes: Mapping[str, Mapping[str, Any]] | None = None,
+    machine: Mapping[str, Any] | None = None, **more: Any,
+) -> dict[str, Any]:  # fmt: skip
     """A study for a page and a terminal.
 
     Args:
         key: prefix of its ids; :func:`keyed` changes it.
-        headline: the result in a line. over: data set, date and the like.
+        headline: the result in a line. over: data set and the like.
+        of: the document, for its date, its machine, and a warning if it was interrupted.
         tiles: ``(name, value, remark)``. figures: of :func:`figure`; those without a drawing are dropped.
         tables: of :func:`table`; those without rows are dropped.
         recipes: title to recipe, for copying.
@@ -120,6 +107,9 @@ def study(
             ``last`` (sections before the recipes).
     """
     shown = [section(each["title"], tables=[{"cards": False, "left": {0}, **each}]) for each in tables if each["rows"]]
+    if of is not None:
+        over, machine = f"{over} · {of['created'][:16].replace('T', ' ')} UTC", of["machine"]
+        warn = warn or ("" if of["complete"] else INTERRUPTED)
     copied = [section(title, recipe=fmt.as_yaml(recipe)) for title, recipe in (recipes or {}).items()]
     facts = [section("The machine", facts=fmt.fact_pairs(machine))] if machine else []
     return {

@@ -17,19 +17,14 @@ COLLAPSED = 0.10  # loss that needs no second run if the whole interval exceeds 
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of validation accuracy: shares of 1, above 0 is a loss.
+    """The loss of validation accuracy: shares of 1, above 0 is a loss."""
 
-    Args:
-        points: reference less candidate. low, high: its 95 % interval.
-        reference, accuracy: the compared means. runs: of the candidate.
-    """
-
-    points: float
-    low: float
+    points: float  # reference less candidate
+    low: float  # of the 95 % interval
     high: float
-    reference: float
+    reference: float  # the compared means
     accuracy: float
-    runs: int
+    runs: int  # of the candidate
 
     def certain(self, allowed: float) -> bool:
         """Whether more than ``allowed`` was lost, and the interval excludes that nothing was."""

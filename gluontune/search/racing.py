@@ -27,9 +27,7 @@ FEWEST_ALIVE, MOST_ALIVE = 3, 6  # contenders with processes at the same time
 class TuneResults(Document):
     """The measurements of a search, ``tune.json``: each heat is saved, so that a killed search can resume.
 
-    Args:
-        asked: options that decide the course of the search besides the recipe (knobs, batch sizes, slices).
-        folder: where it is saved, or None to keep it in memory. resume: go on with the document in it.
+    ``asked`` are the options that decide its course besides the recipe (knobs, batch sizes, slices).
     """
 
     def __init__(self, recipe: Recipe, asked: dict[str, Any], folder: Path | None, resume: bool):
@@ -95,21 +93,16 @@ class TuneResults(Document):
 
 
 class Candidate(Contender):
-    """A recipe in the search, and its row in the table.
-
-    Attributes:
-        beside, from_start: rates of the best so far, and of the start, in its last heat.
-        lost: the reason why that heat could not measure it, or None.
-    """
+    """A recipe in the search, and its row in the table."""
 
     def __init__(
         self, recipe: Recipe, label: str, time_limit: float, row: dict[str, Any], option: Variant | None = None
     ):
         super().__init__(recipe, label, time_limit)
         self.row, self.option = row, option
-        self.beside: list[float] = []
-        self.from_start: list[float] = []
-        self.lost: str | None = None
+        self.beside: list[float] = []  # rates of the best so far, in its last heat
+        self.from_start: list[float] = []  # rates of the start
+        self.lost: str | None = None  # the reason why that heat could not measure it
 
     @property
     def merit(self) -> float:
@@ -145,11 +138,7 @@ class Racing:
             candidate.close()
 
     def measure(self, stage: str, number: int, field_: list[Candidate], rounds: int) -> None:
-        """Measure ``rounds`` slices of each candidate, in groups that fit into memory.
-
-        Raises:
-            OutOfBudget: the next group would end after the budget; earlier ones are measured.
-        """
+        """Measure slices of each, in groups that fit into memory; OutOfBudget if the next one would end too late."""
         size = max(1, self.most_alive - (1 if self.best is self.start else 2))
         for begin in range(0, len(field_), size):
             group = field_[begin : begin + size]

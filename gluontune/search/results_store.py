@@ -21,10 +21,7 @@ LADDER_SCHEMA = 1
 class ResultsStore(Document):
     """The results of a climb so far: ``ladder.json``, saved after each rung.
 
-    Args:
-        folder: where it is saved, or None to keep it in memory. mode: the pace. dataset: its facts. start: the naive
-            recipe, or run of a script. resume: go on with an interrupted climb. names: rungs whose rows are taken over.
-        more: further fields.
+    ``start`` is the naive recipe, or run of a script; a resume takes over the rows of the rungs ``names``.
     """
 
     def __init__(

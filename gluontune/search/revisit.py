@@ -20,7 +20,7 @@ from gluontune.search.measure import Contender
 from gluontune.search.rung import Site, Variant
 from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
-from gluontune.search.trainings import Trainings
+from gluontune.search.trainings import PART, Trainings
 from gluontune.training.group import RunFailed
 
 AGAIN, WITHOUT = "asked again", "left out"
@@ -216,7 +216,7 @@ def _adopted(
     """The first answer that keeps its accuracy, or None."""
     for answer in helped:
         row, contender = answer.measured, field[answer.question.label]
-        if answer.question.on_top_of and not trainings.affords(contender):
+        if answer.question.on_top_of and not trainings.budget.affords(trainings.seconds_of(contender), PART):
             row["reason"] = f"not trained again: its accuracy was kept on top of {answer.question.on_top_of}"
             answer.adopted = True
             return answer

@@ -19,29 +19,18 @@ from gluontune.training.group import Group, RunFailed
 
 @dataclass(frozen=True)
 class IndividualRun:
-    """The training of one individual.
-
-    Args:
-        name: of the individual, for errors and the document.
-        number: unique in the search; it seeds batches and random numbers.
-        weights: file to begin from; None: the recipe's start, or that of the seed ``start``.
-        setup: fields of the recipe: its optimizer, hyper-parameters and schedule.
-        steps: SGD steps; 0 scores it only. updates: of the weights in each.
-        back_off: undo a step that made the fitness worse.
-        score: of ``weights``, if known; else it is measured first.
-        path: of the file for its weights; None saves none.
-    """
+    """The training of one individual."""
 
     name: str
-    number: int
-    weights: Path | None
-    setup: dict[str, Any]
-    steps: int
-    updates: int = 1
-    back_off: bool = False
-    score: dict[str, Any] | None = None
+    number: int  # unique in the search; it seeds batches and random numbers
+    weights: Path | None  # file to begin from; None: the recipe's start, or that of the seed ``start``
+    setup: dict[str, Any]  # fields of the recipe: its optimizer, hyper-parameters and schedule
+    steps: int  # SGD steps; 0 scores it only
+    updates: int = 1  # of the weights in each step
+    back_off: bool = False  # undo a step that made the fitness worse
+    score: dict[str, Any] | None = None  # of ``weights``, if known; else it is measured first
     start: int | None = None
-    path: Path | None = None
+    path: Path | None = None  # of the file for its weights; None saves none
 
 
 def run_individual(group: Any, run: IndividualRun) -> dict[str, Any]:

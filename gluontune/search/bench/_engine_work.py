@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
 import statistics
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,6 +79,24 @@ class Sight:
     def step(self) -> int:
         """Nothing is measured."""
         return 1
+
+
+@contextlib.contextmanager
+def beside_smi() -> Iterator[list[float | None]]:
+    """A list that gets what nvidia-smi shows of the work within, as of :func:`smi_means`."""
+    seen: list[float | None] = []
+    query = ["--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits", "-lms", "500"]
+    with tempfile.TemporaryFile("w+") as log:
+        found = shutil.which("nvidia-smi")
+        smi = subprocess.Popen([found, *query], stdout=log, stderr=subprocess.DEVNULL) if found else None
+        try:
+            yield seen
+        finally:
+            if smi is not None:
+                smi.terminate()
+                smi.wait()
+        log.seek(0)
+        seen += smi_means(log.read())
 
 
 def smi_means(log: str) -> tuple[float | None, float | None]:

@@ -294,8 +294,7 @@ def selected(names: Iterable[str], only: Sequence[str] | None) -> list[str]:
         return every
     kept = set()
     for word in only:
-        meant = {word} & set(every) or {name for name in every if word in name}
-        if not meant:
+        if not (meant := {word} & set(every) or {name for name in every if word in name}):
             raise UsageError(f"--only {word!r}: no name holds this; there are {', '.join(every)}")
         kept |= meant
     return [name for name in every if name in kept]

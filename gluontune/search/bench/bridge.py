@@ -82,7 +82,7 @@ def shape_of(name: str) -> list[int]:
     return [1, 3, *sides.get(kind.removeprefix("video "), usual)]
 
 
-class JudgeProcess(Closing):
+class JudgeProcess:
     """A :class:`Judge` in a process; a new one after it died or exceeded the time limit."""
 
     def __init__(self, time_limit: float):
