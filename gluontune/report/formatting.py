@@ -148,10 +148,7 @@ def accuracy(value: float | None) -> str:
 
 
 def reached(row: Mapping[str, Any], named: bool = False) -> str:
-    """A run's last validation: its accuracy, else its metric by name; "" if there is none.
-
-    Args:
-        named: with the word "accuracy".
+    """A run's last validation: its accuracy (``named`` so), else its metric by name; "" if there is none.
 
     >>> reached({"val_accuracy": [0.7, 0.8]}), reached({"val_accuracy": [0.8]}, named=True)
     ('80.0 %', 'accuracy 80.0 %')

@@ -25,11 +25,7 @@ _SERIES_POINTS = 120  # of each series in the page's data; the JSON file has the
 def cell(
     text: str, *small: str, tip: str = "", mark: str = "", sign: str = "", badge: str = "", code: bool = False
 ) -> dict[str, Any]:
-    """A cell with small lines below its text, those that are not empty.
-
-    Args:
-        tip: of the last small line. mark, sign: class and sign of a verdict. badge: after the text. code: its font.
-    """
+    """A cell with small lines below its text; ``tip`` is of the last one, ``mark`` and ``sign`` are of a verdict."""
     small = tuple(line for line in small if line)
     return {"text": text, "small": small, "tip": tip, "mark": mark, "sign": sign, "badge": badge, "code": code}
 
@@ -51,12 +47,9 @@ def table(
     title: str, head: Iterable[Any], rows: Sequence[Mapping[str, Any]], caption: str = "", *, cards: bool = False,
     left: Iterable[int] = (0,),
 ) -> dict[str, Any]:  # fmt: skip
-    """A table of a study: rows of :func:`row` below the names of their columns.
+    """A table of a study, without columns that have no value; ``left``: columns that are aligned to the left.
 
-    Args:
-        cards: rows become cards on a narrow screen. left: columns that are aligned to the left.
-
-    A column without a value is left out, but for the first.
+    ``cards``: rows become cards on a narrow screen.
     """
     names, aligned = list(head), set(left)
     full = [n for n in range(len(names)) if n == 0 or any(_says(each["cells"][n]) for each in rows)]
@@ -74,11 +67,7 @@ def section(
     title: str, *, tables: Sequence[Mapping[str, Any]] = (), hint: str = "", lists: Sequence[Any] = (),
     recipe: str = "", facts: Sequence[tuple[str, str]] = (), folded: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """A part of a page under one title: tables, lists of sentences (title, hint, items), a recipe to copy, facts.
-
-    Args:
-        folded: closed until the reader opens it.
-    """
+    """A part of a page under one title: tables, lists of sentences (title, hint, items), a recipe to copy, facts."""
     return {"title": title, "tables": tables, "hint": hint, "lists": lists, "recipe": recipe, "facts": facts,
             "folded": folded}  # fmt: skip
 
@@ -133,12 +122,7 @@ def keyed(view: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def text_table(headings: str, rows: Iterable[Iterable[Any]] = (), **options: Any) -> Any:
-    """A table for a terminal.
-
-    Args:
-        headings: separated by ``|``; ``>`` before one aligns its column to the right.
-        rows: texts, plain or rich. options: of rich's table.
-    """
+    """A table for a terminal; headings are separated by ``|``, and ``>`` before one aligns its column to the right."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="bold", **options)
@@ -214,11 +198,7 @@ def _template(name: str) -> Any:
 
 
 def write_study(path: str | os.PathLike[str], view: Mapping[str, Any], document: Any) -> None:
-    """Write the page of one study.
-
-    Args:
-        view: of :func:`study`. document: embedded as JSON.
-    """
+    """Write the page of one study; ``document`` is embedded as JSON."""
     title = fmt.clean(f"gluontune: {view['headline']}", 160)
     write_page(path, page(title, light(document), [view]))
 

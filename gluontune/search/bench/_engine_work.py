@@ -59,7 +59,6 @@ class EngineWork:
         return list(self.session.remarks())
 
     def close(self) -> None:
-        """End the loader's threads."""
         self.session.close()
 
 

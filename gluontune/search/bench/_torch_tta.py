@@ -160,7 +160,6 @@ class TorchRun:
         return {"accuracy": correct / total, "seconds": time.perf_counter() - begin}
 
     def close(self) -> None:
-        """End the other ranks."""
         self.ranks.close()
 
 
@@ -261,7 +260,6 @@ class Ranks:
         return message[0]
 
     def close(self) -> None:
-        """Kill the followers."""
         for process in self.followers:
             process.kill()
             process.join()

@@ -139,9 +139,7 @@ def covering(seed: int = 0) -> tuple[list[Values], list[Values]]:
 
     Greedy, one recipe at a time, as in AETG: begin with an open pair, then give each other field the value that
     closes most pairs. (Cohen et al., *The AETG System*, IEEE Transactions on Software Engineering 23 (7), 1997.)
-
-    Returns:
-        the recipes that train, and those to be refused: contradictions, and values that this machine lacks.
+    Returns the recipes that train, and those to be refused: contradictions, and values that this machine lacks.
 
     >>> trains, refused = covering()
     >>> all(_legal(values) for values in trains), len(trains) < 400

@@ -203,7 +203,7 @@ def run(
     Args:
         listed: see :func:`read_list`. only: names, or parts of names. stages: default all.
         time_limit: seconds for one process. out: a folder, for the document and what the scripts print.
-        resume: keep the stages that ended well; those that did not, and new ones, are run.
+        resume: keep the stages that ended well.
 
     Returns:
         ``{"rows": [{"name", "note", "command", "stages": {NAME: {"status", "last", …}}}], "figures": {NAME: {"ok",
