@@ -26,9 +26,6 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """The first steps: ``{"kept": [(change, gain)], "files": [{"name", "command", "text"}], "without", "next"}``.
 
     ``without`` is the reason why there is no script; ``next`` are sentences if nothing was kept.
-
-    Args:
-        ladder: of ``check_ladder``. folder: of ``best.py`` and ``best.yaml``, or ``best.sh``, if they exist.
     """
     kept = []
     for row in ladder["rungs"]:

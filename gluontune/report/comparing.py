@@ -108,7 +108,7 @@ def comparison_table(found: Sequence[Comparison]) -> Any:
         table.add_row(Text(fmt.clean(one.name, 80), style="bold"), gain, points, fmt.ratio(one.memory_ratio))
         for kind, differences in (("recipe", one.recipe), ("machine", one.machine)):
             for name, (before, after) in differences.items():
-                line = f"  {kind} {name}: {_shown(before)} → {_shown(after)}"
+                line = f"  {kind} {name}: {' → '.join('—' if v is None else str(v) for v in (before, after))}"
                 table.add_row(Text(fmt.clean(line, 300), style="dim"))
         for style, text in [*(("red", f"▼ {text}") for text in one.regressions), *(("", text) for text in one.remarks)]:
             table.add_row(Text(f"  {text}", style=style))
@@ -191,7 +191,3 @@ def _ratio(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 def _differences(base: dict[str, Any], other: dict[str, Any]) -> dict[str, list[Any]]:
     names = {**base, **other}
     return {name: [base.get(name), other.get(name)] for name in names if base.get(name) != other.get(name)}
-
-
-def _shown(value: Any) -> str:
-    return "—" if value is None else str(value)

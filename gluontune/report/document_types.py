@@ -13,7 +13,7 @@ from gluontune.core import stats
 from gluontune.core.errors import GluontuneError
 from gluontune.report import formatting as fmt
 from gluontune.report.factors import factors_view
-from gluontune.report.study import INTERRUPTED, figure, row, study, table
+from gluontune.report.study import figure, row, study, table
 from gluontune.report.study_figures import set_bars
 from gluontune.report.svg import SERIES, draw, label
 from gluontune.report.tta import tta_view
@@ -24,13 +24,10 @@ _HIDDEN = {"name", "part", "peer", "status", "reason", "note", "info", "sizes", 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of document.
+    """A kind of document, written by ``command``.
 
-    Args:
-        command: that writes it. mark: whether a document is of this kind.
-        view: makes a :func:`gluontune.report.study.study` of the document and a key.
-        schema: the supported version; None if its documents have none.
-        folder: whether NAME.json represents its folder, whose other files are its runs.
+    ``mark``: whether a document is of this kind; ``view``: its study, by a key; ``schema``: the supported version, if
+    its documents have one; ``folder``: whether NAME.json represents its folder, whose other files are its runs.
     """
 
     command: str
@@ -56,14 +53,13 @@ def tune_table(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def tune_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The study of a document of ``gluontune tune``."""
-    best, tried_table, bars = document["best"], tune_table(document), []
-    for tried in document["tried"]:
-        gain, bounds = tried["speedup_vs_start"], tried["speedup_ci95"]
-        if gain is not None and tried["stage"] not in ("start", "take back"):
-            part = "cumulative" if tried["kept"] else "other"
-            bars.append({"name": tried["label"], "part": part, "lost": "",
-                         "value": {"median": gain, "ci95": bounds or [gain, gain]}})  # fmt: skip
-    bars.sort(key=lambda bar: bar["part"] != "cumulative")
+    best, base, tried_table = document["best"], document["base_recipe"], tune_table(document)
+    bars = [
+        {"name": tried["label"], "part": "cumulative" if tried["kept"] else "other", "lost": "",
+         "value": {"median": tried["speedup_vs_start"], "ci95": tried["speedup_ci95"]}}
+        for tried in sorted(document["tried"], key=lambda tried: not tried["kept"])
+        if tried["speedup_vs_start"] is not None and tried["stage"] not in ("start", "take back")
+    ]  # fmt: skip
     tiles = []
     if best:
         tiles = [
@@ -72,18 +68,16 @@ def tune_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
             ("searched for", fmt.duration(document["seconds"]), ""),
         ]
     caption = "Above: kept. Below: not kept. Each was measured on top of the changes kept before it."
-    base = document["base_recipe"]
     return study(
         key=key,
         headline=document["sentence"] or "the search found nothing yet",
-        over=" · ".join([str(document["dataset"]["name"]), str(base["net"]), document["created"][:16]]),
-        warn="" if document["complete"] else INTERRUPTED,
+        over=f"{document['dataset']['name']} · {base['net']}",
+        of=document,
         remarks=document["notes"],
         tiles=tiles,
         figures=[figure("What was tried", set_bars("tried", bars, "× the start's throughput"), caption)],
         tables=[tried_table],
         recipes={"The best recipe": best["recipe"]} if best else {},
-        machine=document["machine"],
     )
 
 
@@ -120,13 +114,12 @@ def esgd_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     return study(
         key=key,
         headline=f"evolutionary SGD: {headline}",
-        over=" · ".join([given["recipe"]["dataset"], given["recipe"]["net"], document["created"][:16]]),
-        warn="" if document["complete"] else INTERRUPTED,
+        over=f"{given['recipe']['dataset']} · {given['recipe']['net']}",
+        of=document,
         tiles=tiles,
         figures=[figure("Fitness by generation", _fitness(document), caption)],
         tables=[esgd_table(document)],
         recipes={"The recipe": given["recipe"], "The plan": given["plan"]},
-        machine=document["machine"],
     )
 
 
@@ -159,21 +152,19 @@ def _fitness(document: Mapping[str, Any]) -> str | None:
 
 def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark") -> dict[str, Any]:
     """The study of a document of ``gluontune bench``."""
-    groups = _groups(document)
     tables: list[dict[str, Any]] = []
     figures: list[dict[str, Any]] = []
-    for title, rows in groups.items():
+    for title, rows in _groups(document).items():
         tables.append(_table(title, rows))
         unit = next((k for k in rows[0] if k in _UNITS), None) if rows else None
         if unit is not None:
             bars = set_bars(f"bars{len(figures)}", [_bar(r, unit) for r in rows], unit.replace("_", " "))
             caption = "Lines: 95 % intervals over interleaved rounds. Failures are named."
             figures.append(figure(title or fmt.clean(unit.replace("_", " "), 60), bars, caption))
-    facts = fmt.fact_pairs(document.get("conditions") or {})
     return study(
         key=key,
         headline=document.get("headline") or _headline(document, name),
-        over=" · ".join(f"{name} {value}" for name, value in facts),
+        over=" · ".join(f"{name} {value}" for name, value in fmt.fact_pairs(document.get("conditions") or {})),
         warn=document.get("warn") or "",
         remarks=_remarks(document),
         figures=figures,
@@ -187,10 +178,7 @@ def _groups(document: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
     found: dict[str, list[Mapping[str, Any]]] = {}
     for r in document.get("rows") or ():
         found.setdefault(_part(r), []).append(r)
-    if not found:
-        for name, part in document["parts"].items():
-            found[name] = list(part["rows"])
-    return found
+    return found or {name: list(part["rows"]) for name, part in document["parts"].items()}
 
 
 def _part(r: Mapping[str, Any]) -> str:
@@ -200,13 +188,10 @@ def _part(r: Mapping[str, Any]) -> str:
 
 
 def _headline(document: Mapping[str, Any], name: str) -> str:
-    ours = document.get("ours")
-    ratios = ours.get("ratio_to", {}) if isinstance(ours, Mapping) else {}
-    texts = [f"{fmt.ratio(ratio['median'])} {peer}" for peer, ratio in ratios.items()]
-    if texts and isinstance(ours, Mapping):
+    ours, best = (document.get(name) or {} for name in ("ours", "best"))
+    if texts := [f"{fmt.ratio(ratio['median'])} {peer}" for peer, ratio in ours.get("ratio_to", {}).items()]:
         return f"{ours['name']}: {', '.join(texts)}"
-    best = document.get("best")
-    if isinstance(best, Mapping) and best.get("ratio_to_hybridized"):
+    if best.get("ratio_to_hybridized"):
         return f"{best['name']}: {fmt.ratio(best['ratio_to_hybridized']['median'])} hybridized float32"
     return name if name == "benchmark" else f"benchmark {name}"
 
@@ -295,8 +280,7 @@ def view(document: Mapping[str, Any], source: str) -> dict[str, Any]:
     Raises:
         GluontuneError: another schema version, or a missing value: it is damaged or was never finished.
     """
-    name = kind_of(document)
-    if name is None:
+    if (name := kind_of(document)) is None:
         raise GluontuneError(f"{source}: not a study or a benchmark of gluontune's")
     kind = KINDS[name]
     if kind.schema is not None and document.get("schema_version") != kind.schema:

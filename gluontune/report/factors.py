@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.report import formatting as fmt
-from gluontune.report.study import INTERRUPTED, figure, finish, over, row, study, table, text_tables
+from gluontune.report.study import figure, finish, row, study, table, text_tables
 from gluontune.report.study_figures import interaction_dots, set_bars
 
 
@@ -176,8 +176,8 @@ def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     return study(
         key=key,
         headline=factors_sentence(document),
-        over=over(document, given["recipe"]["net"], f"{given['pace']} pace"),
-        warn="" if document["complete"] else INTERRUPTED,
+        over=f"{document['dataset']['name']} · {given['recipe']['net']} · {given['pace']} pace",
+        of=document,
         remarks=[
             *(f"{factor['name']}: {factor['sentence']}" for factor in document.get("factors", ())),
             *(f"{name} was not analysed: {reason}" for name, reason in skipped.items()),
@@ -186,7 +186,6 @@ def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
         figures=figures,
         tables=_tables(document),
         recipes={"The base recipe": given["recipe"]},
-        machine=document["machine"],
     )
 
 

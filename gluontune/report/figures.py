@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from gluontune.core.events import deciding
 from gluontune.report import formatting as fmt
-from gluontune.report.svg import INK, ON_SERIES, SERIES, draw, label
+from gluontune.report.svg import INK, ON_PANEL, ON_SERIES, SERIES, WIDTH, dot, draw, draw_rows, label, whisker
 
 Row = dict[str, Any]
 
-WIDTH = 4.8  # inches: 346 px, about a phone's width; a desktop shows it half as large again
-_ON_PANEL = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.8}  # of text in front of lines
 _POINTS = 240  # of a utilization series: more are not visible at its size
 _MARKERS = "os^Dv*PX"
 # Colours of the phases by place in fmt.PHASES; neighbours differ in lightness, not in hue alone.
@@ -27,39 +26,31 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
     top = max(_upper(row) for row in rows)
     baseline = next((r["samples_per_sec"] for r in rows if r["name"] == "naive" and r["samples_per_sec"]), None)
 
-    def plot(figure: Any) -> None:
-        axes = _bar_axes(figure, rows)
-        for place, row in enumerate(rows):
-            speed = row["samples_per_sec"]
-            axes.text(0, place - 0.28, _short(row["name"]), va="bottom", weight="bold", bbox=_ON_PANEL)
-            if speed is None:
-                axes.text(0, place, row["status"], va="center", style="italic", color=INK["muted"])
-                continue
-            median, bounds = speed["median"], speed["ci95"] or [speed["median"]] * 2
-            axes.barh(place, median, height=0.44, color=SERIES[4 if row.get("in_best", row["kept"]) else 7])
-            error = [[max(0.0, median - bounds[0])], [max(0.0, bounds[1] - median)]]
-            axes.errorbar(
-                median, place, xerr=error, color=INK["fg"], capsize=3, elinewidth=1.4, capthick=1.4, fmt="none"
+    def bar(axes: Any, place: int, row: Row) -> None:
+        speed = row["samples_per_sec"]
+        if speed is None:
+            axes.text(0, place, row["status"], va="center", style="italic", color=INK["muted"])
+            return
+        median, bounds = speed["median"], speed["ci95"] or [speed["median"]] * 2
+        axes.barh(place, median, height=0.44, color=SERIES[4 if row.get("in_best", row["kept"]) else 7])
+        whisker(axes, place, median, bounds)
+        if row["predicted"]:
+            guess, hollow = (
+                row["predicted"]["samples_per_sec"],
+                {"markerfacecolor": INK["panel"], "markeredgewidth": 1.4},
             )
-            if row["predicted"]:
-                guess = row["predicted"]["samples_per_sec"]
-                axes.plot(
-                    [guess], [place], color=INK["fg"], marker="D", markersize=6, markerfacecolor=INK["panel"],
-                    markeredgewidth=1.4,
-                )  # fmt: skip
-            text = fmt.rate(median)
-            if row["speedup_vs_naive"] and row["name"] != "naive":
-                text += f"  ({fmt.ratio(row['speedup_vs_naive'])})"
-            room = 0.045 if row["predicted"] else 0.02  # a diamond is wider than a whisker
-            axes.text(_upper(row) + top * room, place, text, va="center")
-        if baseline is not None:
-            axes.axvline(baseline["median"], color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
-        axes.set_xlim(0, top * 1.34)
-        axes.set_xlabel(f"{unit} (median and 95 % interval)")
+            axes.plot([guess], [place], color=INK["fg"], marker="D", markersize=6, **hollow)
+        text = fmt.rate(median)
+        if row["speedup_vs_naive"] and row["name"] != "naive":
+            text += f"  ({fmt.ratio(row['speedup_vs_naive'])})"
+        room = 0.045 if row["predicted"] else 0.02  # a diamond is wider than a whisker
+        axes.text(_upper(row) + top * room, place, text, va="center")
         axes.xaxis.set_major_formatter(_thousands())
-        axes.grid(axis="x")
 
-    return draw(name, _bar_size(rows), plot, f"Throughput of each run. {'; '.join(texts)}.")
+    return draw_rows(
+        name, _named(rows), bar, f"{unit} (median and 95 % interval)", f"Throughput of each run. {'; '.join(texts)}.",
+        limits=(0, top * 1.34), line=baseline and baseline["median"],
+    )  # fmt: skip
 
 
 def gains(name: str, rows: Sequence[Row]) -> str | None:
@@ -69,30 +60,21 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
         return None
     shown, found = [row for row, _ in ratios], [(ratio["median"], ratio["ci95"]) for _, ratio in ratios]
     texts = [f"{_short(row['name'])} {fmt.ratio_with_interval(*gain)}" for row, gain in zip(shown, found)]
-    ends = [end for median, bounds in found for end in (bounds or [median])]
+    ends = [1.0, *(end for median, bounds in found for end in (bounds or [median]))]
+    room = max(0.1, max(ends) - min(ends))
 
-    def plot(figure: Any) -> None:
-        axes = _bar_axes(figure, shown)
-        low, high = min(1.0, *ends), max(1.0, *ends)
-        room = max(0.1, high - low)
-        axes.set_xlim(low - 0.04 * room, high + 0.5 * room)
-        for place, (row, (median, bounds)) in enumerate(zip(shown, found)):
-            axes.text(axes.get_xlim()[0], place - 0.28, _short(row["name"]), va="bottom", weight="bold", bbox=_ON_PANEL)
-            colour = SERIES[4 if row.get("in_best", row["kept"]) else 7]
-            around = bounds or [median, median]
-            axes.plot(around, [place, place], color=INK["fg"], linewidth=1.6, marker="|", markersize=8)
-            axes.plot(
-                [median], [place], color=colour, marker="o" if row.get("in_best", row["kept"]) else "D", markersize=8
-            )
-            axes.text(
-                around[1] + 0.03 * room, place, fmt.ratio_with_interval(median, bounds).replace("95 %: ", ""),
-                va="center", bbox=_ON_PANEL,
-            )  # fmt: skip
-        axes.axvline(1.0, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
-        axes.set_xlabel("gain over the best rung before (1 = no change)")
-        axes.grid(axis="x")
+    def gain(axes: Any, place: int, row: Row) -> None:
+        (median, bounds), good = found[place], row.get("in_best", row["kept"])
+        around = bounds or [median, median]
+        dot(axes, place, median, around, SERIES[4 if good else 7], "o" if good else "D")
+        text = fmt.ratio_with_interval(median, bounds).replace("95 %: ", "")
+        axes.text(around[1] + 0.03 * room, place, text, va="center", bbox=ON_PANEL)
 
-    return draw(name, _bar_size(shown), plot, f"Gain over the best rung before. {'; '.join(texts)}.")
+    return draw_rows(
+        name, _named(shown), gain, "gain over the best rung before (1 = no change)",
+        f"Gain over the best rung before. {'; '.join(texts)}.",
+        limits=(min(ends) - 0.04 * room, max(ends) + 0.5 * room), line=1.0,
+    )  # fmt: skip
 
 
 def phases(name: str, rows: Sequence[Row]) -> str | None:
@@ -105,26 +87,19 @@ def phases(name: str, rows: Sequence[Row]) -> str | None:
         parts = ", ".join(f"{fmt.clean(k, 40)} {v:.0f} %" for k, v in row["phases_pct"].items() if v >= 0.5)
         texts.append(f"{_short(row['name'])}: {parts}")
 
-    def plot(figure: Any) -> None:
-        axes = _bar_axes(figure, shown)
-        for place, row in enumerate(shown):
-            axes.text(0, place - 0.28, _short(row["name"]), va="bottom", weight="bold", bbox=_ON_PANEL)
-            left = 0.0
-            for phase, share in _ordered(row["phases_pct"]):
-                colour = PHASE_SERIES.get(phase, 7)
-                axes.barh(
-                    place, share, left=left, height=0.44, color=SERIES[colour], edgecolor=INK["panel"], linewidth=1
-                )
-                if share >= 9:
-                    axes.text(
-                        left + share / 2, place, f"{share:.0f}", ha="center", va="center", color=ON_SERIES[colour]
-                    )
-                left += share
-        axes.set_xlim(0, 100)
-        axes.set_xlabel("share of the training step in percent")
-        axes.grid(axis="x")
+    def stacked(axes: Any, place: int, row: Row) -> None:
+        left, shares = 0.0, row["phases_pct"]
+        for phase in [*(p for p in fmt.PHASES if p in shares), *(p for p in shares if p not in fmt.PHASES)]:
+            colour, share = PHASE_SERIES.get(phase, 7), shares[phase]
+            edge = {"edgecolor": INK["panel"], "linewidth": 1}
+            axes.barh(place, share, left=left, height=0.44, color=SERIES[colour], **edge)
+            if share >= 9:
+                middle = left + share / 2
+                axes.text(middle, place, f"{share:.0f}", ha="center", va="center", color=ON_SERIES[colour])
+            left += share
 
-    return draw(name, _bar_size(shown), plot, f"Phases of the training step. {'; '.join(texts)}.")
+    alt = f"Phases of the training step. {'; '.join(texts)}."
+    return draw_rows(name, _named(shown), stacked, "share of the training step in percent", alt, limits=(0, 100))
 
 
 def accuracy(name: str, rows: Sequence[Row]) -> str | None:
@@ -140,23 +115,13 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
     lines = (len(curves) + 1) // 2
 
     def plot(figure: Any) -> None:
-        axes = figure.add_axes((0.145, 0.0, 0.83, 1.0))
+        axes = curve_axes(figure, (0.145, 0.0, 0.83, 1.0))
         handles = []
         for place, row, curve in curves:
-            handles += axes.plot(
-                [x for x, _ in curve],
-                [100 * y for _, y in curve],
-                color=SERIES[place % 8],
-                marker=_MARKERS[place % 8],
-                markersize=5.5,
-                linewidth=1.8,
-                linestyle="-" if row.get("in_best", row["kept"]) else (0, (2, 2)),
-            )
+            style = {"color": SERIES[place % 8], "marker": _MARKERS[place % 8], "markersize": 5.5, "linewidth": 1.8}
+            dashes = "-" if row.get("in_best", row["kept"]) else (0, (2, 2))
+            handles += axes.plot([x for x, _ in curve], [100 * y for _, y in curve], linestyle=dashes, **style)
         axes.set_xlim(left=0)
-        axes.margins(y=0.12)
-        axes.set_xlabel("training time in seconds (validation left out)")
-        axes.set_ylabel("validation accuracy in percent")
-        axes.grid()
         below = 58 + 16 * lines  # points that ticks, the axis' name and the legend need
         height = figure.get_size_inches()[1] * 72
         axes.set_position((0.145, below / height, 0.83, 1 - (below + 8) / height))
@@ -167,6 +132,16 @@ def accuracy(name: str, rows: Sequence[Row]) -> str | None:
 
     size = (WIDTH, (270 + 16 * lines) / 72)
     return draw(name, size, plot, f"Validation accuracy against training time. {'; '.join(texts)}.")
+
+
+def curve_axes(figure: Any, place: tuple[float, float, float, float]) -> Any:
+    """Axes of accuracy against training time."""
+    axes = figure.add_axes(place)
+    axes.margins(y=0.12)
+    axes.set_xlabel("training time in seconds (validation left out)")
+    axes.set_ylabel("validation accuracy in percent")
+    axes.grid()
+    return axes
 
 
 def utilization(name: str, row: Row, wide: bool = False) -> str | None:
@@ -192,12 +167,8 @@ def utilization(name: str, row: Row, wide: bool = False) -> str | None:
             axes.set_ylabel("busy, percent")
         axes.grid(axis="y")
 
-    return draw(
-        name,
-        (WIDTH, 2.2) if wide else (3.2, 1.65),
-        plot,
-        f"Utilization of {fmt.clean(row['name'], 44)}: {', '.join(texts)}.",
-    )
+    alt = f"Utilization of {fmt.clean(row['name'], 44)}: {', '.join(texts)}."
+    return draw(name, (WIDTH, 2.2) if wide else (3.2, 1.65), plot, alt)
 
 
 def utilization_series(row: Row) -> list[tuple[str, int]]:
@@ -206,32 +177,12 @@ def utilization_series(row: Row) -> list[tuple[str, int]]:
 
 
 def _curve(row: Row) -> list[tuple[float, float]]:
-    seconds = list(row["elapsed_seconds"])
-    if not seconds:
-        total = 0.0
-        for length in row["epoch_seconds"]:
-            total += length or 0.0
-            seconds.append(total)
+    seconds = row["elapsed_seconds"] or list(itertools.accumulate(length or 0.0 for length in row["epoch_seconds"]))
     return [(x, y) for x, y in zip(seconds, row["val_accuracy"]) if x is not None and y is not None]
 
 
-def _ordered(shares: dict[str, float]) -> list[tuple[str, float]]:
-    known = [phase for phase in fmt.PHASES if phase in shares]
-    return [(phase, shares[phase]) for phase in [*known, *(p for p in shares if p not in fmt.PHASES)]]
-
-
-def _bar_size(rows: Sequence[Row]) -> tuple[float, float]:
-    return WIDTH, (46 * len(rows) + 52) / 72
-
-
-def _bar_axes(figure: Any, rows: Sequence[Row]) -> Any:
-    """Axes for bars with the names above them, so that long names cost no width on a phone."""
-    height = figure.get_size_inches()[1] * 72
-    axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - 48 / height))
-    axes.set_ylim(len(rows) - 0.68, -0.72)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    return axes
+def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    return [(_short(row["name"]), row) for row in rows]
 
 
 def _upper(row: Row) -> float:

@@ -148,10 +148,7 @@ def accuracy(value: float | None) -> str:
 
 
 def reached(row: Mapping[str, Any], named: bool = False) -> str:
-    """A run's last validation: its accuracy, else its metric by name; "" if there is none.
-
-    Args:
-        named: with the word "accuracy".
+    """A run's last validation: its accuracy (``named`` so), else its metric by name; "" if there is none.
 
     >>> reached({"val_accuracy": [0.7, 0.8]}), reached({"val_accuracy": [0.8]}, named=True)
     ('80.0 %', 'accuracy 80.0 %')
@@ -169,14 +166,6 @@ def reached(row: Mapping[str, Any], named: bool = False) -> str:
 def decided_by(row: Mapping[str, Any]) -> str:
     """What a rung's ratio compares."""
     return "less time to the accuracy" if (row.get("seconds_to_accuracy") or {}).get("ratio") else "the speed"
-
-
-def points(difference: float) -> str:
-    """
-    >>> points(0.031)
-    '3.1 points'
-    """
-    return f"{100 * difference:.1f} points"
 
 
 def duration(seconds: float | None) -> str:

@@ -53,9 +53,8 @@ class LiveLadder:
         self._began = clock()
         self._said: tuple[Any, float] = (None, 0.0)
         self._finished = False
-        live = console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter
         self._live: Live | None = None
-        if live:
+        if console.is_terminal and not console.is_dumb_terminal and not console.is_jupyter:
             self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> LiveLadder:
@@ -94,11 +93,13 @@ class LiveLadder:
         name = self._known(event)
         self._current = {"name": name, "stage": "starting", "done": 0.0, "detail": ""}
         self._sentences[name] = fmt.clean(event.get("sentence") or "", 200)
-        self._remaining(event)
+        seconds = fmt.number(event.get("seconds_left"))
+        self._left = None if seconds is None else (max(0.0, seconds), self._clock())
         self._said = (None, self._clock())
         place = f"[{self._order.index(name) + 1}/{len(self._order)}] "
         text = f": {self._sentences[name]}" if self._sentences[name] else ""
-        self._line(f"{place}{fmt.clean(name, 24)}{text}{self._left_text()}")
+        left = f" (about {fmt.duration(self._left[0])} left)" if self._left else ""
+        self._line(f"{place}{fmt.clean(name, 24)}{text}{left}")
 
     def _progress(self, event: Mapping[str, Any]) -> None:
         name = self._known(event)
@@ -152,13 +153,6 @@ class LiveLadder:
         if name not in self._order:
             self._order.append(name)
         return name
-
-    def _remaining(self, event: Mapping[str, Any]) -> None:
-        seconds = fmt.number(event.get("seconds_left"))
-        self._left = None if seconds is None else (max(0.0, seconds), self._clock())
-
-    def _left_text(self) -> str:
-        return f" (about {fmt.duration(self._left[0])} left)" if self._left else ""
 
     def _line(self, text: str) -> None:
         if self._live is None:

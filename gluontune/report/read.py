@@ -25,11 +25,10 @@ _KINDS: dict[Any, str] = {dict: "a mapping", list: "a list", str: "text"}
 
 @dataclass
 class Source:
-    """One result to report.
+    """One result to report: a ``ladder``, a ``run``, or the ``study`` of another ``document``.
 
     Args:
         path: the file. label: its name in the report.
-        ladder: the ladder, if the file is one. run: the RunResult, if the file is one.
         study, document: the view of a study, a search or a benchmark, and the file's content.
     """
 

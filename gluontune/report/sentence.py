@@ -50,12 +50,12 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     if not measured:
         return [_nothing_measured(ladder)]
     naive = next((row for row in measured if row["name"] == "naive"), None)
-    best = _best(ladder, measured)
+    best = best_row({**ladder, "rungs": measured}) or measured[-1]
     speed = _headline(ladder, measured, naive, best)
     proof = proof_clause(ladder)
     parts = [proof, f"throughput: {speed}"] if proof else [speed]
     if not ladder["complete"]:
-        parts.append(f"interrupted: {_count(len(measured), 'rung')} measured so far")
+        parts.append(f"interrupted: {len(measured)} rung{'s' * (len(measured) != 1)} measured so far")
     if naive is not None:
         parts += _accuracy_lost(naive, best) + _held_back(ladder, naive, best)
     return (
@@ -88,13 +88,7 @@ def _nothing_measured(ladder: dict[str, Any]) -> str:
     failed = [row for row in ladder["rungs"] if row["status"] == "failed"]
     if failed:
         return f"no rung could be measured: {fmt.clean(failed[0]['name'], 60)} failed{_why(failed[0])}"
-    if not ladder["complete"]:
-        return "interrupted before the first rung was measured"
-    return "no rung was measured"
-
-
-def _best(ladder: dict[str, Any], measured: list[dict[str, Any]]) -> dict[str, Any]:
-    return best_row({**ladder, "rungs": measured}) or measured[-1]
+    return "no rung was measured" if ladder["complete"] else "interrupted before the first rung was measured"
 
 
 def _headline(
@@ -133,7 +127,7 @@ def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
     fall = before[-1] - after[-1]
     if fall <= PARITY:
         return []
-    return [f"but its accuracy is {fmt.points(fall)} below naive's ({fmt.accuracy(after[-1])})"]
+    return [f"but its accuracy is {100 * fall:.1f} points below naive's ({fmt.accuracy(after[-1])})"]
 
 
 def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
@@ -225,7 +219,3 @@ def _inside(sentence: str) -> str:
 def _why(row: dict[str, Any]) -> str:
     text = fmt.clean(reason_of(row), 140).rstrip(".")
     return f": {text}" if text else ""
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" + ("" if n == 1 else "s")

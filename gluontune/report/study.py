@@ -25,11 +25,7 @@ _SERIES_POINTS = 120  # of each series in the page's data; the JSON file has the
 def cell(
     text: str, *small: str, tip: str = "", mark: str = "", sign: str = "", badge: str = "", code: bool = False
 ) -> dict[str, Any]:
-    """A cell with small lines below its text, those that are not empty.
-
-    Args:
-        tip: of the last small line. mark, sign: class and sign of a verdict. badge: after the text. code: its font.
-    """
+    """A cell with small lines below its text; ``tip`` is of the last one, ``mark`` and ``sign`` are of a verdict."""
     small = tuple(line for line in small if line)
     return {"text": text, "small": small, "tip": tip, "mark": mark, "sign": sign, "badge": badge, "code": code}
 
@@ -51,12 +47,9 @@ def table(
     title: str, head: Iterable[Any], rows: Sequence[Mapping[str, Any]], caption: str = "", *, cards: bool = False,
     left: Iterable[int] = (0,),
 ) -> dict[str, Any]:  # fmt: skip
-    """A table of a study: rows of :func:`row` below the names of their columns.
+    """A table of a study, without columns that have no value; ``left``: columns that are aligned to the left.
 
-    Args:
-        cards: rows become cards on a narrow screen. left: columns that are aligned to the left.
-
-    A column without a value is left out, but for the first.
+    ``cards``: rows become cards on a narrow screen.
     """
     names, aligned = list(head), set(left)
     full = [n for n in range(len(names)) if n == 0 or any(_says(each["cells"][n]) for each in rows)]
@@ -74,11 +67,7 @@ def section(
     title: str, *, tables: Sequence[Mapping[str, Any]] = (), hint: str = "", lists: Sequence[Any] = (),
     recipe: str = "", facts: Sequence[tuple[str, str]] = (), folded: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """A part of a page under one title: tables, lists of sentences (title, hint, items), a recipe to copy, facts.
-
-    Args:
-        folded: closed until the reader opens it.
-    """
+    """A part of a page under one title: tables, lists of sentences (title, hint, items), a recipe to copy, facts."""
     return {"title": title, "tables": tables, "hint": hint, "lists": lists, "recipe": recipe, "facts": facts,
             "folded": folded}  # fmt: skip
 
@@ -88,31 +77,18 @@ def figure(title: str, svg: str | None, caption: str, legend: Sequence[tuple[str
     return {"title": title, "svg": svg, "caption": caption, "legend": legend}
 
 
-def over(document: Mapping[str, Any], *facts: str) -> str:
-    """The line above a study's headline: data set, ``facts``, date."""
-    made = document["created"][:16].replace("T", " ") + " UTC"
-    return " · ".join([str(document["dataset"]["name"]), *facts, made])
-
-
 def study(
-    *,
-    key: str,
-    headline: str,
-    over: str,
-    warn: str = "",
-    remarks: Sequence[str] = (),
-    tiles: Sequence[tuple[str, str, str]] = (),
-    figures: Sequence[Mapping[str, Any]] = (),
-    tables: Sequence[Mapping[str, Any]] = (),
-    recipes: Mapping[str, Mapping[str, Any]] | None = None,
-    machine: Mapping[str, Any] | None = None,
-    **more: Any,
-) -> dict[str, Any]:
+    *, key: str, headline: str, over: str = "", of: Mapping[str, Any] | None = None, warn: str = "",
+    remarks: Sequence[str] = (), tiles: Sequence[tuple[str, str, str]] = (), figures: Sequence[Mapping[str, Any]] = (),
+    tables: Sequence[Mapping[str, Any]] = (), recipes: Mapping[str, Mapping[str, Any]] | None = None,
+    machine: Mapping[str, Any] | None = None, **more: Any,
+) -> dict[str, Any]:  # fmt: skip
     """A study for a page and a terminal.
 
     Args:
         key: prefix of its ids; :func:`keyed` changes it.
-        headline: the result in a line. over: data set, date and the like.
+        headline: the result in a line. over: data set and the like.
+        of: the document, for its date, its machine, and a warning if it was interrupted.
         tiles: ``(name, value, remark)``. figures: of :func:`figure`; those without a drawing are dropped.
         tables: of :func:`table`; those without rows are dropped.
         recipes: title to recipe, for copying.
@@ -120,6 +96,9 @@ def study(
             ``last`` (sections before the recipes).
     """
     shown = [section(each["title"], tables=[{"cards": False, "left": {0}, **each}]) for each in tables if each["rows"]]
+    if of is not None:
+        over, machine = f"{over} · {of['created'][:16].replace('T', ' ')} UTC", of["machine"]
+        warn = warn or ("" if of["complete"] else INTERRUPTED)
     copied = [section(title, recipe=fmt.as_yaml(recipe)) for title, recipe in (recipes or {}).items()]
     facts = [section("The machine", facts=fmt.fact_pairs(machine))] if machine else []
     return {
@@ -143,12 +122,7 @@ def keyed(view: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def text_table(headings: str, rows: Iterable[Iterable[Any]] = (), **options: Any) -> Any:
-    """A table for a terminal.
-
-    Args:
-        headings: separated by ``|``; ``>`` before one aligns its column to the right.
-        rows: texts, plain or rich. options: of rich's table.
-    """
+    """A table for a terminal; headings are separated by ``|``, and ``>`` before one aligns its column to the right."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="bold", **options)
@@ -224,11 +198,7 @@ def _template(name: str) -> Any:
 
 
 def write_study(path: str | os.PathLike[str], view: Mapping[str, Any], document: Any) -> None:
-    """Write the page of one study.
-
-    Args:
-        view: of :func:`study`. document: embedded as JSON.
-    """
+    """Write the page of one study; ``document`` is embedded as JSON."""
     title = fmt.clean(f"gluontune: {view['headline']}", 160)
     write_page(path, page(title, light(document), [view]))
 

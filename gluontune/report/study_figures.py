@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gluontune.report import formatting as fmt
-from gluontune.report.svg import INK, SERIES, draw, label
+from gluontune.report.figures import curve_axes
+from gluontune.report.svg import INK, SERIES, WIDTH, dot, draw, draw_rows, label, whisker
 
-_WIDTH = 4.8
 _ROW = 30  # points for each bar and its name
 _COLOURS = (4, 5, 2, 6, 1, 3)
 _MARKERS = "osD^vP"
@@ -20,9 +20,7 @@ _GRID = 120  # places in time at which the band is read
 def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str | None:
     """Horizontal bars in two groups, cumulative and leave-one-out; a text for sets that did not converge.
 
-    Args:
-        values: ``{"name", "part", "value": {"median", "ci95"} or None, "lost"}``.
-        unit: of the values.
+    ``values`` are ``{"name", "part", "value": {"median", "ci95"} or None, "lost"}``.
 
     Source of the form: Coleman et al., *DAWNBench*, 2017, Figure 3.
     """
@@ -48,8 +46,7 @@ def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str |
                 axes.barh(place, value["median"], height=0.62, color=colour)
                 low, high = _bounds(value)
                 if high > low:
-                    error = [[max(0.0, value["median"] - low)], [max(0.0, high - value["median"])]]
-                    axes.errorbar(value["median"], place, xerr=error, color=INK["fg"], capsize=3, fmt="none")
+                    whisker(axes, place, value["median"], (low, high))
                 axes.text(high + 0.02 * top, place, _text(entry), va="center")
             place += 1
         axes.set_yticks([at for at, _ in ticks], [fmt.clean(text, 24) for _, text in ticks])
@@ -58,7 +55,7 @@ def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str |
         axes.set_xlabel(unit)
         axes.grid(axis="x")
 
-    return draw(name, (_WIDTH, (_ROW * len(values) + 80) / 72), plot, f"{unit}: {'; '.join(texts)}.")
+    return draw(name, (WIDTH, (_ROW * len(values) + 80) / 72), plot, f"{unit}: {'; '.join(texts)}.")
 
 
 def _bounds(value: Mapping[str, Any]) -> tuple[float, float]:
@@ -78,36 +75,24 @@ def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None
         return None
     titles = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all of them" for r in shown]
     texts = [f"{t} {fmt.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}" for t, r in zip(titles, shown)]
+    ends = [1.0, *(end for r in shown for end in _bounds(r["ratio"]))]
+    room = max(0.1, max(ends) - min(ends))
 
-    def plot(figure: Any) -> None:
-        height = figure.get_size_inches()[1] * 72
-        axes = figure.add_axes((0.04, 44 / height, 0.92, 1 - 52 / height))
-        ends = [1.0] + [end for r in shown for end in (r["ratio"]["ci95"] or [r["ratio"]["median"]])]
-        room = max(0.1, max(ends) - min(ends))
-        axes.set_xlim(min(ends) - 0.06 * room, max(ends) + 0.25 * room)
-        for place, (title, r) in enumerate(zip(titles, shown)):
-            ratio, verdict = r["ratio"], r["verdict"]
-            low, high = ratio["ci95"] or [ratio["median"]] * 2
-            colour = SERIES[{"more than promised": 2, "less than promised": 5}.get(verdict, 7)]
-            axes.text(axes.get_xlim()[0], place - 0.18, fmt.clean(title, 60), va="bottom")
-            axes.plot([low, high], [place, place], color=INK["fg"], linewidth=1.4, marker="|", markersize=7)
-            axes.plot([ratio["median"]], [place], color=colour, marker="o", markersize=8)
-        axes.axvline(1.0, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
-        axes.set_ylim(len(shown) - 0.5, -0.85)
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel("measured ÷ promised (1: the gains multiply)")
-        axes.grid(axis="x")
+    def pair(axes: Any, place: int, r: Mapping[str, Any]) -> None:
+        colour = SERIES[{"more than promised": 2, "less than promised": 5}.get(r["verdict"], 7)]
+        dot(axes, place, r["ratio"]["median"], _bounds(r["ratio"]), colour)
 
-    return draw(name, (_WIDTH, (34 * len(shown) + 60) / 72), plot, f"Interactions. {'; '.join(texts)}.")
+    return draw_rows(
+        name, [(fmt.clean(title, 60), r) for title, r in zip(titles, shown)], pair,
+        "measured ÷ promised (1: the gains multiply)", f"Interactions. {'; '.join(texts)}.",
+        limits=(min(ends) - 0.06 * room, max(ends) + 0.25 * room), line=1.0,
+    )  # fmt: skip
 
 
 def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> str | None:
     """Validation accuracy against counted seconds: every repeat, their median, and the band between them.
 
-    Args:
-        groups: recipe's name to its repeats (rows of ``tta.json``).
-        target: marked as a line.
+    ``groups`` are the repeats (rows of ``tta.json``) by the recipe's name.
     """
     shown = {title: [r for r in rows if r["val_accuracy"]] for title, rows in groups.items()}
     shown = {title: rows for title, rows in shown.items() if rows}
@@ -120,7 +105,7 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
         texts.append(f"{fmt.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
 
     def plot(figure: Any) -> None:
-        axes = figure.add_axes((0.145, 0.14, 0.83, 0.83))
+        axes = curve_axes(figure, (0.145, 0.14, 0.83, 0.83))
         handles = []
         for place, (title, rows) in enumerate(shown.items()):
             colour = SERIES[_COLOURS[place % 6]]
@@ -132,22 +117,15 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
                 axes.fill_between(times, low, high, color=colour, alpha=0.2, linewidth=0)
                 handles += axes.plot(times, middle, color=colour, linewidth=2.0, label=label(title))
             else:
-                r = rows[0]
-                handles += axes.plot(
-                    r["train_elapsed"], _pct(r), color=colour, linewidth=2.0, marker=_MARKERS[place % 6],
-                    label=label(title),
-                )  # fmt: skip
+                style = {"color": colour, "linewidth": 2.0, "marker": _MARKERS[place % 6], "label": label(title)}
+                handles += axes.plot(rows[0]["train_elapsed"], _pct(rows[0]), **style)
         axes.axhline(100 * target, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
         axes.text(0.01, 100 * target, f"target {fmt.accuracy(target)}", va="bottom", color=INK["muted"],
                   transform=axes.get_yaxis_transform())  # fmt: skip
         axes.set_xlim(left=0)
-        axes.margins(y=0.12)
-        axes.set_xlabel("training time in seconds (validation left out)")
-        axes.set_ylabel("validation accuracy in percent")
-        axes.grid()
         axes.legend(handles=handles, loc="lower right")
 
-    return draw(name, (_WIDTH, 3.9), plot, f"Validation accuracy against training time. {'; '.join(texts)}.")
+    return draw(name, (WIDTH, 3.9), plot, f"Validation accuracy against training time. {'; '.join(texts)}.")
 
 
 def band(rows: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any, Any]:
@@ -172,39 +150,26 @@ def repeats(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str
         times = [r["first"]["train_seconds"] for r in rows if r["first"]]
         between = f"{fmt.duration(min(times))} to {fmt.duration(max(times))}" if times else "never"
         texts.append(f"{fmt.clean(title, 40)}: {between}, {len(times)} of {len(rows)} reached it")
+    ends = [(r["first"] or r["spent"])["train_seconds"] for rows in groups.values() for r in rows]
 
-    def plot(figure: Any) -> None:
-        height = figure.get_size_inches()[1] * 72
-        axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - 48 / height))
-        for place, (title, rows) in enumerate(groups.items()):
-            colour = SERIES[_COLOURS[place % 6]]
-            axes.text(0.0, place - 0.3, fmt.clean(title, 44), va="bottom", weight="bold",
-                      transform=axes.get_yaxis_transform())  # fmt: skip
-            times = [r["first"]["train_seconds"] for r in rows if r["first"]]
-            lost = [r["spent"]["train_seconds"] for r in rows if not r["first"]]
-            axes.plot(times, [place] * len(times), color=colour, marker="o", linestyle="none", alpha=0.8)
-            axes.plot(
-                lost, [place] * len(lost), color=INK["fg"], marker="x", linestyle="none", markersize=8, clip_on=False
-            )
-            if times:
-                axes.plot([float(np.median(times))], [place], color=INK["fg"], marker="|", markersize=22)
-        axes.set_ylim(len(groups) - 0.5, -0.75)
-        axes.set_xlim(left=0)
-        axes.margins(x=0.08)
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel("seconds to the target (cross: ended without it)")
-        axes.grid(axis="x")
+    def dots(axes: Any, place: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        times = [r["first"]["train_seconds"] for r in rows if r["first"]]
+        lost = [r["spent"]["train_seconds"] for r in rows if not r["first"]]
+        colour, ink = SERIES[_COLOURS[place % 6]], {"color": INK["fg"], "linestyle": "none", "clip_on": False}
+        axes.plot(times, [place] * len(times), color=colour, marker="o", linestyle="none", alpha=0.8)
+        axes.plot(lost, [place] * len(lost), marker="x", markersize=8, **ink)
+        if times:
+            axes.plot([float(np.median(times))], [place], marker="|", markersize=22, **ink)
 
-    return draw(name, (_WIDTH, (62 * len(groups) + 52) / 72), plot, f"Repeats. {'; '.join(texts)}.")
+    return draw_rows(
+        name, [(fmt.clean(title, 44), rows) for title, rows in groups.items()], dots,
+        "seconds to the target (cross: ended without it)", f"Repeats. {'; '.join(texts)}.",
+        limits=(0, 1.08 * max(ends)),
+    )  # fmt: skip
 
 
 def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | None:
-    """Dollars (or, without prices, joules) to the target against seconds, a point for each recipe and machine.
-
-    Args:
-        entries: ``{"name", "seconds", "usd", "joules"}``; those without a figure are omitted.
-    """
+    """Dollars (or, without prices, joules) to the target against seconds, for each recipe and machine that has them."""
     unit = "usd" if any(e.get("usd") is not None for e in entries) else "joules"
     shown = [e for e in entries if e.get(unit) is not None and e.get("seconds") is not None]
     if not shown:
@@ -228,7 +193,7 @@ def cost_against_time(name: str, entries: Sequence[Mapping[str, Any]]) -> str | 
         axes.set_ylabel("US dollars" if unit == "usd" else "joules")
         axes.grid()
 
-    return draw(name, (_WIDTH, 3.6), plot, f"Cost against time to the target. {'; '.join(texts)}.")
+    return draw(name, (WIDTH, 3.6), plot, f"Cost against time to the target. {'; '.join(texts)}.")
 
 
 def _pct(r: Mapping[str, Any]) -> list[float]:

@@ -10,12 +10,16 @@ import io
 import re
 import warnings
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 # Role: marker colour. Not black or white: matplotlib omits values that equal SVG's defaults.
 INK = {"fg": "#010203", "muted": "#040506", "grid": "#070809", "panel": "#0a0b0c"}
+ON_PANEL = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.8}  # of text in front of lines
+WIDTH = 4.8  # inches: 346 px, about a phone's width; a desktop shows it half as large again
 SERIES = tuple(f"#1020{n:02x}" for n in range(8))  # --c0 … --c7: Okabe and Ito's palette, in style.css
 ON_SERIES = tuple(f"#1021{n:02x}" for n in range(8))  # --i0 … --i7: ink that reads on each of them
 
@@ -51,16 +55,13 @@ _RC = {
 
 
 def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt: str) -> str:
-    """Draw one figure.
+    """An ``<svg>`` element for HTML.
 
     Args:
         name: of the figure on its page; prefix of its ids.
         size: width and height in inches; one inch is 72 CSS pixels before the page scales it.
         plot: draws on the ``matplotlib.figure.Figure`` that it is given.
         alt: a description of the figure, for who cannot see it.
-
-    Returns:
-        an ``<svg>`` element for HTML.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -77,12 +78,51 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
     return _themed(out.getvalue(), name, alt)
 
 
-def standalone(element: str) -> str:
-    """An ``<svg>`` of :func:`draw` as a file, which follows its reader's light or dark theme.
+def draw_rows(
+    name: str, rows: Sequence[tuple[str, T]], plot: Callable[[Any, int, T], None], unit: str, alt: str, *,
+    limits: tuple[float, float] | None = None, line: float | None = None,
+) -> str:  # fmt: skip
+    """Draw horizontal rows, each with its name above it, so that long names cost no width on a phone.
 
     Args:
-        element: of :func:`draw`.
+        rows: name and value of each. plot: draws a row, given the axes, its place and its value. unit: below the axis.
+        limits: of the axis; None: from 0 on. line: a dashed line, which values are compared with.
     """
+
+    def whole(figure: Any) -> None:
+        height = figure.get_size_inches()[1] * 72
+        axes = figure.add_axes((0.02, 44 / height, 0.95, 1 - 48 / height))
+        axes.set_ylim(len(rows) - 0.68, -0.72)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        if limits is not None:
+            axes.set_xlim(*limits)
+        start = limits[0] if limits is not None else 0
+        for place, (title, value) in enumerate(rows):
+            axes.text(start, place - 0.28, title, va="bottom", weight="bold", bbox=ON_PANEL)
+            plot(axes, place, value)
+        if line is not None:
+            axes.axvline(line, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
+        axes.set_xlabel(unit)
+        axes.grid(axis="x")
+
+    return draw(name, (WIDTH, (46 * len(rows) + 52) / 72), whole, alt)
+
+
+def whisker(axes: Any, place: float, median: float, bounds: Sequence[float]) -> None:
+    """The interval of a bar."""
+    error = [[max(0.0, median - bounds[0])], [max(0.0, bounds[1] - median)]]
+    axes.errorbar(median, place, xerr=error, color=INK["fg"], capsize=3, elinewidth=1.4, capthick=1.4, fmt="none")
+
+
+def dot(axes: Any, place: float, median: float, bounds: Sequence[float], colour: str, marker: str = "o") -> None:
+    """A value with its interval."""
+    axes.plot(bounds, [place, place], color=INK["fg"], linewidth=1.6, marker="|", markersize=8)
+    axes.plot([median], [place], color=colour, marker=marker, markersize=8)
+
+
+def standalone(element: str) -> str:
+    """An ``<svg>`` of :func:`draw` as a file, which follows its reader's light or dark theme."""
     css = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
     themes = css[css.index(":root") : css.index("* {")]
     own = ":root { --panel: var(--bg); }"  # the figure stands on no panel

@@ -29,7 +29,8 @@ class _Ladder:
         wide, medium = options.max_width >= _WIDE, options.max_width >= _MEDIUM
         table = text_table("rung")
         table.columns[0].no_wrap = True
-        headings = _headings(self.unit, wide)
+        gains = ["(95 %)", "× naive (95 %)", "× before"] if wide else ["× naive"]
+        headings = [self.unit, *gains, "accuracy", "busy"]
         shown = len(headings) if medium else 2
         for heading in headings[:shown]:
             table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
@@ -106,12 +107,6 @@ def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
     cells.append(fmt.reached(row) or fmt.accuracy(None))
     cells.append("—" if busy is None else f"{busy:.0f} %")
     return cells
-
-
-def _headings(unit: str, wide: bool) -> list[str]:
-    if wide:
-        return [unit, "(95 %)", "× naive (95 %)", "× before", "accuracy", "busy"]
-    return [unit, "× naive", "accuracy", "busy"]
 
 
 def verdict_text(row: Mapping[str, Any]) -> Text:

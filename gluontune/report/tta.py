@@ -9,7 +9,7 @@ from typing import Any
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.reading import read_json
 from gluontune.report import formatting as fmt, study_figures as figures
-from gluontune.report.study import figure, finish, over, row, study, table, text_table
+from gluontune.report.study import figure, finish, row, study, table, text_table
 
 TITLES = {"this": "this recipe", "against": "the other recipe"}
 
@@ -239,8 +239,8 @@ def tta_view(
     return study(
         key=key,
         headline=tta_sentence(document),
-        over=over(document, recipes["this"]["net"], f"{len(document['seeds'])} repeats"),
-        warn="" if document["complete"] else "This was interrupted: it shows the repeats that were finished.",
+        over=f"{document['dataset']['name']} · {recipes['this']['net']} · {len(document['seeds'])} repeats",
+        of=document,
         remarks=[*summary_lines(document), document["rule"]],
         tiles=_tiles(document),
         figures=[
@@ -250,7 +250,6 @@ def tta_view(
         ],
         tables=[_repeats_table(document)],
         recipes={f"Recipe: {named[name]}": recipe for name, recipe in recipes.items()},
-        machine=document["machine"],
     )
 
 

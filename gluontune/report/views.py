@@ -19,11 +19,7 @@ Row = dict[str, Any]
 
 
 def ladder_view(ladder: Mapping[str, Any], key: str, folder: Path | None = None) -> dict[str, Any]:
-    """The study of one ladder (of ``check_ladder``); ``key`` is the prefix of ids.
-
-    Args:
-        folder: of ``best.py`` and ``best.yaml``.
-    """
+    """The study of one ladder (of ``check_ladder``), with the files of its best recipe in ``folder``."""
     rows = ladder["rungs"]
     unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
     headline, *rest = (part[0].upper() + part[1:] for part in sentence_parts(ladder))
@@ -53,20 +49,14 @@ def ladder_view(ladder: Mapping[str, Any], key: str, folder: Path | None = None)
         small=_utilization(key, rows),
         last=[part for part in last if part],
     )
-    whole = {"headline": _unbroken(view["headline"]), "remarks": [_unbroken(part) for part in view["remarks"]]}
-    return {**view, **whole}
+    # Percent signs stay on the line of their figures.
+    head, *rest = (part.replace(" %", "\u00a0%") for part in (view["headline"], *view["remarks"]))
+    return {**view, "headline": head, "remarks": rest}
 
 
-_AGAIN, _AGAIN_HINT = (
-    "Asked again at the end",
-    ("On top of the best recipe: what was dropped is asked again, what was kept early is left out once."),
-)
+_AGAIN = "Asked again at the end"
+_AGAIN_HINT = "On top of the best recipe: what was dropped is asked again, what was kept early is left out once."
 _RECIPE_HINT = "Save it as recipe.yaml: gluontune train --recipe recipe.yaml trains with it."
-
-
-def _unbroken(text: str) -> str:
-    """The text with percent signs that stay on the line of their figures."""
-    return text.replace(" %", "\u00a0%")
 
 
 def _limits(rows: Sequence[Row], machine: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -243,15 +233,8 @@ def _variants(rung: Row, unit: str) -> dict[str, Any]:
         changes = fmt.clean(", ".join(f"{k}: {fmt.value_text(v)}" for k, v in variant["changes"].items())) or "nothing"
         reached = [fmt.accuracy(fmt.number(variant.get("accuracy")))] if trained else []
         why = ": ".join(part for part in (outcome, fmt.clean(variant["reason"] or "", 300)) if part)
-        label = cell(fmt.clean(variant["label"], 100))
-        cells = (
-            label,
-            cell(changes, code=True),
-            _rate_cell(variant),
-            _ratio_cell(variant["ratio_to_previous"]),
-            *reached,
-            cell(why),
-        )
+        label, ratio = cell(fmt.clean(variant["label"], 100)), _ratio_cell(variant["ratio_to_previous"])
+        cells = (label, cell(changes, code=True), _rate_cell(variant), ratio, *reached, cell(why))
         shown.append(row(*cells, chosen=variant["chosen"]))
     head = ["Variant", "Changes", unit, "speed against the rung before", *(["Accuracy"] if trained else []), "Outcome"]
     return table(fmt.clean(rung["name"], 60), head, shown, left=(0, 1, len(head) - 1))
@@ -305,9 +288,9 @@ def _utilization(key: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
         svg = figures.utilization(f"{key}-util{place}", each)
         if svg is None:
             continue
+        forms = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time"),
+                 ("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]  # fmt: skip
         steady = each["steadiness"]
-        forms = [("mean", "mean_pct", "{:.0f} %"), ("below half", "below_50_pct", "{:.0f} % of the time")]
-        forms += [("longest idle gap", "longest_idle_gap_s", "{:.1f} s")]
         values = [(title, fmt.number(steady.get(name)), form) for title, name, form in forms]
         caption = [f"{title} {form.format(value)}" for title, value, form in values if value is not None]
         if _score(steady):

@@ -17,19 +17,14 @@ COLLAPSED = 0.10  # loss that needs no second run if the whole interval exceeds 
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of validation accuracy: shares of 1, above 0 is a loss.
+    """The loss of validation accuracy: shares of 1, above 0 is a loss."""
 
-    Args:
-        points: reference less candidate. low, high: its 95 % interval.
-        reference, accuracy: the compared means. runs: of the candidate.
-    """
-
-    points: float
-    low: float
+    points: float  # reference less candidate
+    low: float  # of the 95 % interval
     high: float
-    reference: float
+    reference: float  # the compared means
     accuracy: float
-    runs: int
+    runs: int  # of the candidate
 
     def certain(self, allowed: float) -> bool:
         """Whether more than ``allowed`` was lost, and the interval excludes that nothing was."""
@@ -55,13 +50,10 @@ class Loss:
 def loss_of(kept: Sequence[float], mine: Sequence[float], num_val: int | None) -> Loss:
     """The loss of a recipe's runs against those of the kept recipes.
 
-    Two kinds of noise count: the validation images are a sample (binomial), and two trainings of one recipe differ.
-    Repeats give the spread between runs, and the larger of the two counts (Student's interval, pooled variance, never
-    below the binomial one). Three or four runs do not estimate their spread: as long as they agree, a standard
-    deviation of a point and a half is assumed. One run on each side has the binomial interval alone.
-
-    Args:
-        kept: final accuracies (0 … 1) of the reference. mine: of the candidate. num_val: validation images, if known.
+    Two kinds of noise count: the validation images are a sample (binomial), and two trainings of one recipe differ;
+    the larger of the two counts (Student's interval, pooled variance). Three or four runs do not estimate their spread:
+    as long as they agree, a standard deviation of a point and a half is assumed. One run on each side has the binomial
+    interval alone.
 
     >>> sure = loss_of([0.79, 0.80, 0.78], [0.30], 2000)
     >>> sure.certain(0.02), sure.collapsed
@@ -129,9 +121,6 @@ def quality_of(row: Mapping[str, Any]) -> float | None:
 
 def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Withdraw a gain if the job's metric collapsed. Returns whether it did. A smaller loss gets a note.
-
-    Args:
-        row: of a trained rung. rows: those before it.
 
     >>> row = {"kept": True, "notes": [], "val_metric": {"name": "rmse", "mode": "min", "values": [2.0]},
     ...        "ratio_to_previous": {"median": 1.5}}

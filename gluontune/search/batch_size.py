@@ -143,8 +143,7 @@ class Batches:
         }  # fmt: skip
         if self.winner is None:
             row["kept"] = False
-            tried = "; ".join(f"{f['label']}: {100 * f['accuracy']:.1f} %" for f in self.found)
-            if tried:
+            if tried := "; ".join(f"{f['label']}: {100 * f['accuracy']:.1f} %" for f in self.found):
                 row["verdict"] = "no gain"
                 row["reason"] = f"nothing that was tried reaches {goal} earlier than the recipe before it ({tried})"
             elif any("no time" in (e["reason"] or "") for e in row["variants"]):

@@ -24,11 +24,7 @@ _CLIMB_FIELDS = ("train_samples", "val_samples", "seconds", "target_accuracy")
 def write_best(document: Mapping[str, Any], folder: Path, step: str = "usual") -> dict[str, str | None] | None:
     """Write ``best.yaml``, and ``best.py`` if a script can train the recipe.
 
-    Files of an earlier climb that this one does not replace become ``best.previous.yaml`` and ``best.previous.py``, so
-    that nobody takes them for this climb's.
-
-    Args:
-        step: the kind of the job's training step, see ``Site``.
+    Files of an earlier climb that this one does not replace become ``best.previous.yaml`` and ``best.previous.py``.
 
     Returns:
         ``{"yaml", "script", "reason"}``: names, and the reason for no script; None if naive is the best.

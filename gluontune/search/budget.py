@@ -58,10 +58,6 @@ class BudgetSpent(Exception):
 class Budget:
     """The remaining seconds of a climb, and the share of each rung.
 
-    Args:
-        total_s: of the whole climb, seconds.
-        clock: a monotonic clock, seconds.
-
     >>> now = [0.0]
     >>> budget = Budget(100.0, clock=lambda: now[0])
     >>> now[0] = 40.0
@@ -141,11 +137,7 @@ class Budget:
 def fit_epochs(
     epochs: float, *, batches_per_epoch: int, step_s: float, validation_s: float, budget_s: float
 ) -> float | None:
-    """Epochs of a training that fit into its part of the budget; None if they are too few steps.
-
-    Args:
-        epochs: requested. step_s: seconds of one step. validation_s: seconds of one validation.
-        budget_s: the whole budget of the climb.
+    """Epochs of a training, at most ``epochs``, that fit into its part of the budget; None if they are too few steps.
 
     >>> fit_epochs(1.0, batches_per_epoch=156, step_s=0.15, validation_s=3.0, budget_s=300)
     1.0

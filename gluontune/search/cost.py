@@ -47,13 +47,10 @@ def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
         raise UsageError(f"{path}: a price table has a list of prices, such as\n{EXAMPLE}")
     checked = [_checked(entry, f"{path}: price {number}") for number, entry in enumerate(entries, 1)]
     names = [entry["machine"] for entry in checked]
-    if machine is None:
-        if len(checked) > 1:
-            listed = ", ".join(names)
-            raise UsageError(f"{path}: it has {len(checked)} machines: choose one with --machine ({listed})")
-        return checked[0]
-    if machine in names:
-        return checked[names.index(machine)]
+    if machine is None and len(checked) > 1:
+        raise UsageError(f"{path}: it has {len(checked)} machines: choose one with --machine ({', '.join(names)})")
+    if machine is None or machine in names:
+        return checked[0 if machine is None else names.index(machine)]
     close = nearest(machine, names)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise UsageError(f"{path}: no machine {machine!r} in it: {hint}Known: {', '.join(names)}")
@@ -62,8 +59,7 @@ def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
 def _checked(entry: Any, where: str) -> dict[str, Any]:
     if not isinstance(entry, Mapping):
         raise UsageError(f"{where}: not a mapping of {', '.join(FIELDS)}; write it as\n{EXAMPLE}")
-    missing = [name for name in FIELDS if entry.get(name) in (None, "")]
-    if missing:
+    if missing := [name for name in FIELDS if entry.get(name) in (None, "")]:
         named = f" ({entry['machine']})" if entry.get("machine") else ""
         what = f"fields {', '.join(missing)} are" if len(missing) > 1 else f"field {missing[0]} is"
         raise UsageError(f"{where}{named}: the {what} missing; write it as\n{EXAMPLE}")

@@ -198,7 +198,6 @@ class _Search:
             self._tell(k, 1.0, f"best fitness {best['score']['fitness']:.4g}")
 
     def _sgd(self, k: int, population: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The SGD steps of all individuals, in parallel."""
         plan = self.plan
         runs: list[IndividualRun] = []
         factor = evolution.annealed(k, plan.generations, plan.final_rate)

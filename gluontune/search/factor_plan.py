@@ -74,15 +74,10 @@ def parse_factor(text: str) -> Factor:
 def resolve_factors(
     recipe: Recipe, site: Site, names: Sequence[str] | None, users: Sequence[Factor]
 ) -> tuple[list[Factor], dict[str, str]]:
-    """The factors to analyse, and the reasons against the others.
-
-    Args:
-        names: of rungs, or of :data:`EXTRA_FACTORS`; None takes :data:`DEFAULT_FACTORS`.
-        users: the user's, added at the end.
+    """The factors to analyse, and the reasons against the others; ``names`` None takes :data:`DEFAULT_FACTORS`.
 
     Raises:
-        UsageError: an unknown rung, a name twice, two factors that set one field to different values, or
-            one that changes nothing.
+        UsageError: an unknown rung; what :func:`check_factors` refuses.
     """
     found, skipped = [], {}
     for name in DEFAULT_FACTORS if names is None else names:
@@ -126,7 +121,7 @@ def recipe_of(recipe: Recipe, factors: Sequence[Factor]) -> Recipe:
 def plan(names: Sequence[str], pairs: bool = True) -> dict[FactorSet, list[str]]:
     """The sets of factors to run, each with its roles, in the order of running.
 
-    Roles: ``base``, ``alone``, ``cumulative``, ``all``, ``without NAME``, ``pair``. A set of several roles runs once.
+    A set of several roles runs once.
 
     >>> for chosen, parts in plan(["a", "b", "c"]).items():
     ...     print(set_name(chosen), parts)
@@ -186,14 +181,8 @@ def quotient(mine: Ratio, theirs: Ratio) -> dict[str, Any]:
 def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str]) -> list[dict[str, Any]]:
     """The gain of each pair of factors against the product of their gains alone, and of all factors likewise.
 
-    Args:
-        ratios: gain of each set over the base, above 1 is better; None if it was not measured or failed.
-
-    Returns:
-        ``{"factors", "promised", "measured", "ratio", "verdict"}``: ``ratio`` is measured ÷ promised, where
-        promised is the product of the gains alone; the verdict is ``more than promised``, ``less than
-        promised``, ``as promised`` (the interval holds 1), ``one run`` (no interval) or ``not known``. The
-        last row is all factors.
+    ``ratios`` are the gains of each set over the base. In the rows ``ratio`` is measured ÷ promised, where promised is
+    the product of the gains alone; ``as promised``: its interval holds 1.
 
     >>> sure = lambda m: {"median": m, "ci95": [m, m]}
     >>> found = interactions({("a",): sure(2.0), ("b",): sure(3.0), ("a", "b"): sure(4.0)}, ["a", "b"])
@@ -218,12 +207,7 @@ def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str])
 
 
 def leave_one_out(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The gain of each factor on top of all the others: gain of all ÷ gain of all without it.
-
-    Returns:
-        ``{"factor", "ratio", "verdict"}``; the verdict is ``helps``, ``hurts``, ``no difference``,
-        ``one run`` or ``not known``.
-    """
+    """The gain of each factor on top of all the others: gain of all ÷ gain of all without it."""
     rows, whole = [], ratios.get(tuple(names))
     for name in names:
         rest = ratios.get(tuple(n for n in names if n != name))

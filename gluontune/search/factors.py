@@ -281,12 +281,8 @@ def _time_gains(sets: Sequence[Mapping[str, Any]], place: int) -> dict[FactorSet
     for chosen, found in times.items():
         gains[chosen] = None
         if base and base["converged"] and found["converged"]:
-            gains[chosen] = quotient(_of_runs(base["seconds"]), _of_runs(found["seconds"]))
+            # One or two runs have no interval.
+            gains[chosen] = quotient(*({**s, "ci95": stats.bounds(s)} for s in (base["seconds"], found["seconds"])))
     if () in gains and gains[()] is not None:
         gains[()] = ONE
     return gains
-
-
-def _of_runs(interval: Mapping[str, Any]) -> dict[str, Any]:
-    """The time of runs, without the interval if there are one or two only."""
-    return {"median": interval["median"], "ci95": stats.bounds(interval)}

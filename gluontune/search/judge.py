@@ -135,8 +135,7 @@ def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
     helpful change seems to hurt. A contest that was too short for an answer gives none either.
 
     Args:
-        row: as :func:`compare` left it; ``row["contest_decided"]`` says whether the contest ended with an answer.
-        background_pct: background load, of the cores. has_best: whether there was a recipe to compare with.
+        row: as :func:`compare` left it. has_best: whether there was a recipe to compare with.
     """
     row["status"] = "ran"
     if not has_best or row["ratio_to_previous"] is None:

@@ -40,11 +40,6 @@ BACKGROUND = "other programs took"  # the begin of each note about background lo
 class Contender:
     """A recipe in its own processes, which are paused between its turns.
 
-    Args:
-        recipe: what it trains.
-        label: its name in the report.
-        time_limit: seconds after which a silent process counts as hung.
-
     Attributes:
         rates: images a second of each of its slices in the current comparison.
         failure: the reason why it could not be measured, or None.
@@ -67,10 +62,9 @@ class Contender:
                 self.group = Group(self.recipe, time_limit=self.time_limit, wait=False)
 
     def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
-        """Two steps for compilation and caches, then the number of steps that fill a slice.
+        """Two steps for compilation and caches, then the number of steps that fill a slice; returns the last rate or 0.
 
-        Twice below ``too_slow`` samples a second ends the warm-up. Returns the rate of the last steps; 0 if there is
-        nothing to warm up.
+        Twice below ``too_slow`` samples a second ends the warm-up.
         """
         group = self.group
         if group is None or self._warm:
@@ -175,14 +169,12 @@ def interleave(
     not. Failed contenders carry their ``failure``; the others go on.
 
     Args:
-        rounds: slices of each contender. slice_s: about how long a slice takes, in seconds.
         on_round: called with ``(round, rounds)``; True ends the contest.
         on_disturbed: called at the end with a sentence if the background load was a tenth of the cores or more:
             threads that wait for each other lose much more than that.
         warm_up: warms all up after their start, in place of each by itself. playing: the contenders of the next round.
 
-    Returns:
-        the contenders that were measured in every round.
+    Returns the contenders that were measured in every round.
     """
     field = list(contenders)
     for contender in field:

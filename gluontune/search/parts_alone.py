@@ -23,11 +23,9 @@ _PROBE_S = 0.6  # of each part
 def predict(
     rung: str, best: Contender | None, field: Sequence[Contender], site: Site, slice_s: float
 ) -> list[Guess | None]:
-    """A prediction for each variant of a rung; None for a variant that cannot be predicted.
+    """A prediction for each variant of a rung, or None, from the best recipe's loader and net, each measured alone.
 
-    Args:
-        best: the best recipe so far, whose loader and net are measured alone.
-        field: the variants; those of ``records`` are started, and their loaders measured alone.
+    The variants of ``records`` are started, and their loaders measured alone.
     """
     nothing: list[Guess | None] = [None] * len(field)
     maker = _MAKERS.get(rung)
@@ -143,10 +141,9 @@ _LOOK_S = 0.4
 
 
 def step_shares(contender: Contender) -> dict[str, Optional[float]]:
-    """The parts of a step of several ranks, each measured alone, as shares (0 … 1) of the step's time.
+    """Exchange and input of a step of several ranks, each measured alone, as shares (0 … 1) of the step's time.
 
-    Returns:
-        ``{"exchange", "input"}``; None for a part that cannot be measured in one process with several GPUs.
+    None for a part that cannot be measured in one process with several GPUs.
     """
     found: dict[str, Optional[float]] = {"exchange": None, "input": None}
 
@@ -167,16 +164,9 @@ def step_shares(contender: Contender) -> dict[str, Optional[float]]:
 def compare_counts(
     one: Contender, field: Sequence[Contender], shares: Mapping[str, Mapping[str, Optional[float]]], gpus: bool
 ) -> Optional[dict[str, Any]]:
-    """One device beside several: the best number, with efficiency and the reason.
+    """One device beside several, measured in the same rounds: ``{"rows", "best", "sentence"}``, or None.
 
-    Args:
-        one: the best recipe so far, measured in the same rounds as ``field``.
-        shares: of :func:`step_shares`, by label.
-        gpus: whether a device is a GPU. Processes on a CPU share its cores: their efficiency is the throughput divided
-            by that of one process with all cores.
-
-    Returns:
-        ``{"rows", "best", "sentence"}``; None if nothing can be compared.
+    Processes on a CPU share its cores: their efficiency is the throughput ÷ that of one process with all cores.
     """
     ran = [c for c in field if c.failure is None and c.rates and one.rates]
     if one.failure is not None or not ran:

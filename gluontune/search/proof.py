@@ -101,13 +101,10 @@ def prove(
 
     The target is the lower of the climb's two accuracies, less two points: both recipes must reach it. A shortened best
     recipe that misses it is lengthened step by step (its first training was lucky), up to the length at which the rung
-    that shortened it would be no gain; if none reaches the target, one pair is enough. The interval is that of the
-    ratio within the pairs; fewer than three have none.
+    that shortened it would be no gain; if none reaches the target, one pair is enough.
 
     Returns:
-        ``{"target", "pairs": [{"naive": {"seconds", "accuracy"}, "best": …}], "seconds": {"naive", "best"}, "ratio":
-        {"median", "ci95", "n"} | None, "same_accuracy": bool, "lost": bool, "reached": bool, "epochs", "missed":
-        [{"epochs", "accuracy"}]}``; None if no pair could be trained. ``lost`` needs a collapse or several pairs:
+        the document's ``proof``; None if no pair could be trained. ``lost`` needs a collapse or several pairs:
         trainings differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` the shorter lengths
         that did not reach the target.
     """
@@ -241,11 +238,7 @@ def arrived(proof: Mapping[str, Any]) -> bool:
 
 
 def refuted_verdict(row: RungRow, proof: Mapping[str, Any], longest: float) -> dict[str, Any]:
-    """Verdict, measurability and reason of a rung after a proof in which none of its lengths reached the target.
-
-    Args:
-        row: of the rung, as it was kept. proof: of :func:`prove`. longest: the naive script's epochs.
-    """
+    """Verdict, measurability and reason of a rung after a proof in which none of its lengths reached the target."""
     last = {"epochs": proof["epochs"], "accuracy": proof["pairs"][0]["best"]["accuracy"]}
     tried = [*proof["missed"], last]
     first = f"{tried[0]['epochs']:g} to " if len(tried) > 1 else ""

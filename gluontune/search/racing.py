@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,7 @@ FEWEST_ALIVE, MOST_ALIVE = 3, 6  # contenders with processes at the same time
 class TuneResults(Document):
     """The measurements of a search, ``tune.json``: each heat is saved, so that a killed search can resume.
 
-    Args:
-        asked: options that decide the course of the search besides the recipe (knobs, batch sizes, slices).
-        folder: where it is saved, or None to keep it in memory. resume: go on with the document in it.
+    ``asked`` are the options that decide its course besides the recipe (knobs, batch sizes, slices).
     """
 
     def __init__(self, recipe: Recipe, asked: dict[str, Any], folder: Path | None, resume: bool):
@@ -95,29 +92,22 @@ class TuneResults(Document):
         self.save()
 
 
-@dataclass(eq=False)
-class Candidate:
-    """A recipe in the search, its row in the table, and the rates of its last heat."""
+class Candidate(Contender):
+    """A recipe in the search, and its row in the table."""
 
-    recipe: Recipe
-    label: str
-    row: dict[str, Any]
-    option: Variant | None = None
-    rates: list[float] = field(default_factory=list)
-    beside: list[float] = field(default_factory=list)  # of the best so far, and of the start, in that heat
-    from_start: list[float] = field(default_factory=list)
-    failure: str | None = None
-    contender: Contender | None = None
+    def __init__(
+        self, recipe: Recipe, label: str, time_limit: float, row: dict[str, Any], option: Variant | None = None
+    ):
+        super().__init__(recipe, label, time_limit)
+        self.row, self.option = row, option
+        self.beside: list[float] = []  # rates of the best so far, in its last heat
+        self.from_start: list[float] = []  # rates of the start
+        self.lost: str | None = None  # the reason why that heat could not measure it
 
     @property
     def merit(self) -> float:
         """The ratio to the best recipe so far: comparable between the groups of a round."""
         return float(stats.ratio_interval(self.rates, self.beside)["median"])
-
-    def close(self) -> None:
-        if self.contender is not None:
-            self.contender.close()
-            self.contender = None
 
     def drop(self, number: int) -> None:
         """Eliminate it after the heat ``number``."""
@@ -137,7 +127,7 @@ class Racing:
     ):
         self.results, self.budget_s, self.slice_s, self.tell = results, budget_s, slice_s, tell
         self.time_limit = time_limit
-        self.start = self.best = Candidate(recipe, "start", results.row("start", "as it is"))
+        self.start = self.best = Candidate(recipe, "start", time_limit, results.row("start", "as it is"))
         self.launch_s = 0.0  # to start one contender, at most so far
         self.spent_s = 0.0
         self.alive: list[Candidate] = []
@@ -148,11 +138,7 @@ class Racing:
             candidate.close()
 
     def measure(self, stage: str, number: int, field_: list[Candidate], rounds: int) -> None:
-        """Measure ``rounds`` slices of each candidate, in groups that fit into memory.
-
-        Raises:
-            OutOfBudget: the next group would end after the budget; earlier ones are measured.
-        """
+        """Measure slices of each, in groups that fit into memory; OutOfBudget if the next one would end too late."""
         size = max(1, self.most_alive - (1 if self.best is self.start else 2))
         for begin in range(0, len(field_), size):
             group = field_[begin : begin + size]
@@ -163,17 +149,17 @@ class Racing:
     def heat(self, stage: str, number: int, group: list[Candidate], rounds: int) -> None:
         """Measure a group beside the references, or take the measurements of an interrupted search."""
         field_ = list({id(c): c for c in (self.start, self.best, *group)}.values())
-        heat = self.results.heat(stage, number, rounds, [self.changes(c.recipe) for c in field_])
+        heat = self.results.heat(stage, number, rounds, [c.recipe.differences(self.start.recipe) for c in field_])
         if heat is None:
             heat = self._race(stage, number, field_, rounds)
         self.spent_s += heat["seconds"]
         self.launch_s, self.most_alive = heat["launch_s"], heat["most_alive"]
         for candidate, entry in zip(field_, heat["entries"]):
-            candidate.rates, candidate.failure = entry["rates"], entry["failure"]
+            candidate.rates, candidate.lost = entry["rates"], entry["failure"]
         for candidate in field_:
             candidate.beside, candidate.from_start = self.best.rates, self.start.rates
-            if candidate.rates or candidate.failure:
-                candidate.row.update(status="failed" if candidate.failure else "ran", reason=candidate.failure)
+            if candidate.rates or candidate.lost:
+                candidate.row.update(status="failed" if candidate.lost else "ran", reason=candidate.lost)
             if candidate.rates:
                 speedup = stats.ratio_interval(candidate.rates, candidate.from_start)
                 candidate.row["samples_per_sec"] = stats.interval(candidate.rates)
@@ -181,29 +167,25 @@ class Racing:
         self.results.save()
 
     def _race(self, stage: str, number: int, field_: list[Candidate], rounds: int) -> dict[str, Any]:
-        starting = sum(c.contender is None or c.contender.group is None for c in field_)
+        starting = sum(c.group is None for c in field_)
         racing_s = len(field_) * rounds * self.slice_s * 1.2
         if stage != "start" and self.spent_s + starting * self.launch_s + racing_s > self.budget_s:
             raise OutOfBudget
         began, document = time.monotonic(), self.results.document
-        contenders: list[Contender] = []
-        for c in field_:
-            c.contender = c.contender or Contender(c.recipe, c.label, self.time_limit)
-            contenders.append(c.contender)
         self.alive = field_
 
         def on_round(done: int, total: int) -> None:
-            rates = {c.label: c.rates[-1] for c in contenders if c.rates and c.failure is None}
+            rates = {c.label: c.rates[-1] for c in field_ if c.rates and c.failure is None}
             fastest = max(rates, key=lambda label: rates[label], default="")
             self._progress(stage, f"heat {number}, round {done}/{total}: {fastest}", rates.get(fastest))
 
         def on_disturbed(text: str) -> None:
             document["notes"].append(f"{stage}, heat {number}: {text}")
 
-        self._progress(stage, "starting " + ", ".join(c.label for c in contenders), None)
-        interleave(contenders, rounds=rounds, slice_s=self.slice_s, on_round=on_round, on_disturbed=on_disturbed)
-        for reference in (self.start.contender, self.best.contender):
-            if reference is not None and reference.failure is not None:
+        self._progress(stage, "starting " + ", ".join(c.label for c in field_), None)
+        interleave(field_, rounds=rounds, slice_s=self.slice_s, on_round=on_round, on_disturbed=on_disturbed)
+        for reference in (self.start, self.best):
+            if reference.failure is not None:
                 raise reference.failure  # nothing to compare with
         seconds = time.monotonic() - began
         if stage == "start":
@@ -211,11 +193,9 @@ class Racing:
         if starting:
             self.launch_s = max(self.launch_s, (seconds - racing_s) / starting)
         entries = [
-            {
-                "label": c.label, "changes": self.changes(c.recipe), "rates": [] if c.failure else list(c.rates),
-                "failure": str(c.failure) if c.failure else None,
-            }
-            for c in contenders
+            {"label": c.label, "changes": c.recipe.differences(self.start.recipe),
+             "rates": [] if c.failure else list(c.rates), "failure": str(c.failure) if c.failure else None}
+            for c in field_
         ]  # fmt: skip
         heat = {
             "stage": stage, "round": number, "rounds": rounds, "seconds": seconds, "launch_s": self.launch_s,
@@ -228,21 +208,20 @@ class Racing:
 
     def _read_site(self) -> None:
         """Enter the site that the start's process reports, and the number of such processes that fit into memory."""
-        group = self.start.contender.group if self.start.contender is not None else None
+        group = self.start.group
         if group is None:
             return
         site = Site.of(group.ready[0], self.results.document["machine"], self.start.recipe)
         self.results.document["site"] = {**dataclasses.asdict(site), "rewrites": list(site.rewrites)}
-        group.resume()
-        needed = 2 * group.peak_rss_mib()
-        group.pause()
+        needed = 2 * (self.start.ask(lambda group: group.peak_rss_mib()) or 0.0)
         limit = runtime.memory_limit_mib()
-        if limit:
+        if limit and needed:
             self.most_alive = int(min(MOST_ALIVE, max(FEWEST_ALIVE, limit / 2 // needed)))
 
-    def changes(self, recipe: Recipe) -> dict[str, Any]:
-        """The fields of ``recipe`` that differ from the start."""
-        return recipe.differences(self.start.recipe)
+    def candidate(self, recipe: Recipe, label: str, row: dict[str, Any], option: Variant | None = None) -> Candidate:
+        """A candidate; its row gets the fields that differ from the start."""
+        row["changes"] = recipe.differences(self.start.recipe)
+        return Candidate(recipe, label, self.time_limit, row, option)
 
     def _progress(self, stage: str, detail: str, rate: float | None) -> None:
         left, done = max(0.0, self.budget_s - self.spent_s), min(1.0, self.spent_s / self.budget_s)

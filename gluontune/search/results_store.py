@@ -14,7 +14,6 @@ from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.rung import label_of
-from gluontune.search.study import dataset_facts
 
 LADDER_SCHEMA = 1
 
@@ -22,17 +21,18 @@ LADDER_SCHEMA = 1
 class ResultsStore(Document):
     """The results of a climb so far: ``ladder.json``, saved after each rung.
 
-    Args:
-        folder: where it is saved, or None to keep it in memory.
-        resume: go on with an interrupted climb. names: rungs whose rows are taken over.
+    ``start`` is the naive recipe, or run of a script; a resume takes over the rows of the rungs ``names``.
     """
 
-    def __init__(self, recipe: Recipe, mode: str, folder: Path | None, resume: bool, names: Sequence[str]):
+    def __init__(
+        self, folder: Path | None, mode: str, dataset: Mapping[str, Any], start: Any, resume: bool = False,
+        names: Sequence[str] = (), **more: Any,
+    ):  # fmt: skip
         self.folder, path = folder, None if folder is None else folder / "ladder.json"
         fields: dict[str, Any] = {
-            "mode": mode, "dataset": dataset_facts(recipe), "base_recipe": recipe.to_dict(), "rungs": [],
+            "mode": mode, "dataset": dataset, "base_recipe": start.to_dict(), "rungs": [],
             **dict.fromkeys(("best", "verdict", "sentence", "budget")),
-            "revisited": [], "proof": None, "taken_back": [], "files": None,
+            "revisited": [], "proof": None, "taken_back": [], "files": None, **more,
         }  # fmt: skip
         super().__init__(
             path, "climb", LADDER_SCHEMA, fields, runtime.machine_facts, usual=Recipe().to_dict(), resume=resume,
@@ -72,6 +72,12 @@ class ResultsStore(Document):
         for row in [r for r in self.document["rungs"] if r["kept"]][-1:]:
             self.document["best"] = {name: row[name] for name in names}
 
+    def over_naive(self) -> Interval:
+        """The best recipe's speed against naive."""
+        row = next(r for r in reversed(self.document["rungs"]) if r["kept"])
+        value = row["speedup_vs_naive"] or 1.0
+        return {"median": value, "ci95": row["speedup_ci95"] or [value, value], "n": 0}
+
     def leave_out(self, rung: str, back: Mapping[str, Any]) -> None:
         """The best recipe goes on without a rung of what was proven together: set its fields back in each kept row."""
         rows = self.document["rungs"]
@@ -85,10 +91,17 @@ class ResultsStore(Document):
         together["notes"].append(f"measured with {rung}, too, which the best recipe does without")
 
     def take_back(self, why: str) -> None:
-        """After a proof that lost accuracy: withdraw the rungs kept after the last training that kept it."""
+        """After a proof that lost accuracy: withdraw the rungs kept after the last training that kept it.
+
+        Explained rungs stay as parts of what was proven together; a note has what the proof showed.
+        """
         kept = [r for r in self.document["rungs"] if r["kept"]]
         while kept and not kept[-1]["accuracy_runs"]:
-            kept.pop().update(kept=False, verdict="hurt", reason=why)
+            row = kept.pop()
+            if row.get("left_out"):
+                row["notes"].append(why)
+            else:
+                row.update(kept=False, verdict="hurt", reason=why)
         for answer in self.document["revisited"]:  # it came after all of them
             if answer["adopted"]:
                 answer.update(adopted=False, reason=why)
@@ -97,8 +110,8 @@ class ResultsStore(Document):
     def take_back_rung(self, row: RungRow, shown: Mapping[str, Any], proof: dict[str, Any]) -> None:
         """After a proof in which a rung that shortened the training is no gain: withdraw it, and save at once.
 
-        The best recipe is the one before it. Later rungs were measured on top of it: they are withdrawn, too, and get
-        ``on_top_of``, so that they are asked again. ``shown`` is the row's new verdict.
+        Later rungs were measured on top of it: they are withdrawn, too, and get ``on_top_of``, so that they are asked
+        again. ``shown`` is the row's new verdict.
         """
         rows = self.document["rungs"]
         for later in (r for r in rows[rows.index(row) + 1 :] if r["kept"]):
@@ -119,8 +132,7 @@ class ResultsStore(Document):
     ) -> None:
         """After a proof that needed a longer training than ``row`` had chosen: enter the length that arrived.
 
-        ``ratio`` is the row's gain in time at this length, ``epochs``; ``found`` its seconds and accuracy; ``missed``
-        are the lengths that missed the target. Rungs kept later get the length, too.
+        Rungs kept later get it, too. ``ratio`` is the gain in time at this length, ``found`` its seconds and accuracy.
         """
         rows = self.document["rungs"]
         kept = [r for r in rows[rows.index(row) :] if r["kept"]]

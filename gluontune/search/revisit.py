@@ -20,7 +20,7 @@ from gluontune.search.measure import Contender
 from gluontune.search.rung import Site, Variant
 from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
-from gluontune.search.trainings import Trainings
+from gluontune.search.trainings import PART, Trainings
 from gluontune.training.group import RunFailed
 
 AGAIN, WITHOUT = "asked again", "left out"
@@ -32,13 +32,9 @@ _STEPS = 3  # adopted changes at most, each after its own contest
 
 @dataclass(frozen=True)
 class Question:
-    """One change to the best recipe that is measured once more.
+    """One change to the best recipe that is measured once more; ``first`` is the rung's ratio in the climb.
 
-    Args:
-        rung: of the change. kind: ``asked again`` or ``left out``.
-        variant: the change on top of the best recipe.
-        first: the rung's ratio to the recipe before it, from the climb.
-        on_top_of: the rung under it that the proof took back: it is measured even if the budget is spent.
+    ``on_top_of`` is the rung under it that the proof took back: it is measured even if the budget is spent.
     """
 
     rung: str
@@ -109,11 +105,7 @@ def _may_win(row: RungRow) -> bool:
 
 
 def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
-    """Measure the questions, adopt the changes that help, record interactions; return the contender to go on with.
-
-    ``revisited`` of the results gets an entry for each question: ``{"rung", "kind", "changes", "first", "ratio",
-    "verdict", "adopted", "reason", "interaction"}``.
-    """
+    """Measure the questions, adopt the changes that help, record interactions; return the contender to go on with."""
     results, document = trainings.results, trainings.results.document
     results.name_best()  # a resumed climb may still name a change adopted before it was killed
     asked = questions(document["rungs"], best.recipe, site)
@@ -224,7 +216,7 @@ def _adopted(
     """The first answer that keeps its accuracy, or None."""
     for answer in helped:
         row, contender = answer.measured, field[answer.question.label]
-        if answer.question.on_top_of and not trainings.affords(contender):
+        if answer.question.on_top_of and not trainings.budget.affords(trainings.seconds_of(contender), PART):
             row["reason"] = f"not trained again: its accuracy was kept on top of {answer.question.on_top_of}"
             answer.adopted = True
             return answer

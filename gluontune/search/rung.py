@@ -15,43 +15,24 @@ from gluontune.runtime import pytorch
 
 @dataclass(frozen=True)
 class Site:
-    """Facts of the machine and the job from which a rung chooses its variants.
+    """Facts of the machine and the job from which a rung chooses its variants."""
 
-    Args:
-        cores: usable cores (affinity and quota).
-        gpus: GPUs that this mxnet can run on.
-        bf16: whether the CPU multiplies bfloat16 in hardware.
-        splits: whether the data are gluontune's (a named data set) rather than the job's Gluon datasets.
-        fits_memory: whether the decoded training images fit in half of the usable memory.
-        rewrites: names of the rewrites that change this net on this device.
-        num_train: training images in one epoch.
-        amx: whether the CPU has AMX and the kernel grants it to this process.
-        step: ``usual`` (net and loss), ``step`` (the job's own) or ``updates`` (the job's own, updates included).
-        metric: of the validation, such as ``accuracy``.
-        torch: whether PyTorch is installed.
-        steady: whether a sample of the job's Gluon datasets is the same each time it is read.
-    """
-
-    cores: int
-    gpus: int
-    bf16: bool
-    splits: bool
-    fits_memory: bool
-    rewrites: tuple[str, ...]
-    num_train: int
-    amx: bool = False
-    step: str = "usual"
-    metric: str = "accuracy"
-    torch: bool = False
-    steady: bool = False
+    cores: int  # usable ones (affinity and quota)
+    gpus: int  # that this mxnet can run on
+    bf16: bool  # whether the CPU multiplies bfloat16 in hardware
+    splits: bool  # whether the data are gluontune's (a named data set) rather than the job's Gluon datasets
+    fits_memory: bool  # whether the decoded training images fit in half of the usable memory
+    rewrites: tuple[str, ...]  # that change this net on this device
+    num_train: int  # images in one epoch
+    amx: bool = False  # whether the CPU has it and the kernel grants it to this process
+    step: str = "usual"  # net and loss; "step": the job's own; "updates": the job's own, updates included
+    metric: str = "accuracy"  # of the validation
+    torch: bool = False  # whether PyTorch is installed
+    steady: bool = False  # whether a sample of the job's Gluon datasets is the same each time it is read
 
     @classmethod
     def of(cls, ready: Mapping[str, Any], machine: Mapping[str, Any], recipe: Recipe) -> Site:
-        """The site, from a training process's ready event and the facts of the machine.
-
-        Args:
-            ready: the event; empty, with guesses in its place, if the process never started.
-        """
+        """The site, from a process's ready event (guesses, if it is empty) and the facts of the machine."""
         pixels = ready.get("image_bytes") or 0
         limit = (runtime.memory_limit_mib() or 0) * 2**20
         num_train = int(ready.get("num_train", 0))
@@ -74,19 +55,13 @@ class Site:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to climb a rung, or one setting of a knob.
+    """One way to climb a rung, or one setting of a knob."""
 
-    Args:
-        label: its name in the report. changes: recipe fields.
-        rank: the lowest ranks are tried if there is no time for all variants.
-        remark: a caveat for the reader, or "". missing: the reason why it cannot be tried here, or "".
-    """
-
-    label: str
-    changes: Mapping[str, Any]
-    rank: int = 0
-    remark: str = ""
-    missing: str = ""
+    label: str  # its name in the report
+    changes: Mapping[str, Any]  # recipe fields
+    rank: int = 0  # the lowest ranks are tried if there is no time for all variants
+    remark: str = ""  # a caveat for the reader
+    missing: str = ""  # the reason why it cannot be tried here
 
     def on(self, recipe: Recipe) -> Recipe:
         """``recipe`` with this setting; its ``env`` is added to the recipe's.
@@ -107,35 +82,23 @@ def label_of(label: str, epochs: float) -> str:
     return f"{re.sub(', [0-9.e-]+ epochs$', '', label)}, {epochs:g} epochs"
 
 
-Requires = Callable[[Recipe, Site], Optional[str]]
-Variants = Callable[[Recipe, Site], list[Variant]]
+Requires = Callable[[Any, Any], Optional[str]]
+Variants = Callable[[Any, Any], list[Variant]]
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A step of the ladder, or a knob of the search.
+    """A step of the ladder, or a knob of the search."""
 
-    Args:
-        name: as in ``ladder.json``, or of the stage in ``tune.json``.
-        sentence: its change in words, for the learner.
-        requires: the reason why it cannot run here, or None.
-        variants: the changes to try on top of the best recipe so far.
-        by_time: judged by the time to an accuracy, not by images a second, because its variants change what is learned.
-        pace: the only pace at which it is climbed, unless it is requested by name; None: at each.
-        slot: knobs of the same slot replace each other's choice; "": a slot of its name.
-        exists: whether the machine has it; if not, the search has no row for it.
-        owns: recipe fields that it changes for its own sake; set back, they leave it out of a recipe.
-    """
-
-    name: str
-    sentence: str
-    requires: Requires
-    variants: Variants
-    by_time: bool = False
-    pace: str | None = None
-    slot: str = ""
-    exists: Callable[[Site], bool] = lambda site: True
-    owns: tuple[str, ...] = ()
+    name: str  # as in ladder.json, or of the stage in tune.json
+    sentence: str  # its change in words, for the learner
+    requires: Requires  # the reason why it cannot run here, or None
+    variants: Variants  # the changes to try on top of the best recipe so far
+    by_time: bool = False  # judged by the time to an accuracy, because its variants change what is learned
+    pace: str | None = None  # the only pace at which it is climbed, unless it is requested by name; None: at each
+    slot: str = ""  # knobs of the same slot replace each other's choice; "": a slot of its name
+    exists: Callable[[Site], bool] = lambda site: True  # whether the machine has it; else the search has no row for it
+    owns: tuple[str, ...] = ()  # fields that it changes for its own sake; set back, they leave it out of a recipe
 
     def left_out(self, recipe: Recipe, naive: Recipe) -> dict[str, Any]:
         """The naive values of the fields in which ``recipe`` has this rung; empty if it has it not."""

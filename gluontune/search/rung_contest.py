@@ -35,16 +35,12 @@ class Contest:
         best: the recipe to beat; None for the naive rung itself. naive: measured for a few rounds.
         races: whether the fastest wins. If another figure decides, such as the time to an accuracy, each variant is
             measured for six rounds, and only hopeless ones are cut off.
-        scatter: of the earlier contests.
         hurries: whether it ends as soon as a gain worth the time is unlikely.
         time_up: whether the contest's time is over, given whether a gain is likely but not proven; four rounds are
             measured in any case.
         over: whether all time is over: measuring ends with the round.
-        on_start: called when all are warm. on_round: called with the number of the round.
 
-    Attributes:
-        rounds: number of measured rounds.
-        decided: whether the question was answered before the time was over.
+    ``rounds`` were measured; ``decided``: the question was answered before the time was over.
     """
 
     def __init__(
@@ -166,17 +162,13 @@ def _cut(contender: Contender, ratio: float, of: str) -> str:
 
 
 class Rounds:
-    """Runs the contests of a climb within its budget.
-
-    Attributes:
-        scatter: of all contests but the last. starts_s: seconds to start a process.
-    """
+    """Runs the contests of a climb within its budget; ``scatter`` is that of all but the last."""
 
     def __init__(self, budget: Budget, slice_s: float, tell: OnProgress):
         self.budget, self.slice_s, self.tell = budget, slice_s, tell
         self.scatter = Scatter()
         self._last: Contest | None = None
-        self.starts_s = 3.0
+        self.starts_s = 3.0  # seconds to start a process
 
     def run(
         self, row: RungRow, best: Contender | None, naive: Contender, field: list[Contender], seconds: float,
@@ -184,11 +176,7 @@ class Rounds:
     ) -> float:  # fmt: skip
         """Measure ``field`` beside ``best`` and ``naive`` for about ``seconds`` after their start.
 
-        The row gets ``contest_decided``, and a note about background load. ``even_late`` measures even if the budget
-        is spent.
-
-        Returns:
-            the background load meanwhile, percent of the cores.
+        ``even_late`` measures even if the budget is spent. Returns the background load, percent of the cores.
         """
         if self._last is not None:
             self._last.update_scatter()

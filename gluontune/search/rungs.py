@@ -52,9 +52,7 @@ def _environment(recipe: Recipe, site: Site) -> list[Variant]:
 
 
 def _workers_make_sense(recipe: Recipe, site: Site) -> str | None:
-    if recipe.loader not in ("gluon", "threaded"):
-        return f"the loader {recipe.loader!r} has no workers"
-    return None
+    return None if recipe.loader in ("gluon", "threaded") else f"the loader {recipe.loader!r} has no workers"
 
 
 @_rung("multi-worker", "images are decoded and augmented in worker processes", _workers_make_sense)
@@ -74,36 +72,30 @@ def _packed_or_kept(recipe: Recipe, site: Site) -> str | None:
     )
 
 
-@_rung(
-    "records",
-    "images packed in RecordIO, decoded by gluontune's loaders",
-    _packed_or_kept,
-    owns=("loader", "num_workers"),
-)
+_PACKED = "images packed in RecordIO, decoded by gluontune's loaders"
+
+
+@_rung("records", _PACKED, _packed_or_kept, owns=("loader", "num_workers"))
 def _records(recipe: Recipe, site: Site) -> list[Variant]:
+    in_memory = {"loader": "resident", "num_workers": 0}
     if not site.splits:
-        return [Variant("samples kept in memory", {"loader": "resident", "num_workers": 0})]
+        return [Variant("samples kept in memory", in_memory)]
     found = [Variant("threaded", {"loader": "threaded", "num_workers": site.cores})]
-    if site.fits_memory:
-        found.insert(0, Variant("resident", {"loader": "resident", "num_workers": 0}))
-    return found
+    return [Variant("resident", in_memory), *found] if site.fits_memory else found
 
 
-@_rung(
-    "hybridized",
-    "the net as a symbolic graph, slow operators rewritten where it measures faster",
-    owns=("hybridize", "rewrites"),
-)
+_GRAPH = "the net as a symbolic graph, slow operators rewritten where it measures faster"
+
+
+@_rung("hybridized", _GRAPH, owns=("hybridize", "rewrites"))
 def _hybridized(recipe: Recipe, site: Site) -> list[Variant]:
     found = [
         Variant("hybridize()", {"hybridize": "hybridized"}, rank=1),
         Variant("static", {"hybridize": "static"}, rank=2 if site.rewrites else 0),
     ]
     # The first rewrite alone, and all: a rewrite that cures one data type's slow path can slow down another's.
-    for names in dict.fromkeys((site.rewrites[:1], site.rewrites)):
-        if names:
-            changes = {"hybridize": "static", "rewrites": names}
-            found.append(Variant(f"static, {' + '.join(names)}", changes))
+    for names in filter(None, dict.fromkeys((site.rewrites[:1], site.rewrites))):
+        found.append(Variant(f"static, {' + '.join(names)}", {"hybridize": "static", "rewrites": names}))
     return found
 
 
@@ -209,12 +201,10 @@ def _two_devices(recipe: Recipe, site: Site) -> str | None:
     return None
 
 
-@_rung(
-    "multi-device",
-    "all GPUs, or two processes on the CPU that exchange gradients",
-    _two_devices,
-    owns=("engine", "num_devices", "batch_size_per_device"),
-)
+_SEVERAL = "all GPUs, or two processes on the CPU that exchange gradients"
+
+
+@_rung("multi-device", _SEVERAL, _two_devices, owns=("engine", "num_devices", "batch_size_per_device"))
 def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
     if site.gpus:
         return [Variant(f"{n} GPUs", {"num_devices": n}) for n in _counts(site.gpus)]
@@ -253,8 +243,7 @@ def _modern_engine(recipe: Recipe, site: Site) -> list[Variant]:
         "exchange_every": 1, "compression": "none",
     }  # fmt: skip
     if recipe.loader == "gluon" and site.splits:
-        loader = ("resident", 0) if site.fits_memory else ("threaded", site.cores)
-        changes.update(zip(("loader", "num_workers"), loader))
+        changes.update(RUNGS["records"].variants(recipe, site)[0].changes)
     changes = {name: value for name, value in changes.items() if getattr(recipe, name) != value}
     found = [Variant("PyTorch", changes)]
     if _followed(site):
@@ -263,16 +252,12 @@ def _modern_engine(recipe: Recipe, site: Site) -> list[Variant]:
         each = max(1, recipe.global_batch_size // site.cores)
         several = {"engine": "ddp", "num_devices": site.cores, "batch_size_per_device": each}
         found.append(Variant(f"PyTorch, {site.cores} processes", {**changes, **several}))
-    if site.bf16:
-        found += [
-            Variant(v.label.replace("PyTorch", "PyTorch, bfloat16"), {**v.changes, "dtype": "bfloat16"}) for v in found
-        ]
-    return found
+    halved = [Variant(f"PyTorch, bfloat16{v.label[7:]}", {**v.changes, "dtype": "bfloat16"}) for v in found]
+    return found + halved if site.bf16 else found
 
 
 #: The cards in gt.methods that suit a short training. Their cost is the same in every step, so slices can measure it.
-_METHODS = ("whitening-init", "label-smoothing", "alternating-flip")
-_METHOD_LENGTH = 0.75  # of the epochs
+_METHODS, _METHOD_LENGTH = ("whitening-init", "label-smoothing", "alternating-flip"), 0.75  # of the epochs
 
 
 def _learns_in_our_way(recipe: Recipe, site: Site) -> str | None:

@@ -5,31 +5,28 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from gluontune import runtime
 from gluontune.capture.script import Program
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.events import OnLadderEvent, RungRow, rung_row
+from gluontune.core.events import OnLadderEvent, RungRow
 from gluontune.core.files import atomic_write, set_aside
-from gluontune.core.journal import Document
 from gluontune.search.budget import QUICK, Budget, Pace
-from gluontune.search.judge import choose, compare, judge, next_best
+from gluontune.search.climber import Climber
 from gluontune.search.measure import Contender
-from gluontune.search.results_store import LADDER_SCHEMA
-from gluontune.search.rung_contest import Rounds
-from gluontune.search.script_losses import gap_of, told_of
+from gluontune.search.results_store import ResultsStore
+from gluontune.search.rung import Rung, Variant
 from gluontune.search.script_rungs import SCRIPT_RUNGS
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.script_run import ScriptRun, ScriptSite, log_name
 
-_LEAST_S = 6.0  # free seconds that a rung needs to begin
 _TIMED_STEPS = 20  # for the phases, at most
 _UNCHANGED = "NothingToChange"
 _NOT_A_JOB = ("NoTraining", "TooShort", "ScriptFailed")
+_ROUNDING = 1e-5  # between the first losses of two ways that compute the same, relative; it grows with the steps
+_GROWTH, _MOST = 2.0, 1e-2  # by which it may grow with each step, and never above
 
 
 class ScriptContender(Contender):
@@ -122,153 +119,96 @@ def climb_script(
     ([('naive', 'ran', True)], True)
     """
     Program.of(words).check()
-    wanted = set(SCRIPT_RUNGS if rungs is None else rungs)
-    for name in sorted(wanted - set(SCRIPT_RUNGS)):
-        raise UsageError(f"--rungs {name!r}: a script has no such rung; choose of {', '.join(SCRIPT_RUNGS)}")
-    names = [name for name in SCRIPT_RUNGS if name in {"naive", *wanted}]
+    known = SCRIPT_RUNGS.names()
+    wanted = set(known if rungs is None else rungs)
+    for name in sorted(wanted - set(known)):
+        raise UsageError(f"--rungs {name!r}: a script has no such rung; choose of {', '.join(known)}")
+    names = [name for name in known if name in {"naive", *wanted}]
     run = ScriptRun(tuple(words))
-    folder = Path(out) if out is not None else None
-    fields: dict[str, Any] = {
-        "mode": pace.name, "dataset": {"name": Path(run.job).name}, "base_recipe": run.to_dict(), "rungs": [],
-        **dict.fromkeys(("best", "verdict", "sentence", "budget", "proof", "files")), "revisited": [], "taken_back": [],
-        "script": {"words": list(words), "folder": os.getcwd()},
-    }  # fmt: skip
-    results = Document(folder and folder / "ladder.json", "climb", LADDER_SCHEMA, fields, runtime.machine_facts)
+    script = {"words": list(words), "folder": os.getcwd()}
+    results = _Results(
+        Path(out) if out is not None else None, pace.name, {"name": Path(run.job).name}, run, script=script
+    )
     budget = Budget(pace.budget_s if budget_s is None else budget_s)
     budget.release_proof()
-    climber = _Climber(run, results, pace, budget, names, on_event or (lambda event: None), time_limit, dtype)
-    with results.under_way():
-        try:
-            climber.climb()
-        finally:
-            climber.close()
-            results.document["budget"] = {"seconds": budget.total_s, "spent_seconds": budget.spent_s}
-            results.document["files"] = _write_best(results.document, folder)
-            results.save()
-    climber.tell({"event": "ladder-end", "ladder": results.document})
-    return results.document
+    tell = on_event or (lambda event: None)
+    return _Climber(run, results, pace, budget, names, tell, time_limit, dtype=dtype).run()
 
 
-class _Climber:
-    """One climb with a script."""
+class _Results(ResultsStore):
+    """The results of a script, whose best way is a command line, too."""
 
-    def __init__(
-        self, run: ScriptRun, results: Document, pace: Pace, budget: Budget, names: list[str], tell: OnLadderEvent,
-        time_limit: float, dtype: str,
-    ):  # fmt: skip
-        self.document, self.results, self.budget, self.names, self.tell = results.document, results, budget, names, tell
-        self.time_limit, self.dtype = time_limit, dtype
-        self.logs = results.path.parent / "logs" if results.path is not None else None
-        self.naive = self.best = self._contender(run, "naive")
-        self.field: list[ScriptContender] = []
-        self.rounds = Rounds(budget, pace.slice_s, tell)
-        self.seen: Mapping[str, Any] = {"loaders": 1, "workers": 0}  # of the script, as far as it is known
+    def name_best(self) -> None:
+        super().name_best()
+        if best := self.document["best"]:
+            best["command"] = ScriptRun(**best["recipe"]).command()
+
+
+class _Climber(Climber[ScriptContender]):
+    """A climb with a script."""
+
+    rungs = SCRIPT_RUNGS
+
+    def __init__(self, run: ScriptRun, results: ResultsStore, *how: Any, dtype: str):
+        self.dtype, self.logs = dtype, results.folder / "logs" if results.folder is not None else None
+        super().__init__(run, results, *how)
         self.reproducible = True
 
-    def _contender(self, run: ScriptRun, label: str) -> ScriptContender:
-        return ScriptContender(run, label, self.time_limit, self.logs)
+    def contender(self, recipe: Any, label: str) -> ScriptContender:
+        return ScriptContender(recipe, label, self.time_limit, self.logs)
+
+    @property
+    def site(self) -> Mapping[str, Any]:
+        """What is known of the script."""
+        return self.naive.seen or {"loaders": 1, "workers": 0}
 
     def close(self) -> None:
-        for contender in (self.naive, self.best, *self.field):
-            contender.close()
+        super().close()
+        self.results.document["files"] = _write_best(self.results.document, self.results.folder)
 
-    def climb(self) -> None:
-        self.tell({"event": "ladder-start", "rungs": self.names, "mode": self.document["mode"],
-                   "dataset": self.document["dataset"]})  # fmt: skip
-        for place, name in enumerate(self.names):
-            sentence, ways = SCRIPT_RUNGS[name]
-            began, left = time.monotonic(), max(0.0, self.budget.left_s)
-            self.tell({"event": "rung-start", "name": name, "sentence": sentence, "seconds_left": left})
-            row = rung_row(name, sentence)
-            try:
-                self._rung(row, ways, self._possible(self.names[place:]))
-                row["finished"] = True
-            except RunFailed as failure:
-                if name == "naive" and failure.kind in _NOT_A_JOB:
-                    raise GluontuneError(failure.message) from failure
-                skipped = failure.kind == _UNCHANGED
-                row.update({"status": "skipped" if skipped else "failed", "verdict": "n/a", "kept": False})
-                row.update({"reason": failure.message if skipped else str(failure), "finished": True})
-                row["error"] = None if skipped else failure.to_dict()
-                if name == "naive":
-                    raise
-            finally:
-                row["seconds"] = time.monotonic() - began
-                for contender in self.field:
-                    if contender is not self.best:
-                        contender.close()
-                self.field = []
-                self.document["rungs"].append(row)
-                self._name_best()
-                self.results.save()
-            self.tell({"event": "rung-end", "row": row})
+    def failed(self, row: RungRow, failure: RunFailed) -> None:
+        super().failed(row, failure)
+        if row["name"] == "naive":
+            raise GluontuneError(failure.message) if failure.kind in _NOT_A_JOB else failure
+        if failure.kind == _UNCHANGED:
+            row.update({"status": "skipped", "reason": failure.message, "error": None})
 
-    def _possible(self, names: list[str]) -> list[str]:
-        """The rungs that still need time."""
-        return [name for name in names if not isinstance(SCRIPT_RUNGS[name][1](self.best.run, self.seen), str)]
-
-    def _rung(self, row: RungRow, ways: Callable[..., Any], still: list[str]) -> None:
-        naive = row["name"] == "naive"
-        variants = ways(self.best.run, self.seen)
-        if not isinstance(variants, str) and not naive and self.budget.free_s < _LEAST_S:
-            variants = "not measured: the budget was used up by the rungs before it"
-        if isinstance(variants, str):
-            row.update({"status": "skipped", "reason": variants})
-            return
-        field = [self._contender(self.best.run.override(**v.changes), v.label) for v in variants]
-        self.field = [self.naive] if naive else field
-        starting = len(self.field) * self.rounds.starts_s
-        seconds = self.budget.slices_s(row["name"], still, starting)
-        load = self.rounds.run(row, None if naive else self.best, self.naive, list(self.field), seconds)
+    def compared(self, row: RungRow, variants: list[Variant]) -> ScriptContender:
+        """Without the variants that have nothing to change in this script."""
         for each in (self.naive, self.best):  # the measure of all the others
-            if each.failure is not None:
+            if each is not None and each.failure is not None:
                 raise each.failure
-        self.seen = self.naive.seen
-        best = None if naive else self.best
         pairs = [(c, v) for c, v in zip(self.field, variants) if c.failure is None or c.failure.kind != _UNCHANGED]
-        if not pairs:
-            raise next(c.failure for c in self.field if c.failure is not None)
-        self.field, variants = [c for c, _ in pairs], [v for _, v in pairs]
-        chosen = compare(row, self.field, variants, self.naive, best, self.rounds.scatter)
-        if chosen is None:
-            raise next(c.failure for c in self.field if c.failure is not None)
+        if pairs:
+            self.field, variants = [c for c, _ in pairs], [v for _, v in pairs]
         row["reason"] = None
-        judge(row, load, has_best=not naive)
-        chosen = cast(ScriptContender, chosen) if naive else self._of_equal_losses(row, cast(ScriptContender, chosen))
-        self._facts(row, chosen)
-        if row["kept"] and not naive:
-            if self.best is not self.naive:
-                self.best.close()
-            self.best = chosen
+        return super().compared(row, variants)
 
-    def _of_equal_losses(self, row: RungRow, chosen: ScriptContender) -> ScriptContender:
-        """The fastest variant whose first losses are the naive ones."""
-        while True:
-            gap, allowed, count = gap_of(self.naive.losses, chosen.losses)
-            row["losses"] = {"steps": count, "largest_gap": gap, "allowed": allowed}  # type: ignore[typeddict-unknown-key]
-            if gap is None:
-                row["notes"].append("losses could not be compared: none could be read")
-                return chosen
-            told = told_of(gap, count)
-            if row["name"] == "environment" and gap > allowed:  # threads change the rounding alone
-                self.reproducible = False
-                told += ": the script draws other numbers in each run, and losses prove nothing here"
-            asked = chosen.run.dtype in ("float32", self.dtype)
-            equal = gap <= allowed or not self.reproducible or chosen.run.dtype == self.dtype != "float32"
-            if asked and equal:
-                row["notes"].append(told)
-                return chosen
-            why = self._why_apart(chosen)
-            if not row["kept"]:
-                row["notes"].append(f"{told}: {why}")
-                return chosen
-            row.update({"kept": False, "reason": f"{told}: {why}"})
-            another = next_best(row, self.field)
-            if another is None:
-                return chosen
-            chosen = cast(ScriptContender, another)
-            choose(row, chosen, self.field, self.naive)
-            judge(row, 0.0, has_best=True)
+    def checked(self, rung: Rung, row: RungRow, chosen: ScriptContender) -> ScriptContender:
+        chosen = super().checked(rung, row, chosen)
+        self._facts(row, chosen)
+        return chosen
+
+    def passes(self, row: RungRow, chosen: ScriptContender) -> bool:
+        """Whether its first losses are the naive ones."""
+        if chosen is self.naive:
+            return True
+        gap, allowed, count = gap_of(self.naive.losses, chosen.losses)
+        row["losses"] = {"steps": count, "largest_gap": gap, "allowed": allowed}  # type: ignore[typeddict-unknown-key]
+        if gap is None:
+            row["notes"].append("losses could not be compared: none could be read")
+            return True
+        told = told_of(gap, count)
+        if row["name"] == "environment" and gap > allowed:  # threads change the rounding alone
+            self.reproducible = False
+            told += ": the script draws other numbers in each run, and losses prove nothing here"
+        asked = chosen.run.dtype in ("float32", self.dtype)
+        equal = gap <= allowed or not self.reproducible or chosen.run.dtype == self.dtype != "float32"
+        if (asked and equal) or not row["kept"]:
+            row["notes"].append(told if asked and equal else f"{told}: {self._why_apart(chosen)}")
+            return True
+        row.update({"kept": False, "reason": f"{told}: {self._why_apart(chosen)}"})
+        return False
 
     def _why_apart(self, chosen: ScriptContender) -> str:
         if chosen.run.dtype != "float32":
@@ -294,12 +234,6 @@ class _Climber:
         if row["name"] == "naive" and chosen.seen.get("samples_per_step") == 1:
             row["notes"].append("no batch size was seen: a step counts as one sample")
 
-    def _name_best(self) -> None:
-        kept = [row for row in self.document["rungs"] if row["kept"]]
-        if kept:
-            names = ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
-            self.document["best"] = {name: kept[-1][name] for name in names} | {"command": self.best.run.command()}
-
 
 def _write_best(document: Mapping[str, Any], folder: Path | None) -> dict[str, str | None] | None:
     """Write ``best.sh``, which runs the script in the best way; None if naive is the best."""
@@ -313,3 +247,35 @@ def _write_best(document: Mapping[str, Any], folder: Path | None) -> dict[str, s
         text = f"# The fastest way to run it that gluontune ladder found.\ncd {where} || exit\n"
         file.write(f"{text}{document['best']['command']}\n".encode("utf-8", "surrogateescape"))
     return {"command": "best.sh"}
+
+
+def gap_of(naive: Sequence[float | None], other: Sequence[float | None]) -> tuple[float | None, float, int]:
+    """The largest relative gap of two series of first losses, what rounding explains, and of how many losses.
+
+    Rounding is carried from step to step: what it explains doubles with each. The largest gap is the one that exceeds
+    it most.
+
+    >>> gap_of([2.0, 1.0], [2.0, 1.0 + 1e-6])[0] <= 1e-5
+    True
+    >>> gap, allowed, count = gap_of([2.0, 1.0, 0.5], [2.0, 1.1, 0.5])
+    >>> round(gap, 3), allowed, count
+    (0.1, 2e-05, 3)
+    """
+    pairs = [(k, a, b) for k, (a, b) in enumerate(zip(naive, other)) if a is not None and b is not None]
+    gaps = [(abs(a - b) / max(abs(a), 1e-6), min(_MOST, _ROUNDING * _GROWTH**k)) for k, a, b in pairs]
+    if not gaps:
+        return None, _ROUNDING, 0
+    gap, allowed = max(gaps, key=lambda each: each[0] / each[1])
+    return gap, allowed, len(gaps)
+
+
+def told_of(gap: float, count: int) -> str:
+    """A gap of the first ``count`` losses in words.
+
+    >>> told_of(0.0, 12), told_of(0.0312, 12)
+    ("its first 12 losses equal naive's", "its first 12 losses differ from naive's by 3.1 %")
+    """
+    if not gap:
+        return f"its first {count} losses equal naive's"
+    much = f"{100 * gap:.1f} %" if gap >= 5e-4 else f"{gap:.0e} (relative)"
+    return f"its first {count} losses differ from naive's by {much}"

@@ -8,8 +8,9 @@ from typing import Any, Union
 
 from gluontune import runtime
 from gluontune.compute.process import bfloat16_support
+from gluontune.recipe.registry import Registry
 from gluontune.runtime import pytorch
-from gluontune.search.rung import Variant
+from gluontune.search.rung import Rung, Variant
 from gluontune.training.script_run import ScriptRun
 
 #: Variants on top of a run, or the reason why there are none.
@@ -61,19 +62,23 @@ def _modern_engine(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
     return [Variant("PyTorch", changes)]
 
 
-def _its_own(what: str) -> Callable[[ScriptRun, Mapping[str, Any]], Ways]:
-    return lambda run, seen: what
+SCRIPT_RUNGS: Registry[Rung] = Registry("rung of a script")
 
 
-#: Name, sentence and ways, in the order of the ladder's rungs.
-SCRIPT_RUNGS: dict[str, tuple[str, Callable[[ScriptRun, Mapping[str, Any]], Ways]]] = {
-    "naive": ("the script as python runs it", lambda run, seen: [Variant("as written", {})]),
-    "environment": ("threads and allocator set before the script starts", _environment),
-    "multi-worker": ("samples made in worker processes", _workers),
-    "records": ("samples that are the same in each epoch are computed once", _records),
-    "hybridized": ("blocks called as compiled graphs, slow layers rewritten in them", _hybridized),
-    "mixed-precision": ("16-bit multiplications with 32-bit masters", _mixed_precision),
-    "large-batch": ("a larger batch", _its_own("a script's batch and rate are its own")),
-    "multi-device": ("several processes", _its_own("a script chooses its devices itself")),
-    "modern-engine": ("the same steps, computed by PyTorch", _modern_engine),
-}
+def _add(name: str, sentence: str, ways: Callable[[ScriptRun, Mapping[str, Any]], Ways]) -> None:
+    def requires(run: ScriptRun, seen: Mapping[str, Any]) -> str | None:
+        found = ways(run, seen)
+        return found if isinstance(found, str) else None
+
+    SCRIPT_RUNGS.add(name, Rung(name, sentence, requires, ways))  # type: ignore[arg-type]  # asked only if it is a list
+
+
+_add("naive", "the script as python runs it", lambda run, seen: [Variant("as written", {})])
+_add("environment", "threads and allocator set before the script starts", _environment)
+_add("multi-worker", "samples made in worker processes", _workers)
+_add("records", "samples that are the same in each epoch are computed once", _records)
+_add("hybridized", "blocks called as compiled graphs, slow layers rewritten in them", _hybridized)
+_add("mixed-precision", "16-bit multiplications with 32-bit masters", _mixed_precision)
+_add("large-batch", "a larger batch", lambda run, seen: "a script's batch and rate are its own")
+_add("multi-device", "several processes", lambda run, seen: "a script chooses its devices itself")
+_add("modern-engine", "the same steps, computed by PyTorch", _modern_engine)

@@ -74,13 +74,8 @@ def ratio_at_look(
 ) -> Interval:
     """Ratio of two interleaved series and its interval, valid at every look of :data:`LOOKS`.
 
-    Args:
-        mine, theirs: rates, slice by slice; the longer series is cut to the length of the other.
-        contenders: comparisons in the same contest, which share the error.
-        scatter: of the earlier contests.
-
-    Returns:
-        ``{"median", "ci95": [lo, hi], "n"}``. Below four slices the interval is 0 to a million, in effect unbounded.
+    ``contenders`` are the comparisons in the same contest, which share the error; ``scatter`` is of earlier contests.
+    Below four slices the interval is 0 to a million, in effect unbounded.
 
     >>> found = ratio_at_look([200, 204, 198, 201], [100, 101, 99, 100])
     >>> found["median"], found["ci95"][0] > 1.9
@@ -103,9 +98,6 @@ def futility_bound(mine: Sequence[float], theirs: Sequence[float], scatter: Scat
 
     Giving up on a gain of this size claims nothing, so it spends no error (a non-binding futility bound).
 
-    Args:
-        mine, theirs, scatter: as :func:`ratio_at_look` has them.
-
     >>> futility_bound([100, 98, 101, 99], [100, 101, 99, 100]) < 1.05
     True
     """
@@ -114,10 +106,7 @@ def futility_bound(mine: Sequence[float], theirs: Sequence[float], scatter: Scat
 
 
 def trimmed_interval(values: Sequence[float], error: float, scatter: Scatter | None = None) -> tuple[float, float]:
-    """Interval of the 20 % trimmed mean, with error probability ``error``.
-
-    Args:
-        scatter: its variance is mixed in, weighted by degrees of freedom.
+    """Interval of the 20 % trimmed mean; the variance of ``scatter`` is mixed in, weighted by degrees of freedom.
 
     >>> low, high = trimmed_interval([1.0, 1.1, 0.9, 1.0, 1.05, 9.0], 0.05)
     >>> 0.8 < low < 1.05 < high < 1.4

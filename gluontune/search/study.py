@@ -43,14 +43,9 @@ class Part:
 
 
 class Study(Document):
-    """The document of a study, ``DIR/NAME.json``; ``done`` is its list of finished pieces.
+    """The document of a study, ``DIR/NAME.json``, with the request ``given`` and the finished pieces, ``done``.
 
     A part has its own, ``DIR/parts/NUMBER/NAME.json``; a resume of the whole study takes up the pieces of all parts.
-
-    Args:
-        name: ``tta``, ``factors``, …; also the document's ``kind``. schema: its version.
-        given: the request; a resume must request the same.
-        folder: where it is saved; None keeps it in memory. resume: go on with the document in the folder.
     """
 
     def __init__(
@@ -127,19 +122,14 @@ def dataset_facts(recipe: Recipe) -> dict[str, Any]:
 
 
 class Clocks:
-    """Wall-clock seconds of one run's phases, from the start of its process.
-
-    Attributes:
-        started_at: seconds since the epoch. start_seconds: importing, opening the data, building the net.
-        warmup_seconds: the untimed first steps (compilation, caches), undone afterwards.
-        evaluations: ``(begin, end, joules)`` of each validation; seconds since the start, joules of the
-            CPU packages since the training began (None if the counters cannot be read).
-        run_at: begin of the counted training, seconds since the start.
-    """
+    """Wall-clock seconds of one run's phases, from the start of its process."""
 
     def __init__(self) -> None:
         self.started_at, self._begin = time.time(), time.perf_counter()
-        self.start_seconds = self.warmup_seconds = self.run_at = 0.0
+        self.start_seconds = 0.0  # importing, opening the data, building the net
+        self.warmup_seconds = 0.0  # the untimed first steps (compilation, caches), undone afterwards
+        self.run_at = 0.0  # begin of the counted training
+        # Begin and end of each validation, and joules of the CPU packages since the training began, if they are known.
         self.evaluations: list[tuple[float, float, float | None]] = []
 
     def now(self) -> float:

@@ -92,10 +92,12 @@ def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -
     gathered = recipe.get("accumulate", 1)
     whole = Recipe.from_dict({**recipe, "seed": row["seed"]}).resolved()
     batch = recipe["batch_size_per_device"] * recipe["num_devices"] * gathered
-    settings = {"seed": row["seed"], "global_batch_size": batch, "opt_name": recipe["optimizer"]}
-    settings.update(opt_base_learning_rate=whole.learning_rate, gradient_accumulation_steps=gathered)
-    settings.update(train_samples=recipe["train_samples"] or facts.get("num_train") or 0)
-    settings.update(eval_samples=recipe["val_samples"] or facts.get("num_test") or 0)
+    settings = {
+        "seed": row["seed"], "global_batch_size": batch, "opt_name": recipe["optimizer"],
+        "opt_base_learning_rate": whole.learning_rate, "gradient_accumulation_steps": gathered,
+        "train_samples": recipe["train_samples"] or facts.get("num_train") or 0,
+        "eval_samples": recipe["val_samples"] or facts.get("num_test") or 0,
+    }  # fmt: skip
     for key, value in settings.items():
         log(key, 0.0, value)
     log("init_stop", clock["run_at"], kind="INTERVAL_END")

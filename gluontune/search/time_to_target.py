@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -29,8 +30,7 @@ def first_crossing(accuracies: Sequence[float], target: float) -> int | None:
 def sustained_crossing(accuracies: Sequence[float], target: float) -> int | None:
     """Place of the validation from which on all, to the run's end, are at least ``target``.
 
-    A first crossing may be luck: an accuracy that moves by a point between epochs crosses early and falls back. The
-    sustained crossing is known only at the end of the whole run.
+    A first crossing may be luck: an accuracy that moves by a point between epochs crosses early and falls back.
 
     >>> sustained_crossing([0.5, 0.9, 0.8, 0.91, 0.92], 0.9), sustained_crossing([0.95, 0.8], 0.9)
     (3, None)
@@ -44,21 +44,13 @@ def sustained_crossing(accuracies: Sequence[float], target: float) -> int | None
 def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> dict[str, Any]:
     """Statistics of repeats on the time to a target.
 
-    The mean, the median and the coefficient of variation are those of the repeats that reached it, as in
-    DAWNBench's analysis. Because that flatters a recipe which fails at times, the share that reached it stands
-    beside them, with two figures that count failures: ``median_of_all``, where a failure is longer than any time,
-    and ``expected_seconds``, the mean time until a success if failed runs are started again (all time spent ÷
-    the number of successes).
-
-    Args:
-        reached: seconds of each repeat that reached the target.
-        spent_in_vain: seconds spent by each repeat that did not.
+    Mean, median and coefficient of variation are of the seconds of repeats that ``reached`` it, as in DAWNBench's
+    analysis. Two figures count failures, too: ``median_of_all``, where a failure is longer than any time, and
+    ``expected_seconds``, until a success if failed runs are started again.
 
     Returns:
-        ``repeats``, ``reached``, ``failed``; ``mean``, ``mean_ci95`` (Student's, of the logarithm), ``median``,
-        ``ci95`` (of the median), ``cv_pct`` (sample standard deviation ÷ mean), ``median_of_all``,
-        ``expected_seconds``.
-        None: all figures if no repeat reached the target, an interval if fewer than three did.
+        ``repeats``, ``reached``, ``failed``, and figures that are None if no repeat reached the target; an interval is
+        None if fewer than three did.
 
     Source: Coleman et al., *Analysis of DAWNBench*, 2019 (coefficient of variation, share of runs);
     Hansen et al., *Real-parameter black-box optimization benchmarking*, 2010 (expected running time).
@@ -76,30 +68,21 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
     if not times:
         return found
     middle = stats.interval(times)
-    found["median"], found["mean"] = middle["median"], _mean(times)
+    found["median"], found["mean"] = middle["median"], statistics.fmean(times)
     found["expected_seconds"] = (math.fsum(times) + math.fsum(spent_in_vain)) / len(times)
     places, ordered = ((count - 1) // 2, count // 2), sorted(times)
     if places[1] < len(ordered):
         found["median_of_all"] = (ordered[places[0]] + ordered[places[1]]) / 2
     if len(times) > 1:
-        found["cv_pct"] = 100 * _deviation(times) / found["mean"]
+        found["cv_pct"] = 100 * statistics.stdev(times) / found["mean"]
     if len(times) >= stats.LEAST:
-        found["ci95"], found["mean_ci95"] = middle["ci95"], _around_mean(times)
+        from scipy import stats as tables
+
+        # Student's interval of the mean on the logarithmic scale (delta method): never below zero.
+        reach = float(tables.t.ppf(0.975, len(times) - 1)) * found["cv_pct"] / 100 / math.sqrt(len(times))
+        found["mean_ci95"] = [found["mean"] * math.exp(-reach), found["mean"] * math.exp(reach)]
+        found["ci95"] = middle["ci95"]
     return found
-
-
-def _deviation(values: Sequence[float]) -> float:
-    mean = _mean(values)
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
-
-
-def _around_mean(values: Sequence[float]) -> list[float]:
-    """Student's interval of the mean on the logarithmic scale (delta method): never below zero."""
-    from scipy import stats as tables
-
-    n, mean = len(values), _mean(values)
-    reach = float(tables.t.ppf(0.975, n - 1)) * _deviation(values) / math.sqrt(n) / mean
-    return [mean * math.exp(-reach), mean * math.exp(reach)]
 
 
 def accuracies(result: RunResult) -> list[float]:
@@ -128,13 +111,10 @@ def parity(
 
     Args:
         mine, reference: epochs to the target of each repeat; None where it was not reached.
-        accuracy, reference_accuracy: final accuracies of the repeats, 0 … 1.
 
     Returns:
-        ``verdict``: ``as the reference``, ``converges faster``, ``converges slower``, ``less accurate``,
-        ``more accurate``, ``fails more often`` or ``too few repeats``; ``suspicious``: whether a reader
-        should look for a change beyond speed (faster, or more accurate); ``epochs_ratio``; ``p``: of
-        Welch's two-sided t-test on the epochs (None where all repeats are alike); ``reason``.
+        ``verdict``, ``suspicious`` (faster, or more accurate: look for a change beyond speed), ``epochs_ratio``, ``p``
+        of Welch's two-sided t-test on the epochs (None where all repeats are alike), ``reason``.
 
     Source: MLCommons, ``rcp_checker`` (t-test on the epochs to converge, 5 %).
 
@@ -153,14 +133,14 @@ def parity(
     if len(reached) < 2 or len(theirs) < 2:
         found["reason"] = "parity needs two repeats of each that reached the target"
         return found
-    ratio, p = _mean(reached) / _mean(theirs), _welch(reached, theirs)
+    mean, p = statistics.fmean, _welch(reached, theirs)
+    ratio = mean(reached) / mean(theirs)
     found.update(epochs_ratio=ratio, p=p, verdict="as the reference")
-    found["reason"] = f"{_mean(reached):.1f} epochs to the target, the reference {_mean(theirs):.1f}"
+    found["reason"] = f"{mean(reached):.1f} epochs to the target, the reference {mean(theirs):.1f}"
     if abs(ratio - 1) > EPOCHS and (p is None or p < 0.05):
         found["verdict"] = "converges faster" if ratio < 1 else "converges slower"
         found["suspicious"] = ratio < 1
-    elif accuracy and reference_accuracy and not abs(_mean(accuracy) - _mean(reference_accuracy)) <= POINTS:
-        gap = _mean(accuracy) - _mean(reference_accuracy)
+    elif accuracy and reference_accuracy and not abs(gap := mean(accuracy) - mean(reference_accuracy)) <= POINTS:
         found["verdict"] = "more accurate" if gap > 0 else "less accurate"
         found["suspicious"] = gap > 0
         found["reason"] += f"; final accuracy {100 * gap:+.1f} points"
@@ -169,10 +149,6 @@ def parity(
 
 def _rate(epochs: Sequence[float | None]) -> float:
     return sum(e is not None for e in epochs) / len(epochs)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _welch(a: Sequence[float], b: Sequence[float]) -> float | None:

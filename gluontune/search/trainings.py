@@ -15,7 +15,7 @@ from gluontune.training.group import Group, RunFailed
 
 _NO_ARITHMETIC = {"runtime", "num_workers", "prefetch"}  # the same images in the same order, the same sums
 _ROUNDING = {*_NO_ARITHMETIC, "loader", "hybridize", "rewrites", "backend"}  # each is checked to compute the same
-_PART = 0.7  # of the free time that one training of a rung may take
+PART = 0.7  # of the free time that one training of a rung may take
 _SPARE_PART = 0.05  # the same for one that can hardly change the verdict
 _STARTS_S = 8.0  # guessed, for a further process
 
@@ -92,11 +92,7 @@ class Trainings:
             return float("inf")
         return float(samples * contender.recipe.epochs / rate + self.validation.get("seconds", 0.0))
 
-    def affords(self, contender: Contender) -> bool:
-        """Whether there is time to train it for a rung."""
-        return self.budget.affords(self.seconds_of(contender), _PART)
-
-    def train(self, row: RungRow, contender: Contender, *, part: float = _PART) -> RunResult | None:
+    def train(self, row: RungRow, contender: Contender, *, part: float = PART) -> RunResult | None:
         """Train in a ``part`` of the free time; None if the time is too short, with a note if it was given up."""
         needs = self.seconds_of(contender)
         if not self.budget.affords(needs, part):
@@ -126,15 +122,14 @@ class Trainings:
     def check(self, row: RungRow, contender: Contender, best: Contender | None, *, alone: bool = False) -> Loss | None:
         """Train a rung's choice if that is worth its time, and return the loss of accuracy.
 
-        A change without a gain, or one that computes the same numbers up to rounding, is trained only if time abounds;
-        the proof at the end trains it with all others. A loss of accuracy is checked by another seed. ``alone``: only
-        the proof is trained afterwards, so that only a change with the same numbers needs no training.
+        A change without a gain, or one that computes the same numbers up to rounding, is trained only if time abounds:
+        the proof trains it with all others. ``alone``: only a change with the same numbers needs no training.
         """
         row["accuracy_runs"] = []
         alike = same_arithmetic if alone else same_but_rounding
         same = best is not None and alike(contender.recipe, best.recipe)
         idle = best is not None and (same or not row["kept"])
-        result = self.train(row, contender, part=_SPARE_PART if idle else _PART if best is not None else 1.0)
+        result = self.train(row, contender, part=_SPARE_PART if idle else PART if best is not None else 1.0)
         if result is None:
             self._untrained(row, contender, best, same)
             return None

@@ -138,18 +138,10 @@ def _check_same_task(contenders: Mapping[str, Recipe]) -> None:
 
 
 def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: bool = True) -> dict[str, Any]:
-    """The row of one repeat.
+    """The row of one repeat; ``sustained``: whether the run went on to its end, as the sustained crossing requires.
 
-    Args:
-        sustained: whether the run went on to its end, as the sustained crossing requires.
-
-    Returns:
-        ``status``: ``reached``, ``not reached`` or ``crashed``; ``reason``; ``first`` and ``sustained``:
-        ``{"epoch", "epochs", "train_seconds", "eval_seconds", "wall_seconds", "joules"}`` or None, ``epoch`` being the
-        validation's number and ``epochs`` the trained ones (the last may be a part of one); ``spent``: the three times
-        of the whole run; ``val_accuracy`` with ``train_elapsed`` and ``wall_elapsed`` by epoch;
-        ``flipped``: the last accuracy with test-time flips, or None; ``start_seconds``, ``warmup_seconds``;
-        ``samples_per_sec``; ``mlperf``: times for the log.
+    Of a crossing, ``epoch`` is the validation's number and ``epochs`` the trained ones (the last may be a part of one);
+    ``flipped`` is the last accuracy with test-time flips; ``mlperf`` has the times for the log.
     """
     accuracy, length = accuracies(result), result.recipe["epochs"]
     walls = [end for _, end, _ in clocks.evaluations][: len(accuracy)]

@@ -128,9 +128,7 @@ class _Search:
         for option in options:
             row = self.results.row(knob.name, option.label, remark=option.remark, reason=option.missing or NOT_REACHED)
             if not option.missing:
-                recipe = option.on(best)
-                row["changes"] = self.heats.changes(recipe)
-                field_.append(Candidate(recipe, option.label, row, option))
+                field_.append(self.heats.candidate(option.on(best), option.label, row, option))
         if not field_:
             return
         finalists, whole = self._halve(knob.name, field_)
@@ -160,8 +158,8 @@ class _Search:
             try:
                 self.heats.measure(stage, number, left, rounds)
             except OutOfBudget:
-                return [c for c in left if c.rates and c.failure is None], False
-            ranked = sorted((c for c in left if c.failure is None), key=lambda c: c.merit, reverse=True)
+                return [c for c in left if c.rates and c.lost is None], False
+            ranked = sorted((c for c in left if c.lost is None), key=lambda c: c.merit, reverse=True)
             keep = ranked if last else ranked[: max(1, (len(left) + 1) // 2)]
             for candidate in left:
                 if candidate not in keep:
@@ -200,11 +198,10 @@ class _Search:
                 recipe, label = self.heats.start.recipe, f"without {option.label}"
                 for other, choice in self.choices.items():
                     recipe = recipe if other == slot else choice.on(recipe)
-                changes = self.heats.changes(recipe)
-                row = self.results.row("take back", label, changes=changes, reason=NOT_REACHED)
-                field_[slot] = Candidate(recipe, label, row)
+                row = self.results.row("take back", label, reason=NOT_REACHED)
+                field_[slot] = self.heats.candidate(recipe, label, row)
             self.heats.measure("take back", 1, list(field_.values()), ROUNDS[-1])
-            ran = [(c.merit, slot, c) for slot, c in field_.items() if c.failure is None]
+            ran = [(c.merit, slot, c) for slot, c in field_.items() if c.lost is None]
             merit, slot, kept = max(ran, key=lambda entry: entry[0], default=(0.0, "", self.heats.best))
             for candidate in field_.values():
                 if candidate is not kept:

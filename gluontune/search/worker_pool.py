@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
@@ -18,37 +19,24 @@ from gluontune.training.group import Group, RunFailed
 
 @dataclass(frozen=True)
 class IndividualRun:
-    """The training of one individual.
-
-    Args:
-        name: of the individual, for errors and the document.
-        number: unique in the search; it seeds batches and random numbers.
-        weights: file to begin from; None: the recipe's start, or that of the seed ``start``.
-        setup: fields of the recipe: its optimizer, hyper-parameters and schedule.
-        steps: SGD steps; 0 scores it only. updates: of the weights in each.
-        back_off: undo a step that made the fitness worse.
-        score: of ``weights``, if known; else it is measured first.
-        path: of the file for its weights; None saves none.
-    """
+    """The training of one individual."""
 
     name: str
-    number: int
-    weights: Path | None
-    setup: dict[str, Any]
-    steps: int
-    updates: int = 1
-    back_off: bool = False
-    score: dict[str, Any] | None = None
+    number: int  # unique in the search; it seeds batches and random numbers
+    weights: Path | None  # file to begin from; None: the recipe's start, or that of the seed ``start``
+    setup: dict[str, Any]  # fields of the recipe: its optimizer, hyper-parameters and schedule
+    steps: int  # SGD steps; 0 scores it only
+    updates: int = 1  # of the weights in each step
+    back_off: bool = False  # undo a step that made the fitness worse
+    score: dict[str, Any] | None = None  # of ``weights``, if known; else it is measured first
     start: int | None = None
-    path: Path | None = None
+    path: Path | None = None  # of the file for its weights; None saves none
 
 
 def run_individual(group: Any, run: IndividualRun) -> dict[str, Any]:
     """Train one individual in ``group`` and return its record.
 
-    Returns:
-        ``{"name", "setup", "score", "best", "curve", "backed_off", "trained_images", "scored_images", "fixed"}``:
-        ``score`` at the end, ``best`` by fitness of all steps, ``curve`` the fitness after each step.
+    ``score`` is that at the end, ``best`` the best by fitness of all steps, ``curve`` the fitness after each step.
     """
     group.individual(
         "adopt", weights=None if run.weights is None else str(run.weights), changes=run.setup, number=run.number,
@@ -88,7 +76,7 @@ def _fitness(score: dict[str, Any]) -> float:
     return ranked_value(score["fitness"])
 
 
-class WorkerPool:
+class WorkerPool(Closing):
     """``workers`` processes (None: one for each usable core) of one recipe; they share the cores evenly.
 
     Raises:
@@ -153,12 +141,5 @@ class WorkerPool:
                 raise
 
     def close(self) -> None:
-        """End all processes; safe to call twice."""
         for group in self._groups:
             group.close()
-
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -53,7 +53,7 @@ def quick(monkeypatch):
         return result
 
     monkeypatch.setattr(gpu, "train", train)
-    monkeypatch.setattr(gpu.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     seen.contest = contest
     return seen
 
@@ -156,7 +156,7 @@ def test_nvidia_smi_stands_beside_nvml(quick, card, tmp_path, monkeypatch):
     smi.write_text(f"#!{sys.executable}\nimport pathlib, time\nprint('90, 800\\n[N/A], 900', flush=True)\n"
                    f"pathlib.Path({str(printed)!r}).touch()\ntime.sleep(600)\n")  # fmt: skip
     smi.chmod(0o755)
-    monkeypatch.setattr(gpu.shutil, "which", lambda name: str(smi))
+    monkeypatch.setattr("shutil.which", lambda name: str(smi))
     usual = gpu.train
 
     def train(recipe, **how):

@@ -14,7 +14,7 @@ from gluontune import ladder
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.report.page import finish_ladder
 from gluontune.search import rung_contest
-from gluontune.search.script_losses import gap_of
+from gluontune.search.script_climb import gap_of
 from gluontune.search.script_rungs import SCRIPT_RUNGS
 from gluontune.training.group import RunFailed
 from tests.support.pretended_machine import pretend_script
@@ -37,7 +37,7 @@ def climb(**how):
 def test_all_rungs_have_their_row_and_the_best_is_a_command_line(pretended):
     pretended.speeds["torch"] = 0.5
     found, rows = climb()
-    assert list(rows) == list(SCRIPT_RUNGS) and found["complete"]
+    assert list(rows) == SCRIPT_RUNGS.names() and found["complete"]
     kept = {name for name, row in rows.items() if row["kept"]}
     assert kept == {"naive", "environment", "records", "hybridized"}
     assert found["best"]["command"] == "OMP_NUM_THREADS=1 gluontune run train.py --epochs 3"

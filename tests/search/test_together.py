@@ -68,6 +68,21 @@ def test_what_cannot_be_told_apart_stays_and_is_called_proven_only_together(mach
     assert rows(found)["together"]["kept"] and found["best"]["speedup_vs_naive"] > 1.3
 
 
+def test_explained_rungs_get_the_words_of_a_proof_that_lost_accuracy_and_are_not_called_hurt(machine):
+    proving = []
+    machine.accuracy = lambda r: 0.5 if proving and r.dtype != "float32" else 0.8
+
+    def watch(event):
+        proving.extend([event] if event.get("stage") == "proof" else [])
+
+    found = ladder.climb(Recipe(), rungs=["together", *HELD], on_event=watch)
+    assert found["proof"]["same_accuracy"] is False
+    for name in HELD:
+        row = rows(found)[name]
+        assert row["left_out"] and row["kept"] and row["verdict"] == "helped"
+        assert row["notes"][-1] == "the best recipe with it ended at 50.0 % in the proof: accuracy was lost"
+
+
 def test_a_guess_that_fails_or_is_no_gain_leaves_the_climb_as_it_was(machine):
     machine.breaks = lambda r: RunFailed("X", "boom", "p") if r.runtime == "tuned" and r.hybridize == "static" else None
     found = ladder.climb(Recipe(), rungs=["together", "environment", "records"])

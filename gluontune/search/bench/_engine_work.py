@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
 import statistics
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,12 +17,10 @@ from gluontune.recipe.registry import resolve
 
 
 class EngineWork:
-    """A session of the recipe's engine.
+    """A session of the recipe's engine, with ``torch.compile`` left out if it is pretended.
 
-    Args:
-        recipe: its fields. part: ``step``: on one batch again and again; ``loader``: batches on the device, no step;
-            ``both``: as in training.
-        pretend: nets are not compiled: ``torch.compile`` hands them back.
+    ``part``: ``step``: on one batch again and again; ``loader``: batches on the device, no step; ``both``: as in
+    training.
     """
 
     def __init__(self, recipe: Mapping[str, Any], part: str = "step", pretend: bool = False):
@@ -57,7 +59,6 @@ class EngineWork:
         return list(self.session.remarks())
 
     def close(self) -> None:
-        """End the loader's threads."""
         self.session.close()
 
 
@@ -77,6 +78,24 @@ class Sight:
     def step(self) -> int:
         """Nothing is measured."""
         return 1
+
+
+@contextlib.contextmanager
+def beside_smi() -> Iterator[list[float | None]]:
+    """A list that gets what nvidia-smi shows of the work within, as of :func:`smi_means`."""
+    seen: list[float | None] = []
+    query = ["--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits", "-lms", "500"]
+    with tempfile.TemporaryFile("w+") as log:
+        found = shutil.which("nvidia-smi")
+        smi = subprocess.Popen([found, *query], stdout=log, stderr=subprocess.DEVNULL) if found else None
+        try:
+            yield seen
+        finally:
+            if smi is not None:
+                smi.terminate()
+                smi.wait()
+        log.seek(0)
+        seen += smi_means(log.read())
 
 
 def smi_means(log: str) -> tuple[float | None, float | None]:

@@ -101,10 +101,6 @@ class BridgedStep:
 
     MXNet exports the net and its loss in another process (``python -m`` this module ``NET SIDE OUT``); the measured
     process reads them and steps as ``backend="torch"`` does.
-
-    Args:
-        threads: of torch's operators. dtype: ``float32``, or ``bfloat16`` by ``torch.autocast``.
-        compiled: through ``torch.compile``.
     """
 
     def __init__(

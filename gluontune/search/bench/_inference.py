@@ -16,12 +16,7 @@ _JUDGED = 4096  # images on which int8 must agree
 
 
 class Predictor:
-    """A trained net that predicts batches of real images.
-
-    Args:
-        mode: of :data:`MODES`. recipe, source: see :func:`gluontune.job.trained.trained`.
-        batch_size: images in a step. val_images: number of validation images of :meth:`predict_all`.
-    """
+    """A trained net that predicts batches of real images, in a mode of :data:`MODES`."""
 
     def __init__(self, mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int):
         from gluontune import compute

@@ -50,10 +50,9 @@ class Crops:
         self.size, self.augment, self.decoder = size, augment, decoder
 
     def __call__(self, payload: Any) -> np.ndarray:
-        return self.with_pillow(payload) if self.decoder == "Pillow" else self.with_opencv(payload)
+        return self._with_pillow(payload) if self.decoder == "Pillow" else self._with_opencv(payload)
 
-    def with_pillow(self, payload: Any) -> np.ndarray:
-        """Decode, crop, resize and flip with Pillow."""
+    def _with_pillow(self, payload: Any) -> np.ndarray:
         pillow = importlib.import_module("PIL.Image")
         image, size = pillow.open(io.BytesIO(payload)).convert("RGB"), self.size
         if self.augment == "pad-crop-flip":
@@ -67,8 +66,7 @@ class Crops:
             image = image.transpose(pillow.FLIP_LEFT_RIGHT)
         return np.array(image)
 
-    def with_opencv(self, payload: Any) -> np.ndarray:
-        """The same with OpenCV."""
+    def _with_opencv(self, payload: Any) -> np.ndarray:
         cv2 = importlib.import_module("cv2")
         size = self.size
         if self.decoder == "raw":

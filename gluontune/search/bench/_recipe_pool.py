@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gluontune import runtime
+from gluontune.core.closing import Closing
 from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess, die_with_parent, event_sender
 from gluontune.parallel.shared import PATH_VARIABLE, create
@@ -27,6 +28,7 @@ from gluontune.training.starting import LocalRanks
 _IDLE_S = 5.0  # a process that needs longer to end a recipe is not reused
 _SHARING = ("local", "shared-memory", "async")
 _RECIPES = 60  # recipes of a process at most, so that leaks do not add up
+Idle = dict[tuple[Any, ...], list[tuple[PipedProcess, int]]]  # by kind, each with the number of its recipes so far
 
 
 def shares_processes(recipe: Recipe) -> bool:
@@ -52,11 +54,11 @@ def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-class Pool:
+class Pool(Closing):
     """Idle processes by kind; at most two kinds are kept, to save memory."""
 
     def __init__(self) -> None:
-        self._idle: dict[tuple[Any, ...], list[tuple[PipedProcess, int]]] = {}
+        self._idle: Idle = {}
 
     def site(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]) -> _Site:
         """The processes for a recipe: the ``site`` of :class:`gluontune.train.Group`."""
@@ -64,11 +66,7 @@ class Pool:
         for other in [k for k in self._idle if k != kind][:-1]:
             for process, _ in self._idle.pop(other):
                 process.close()
-        return _Site(self, kind, self._idle.pop(kind, []), recipe, world, setup)
-
-    def take_back(self, kind: tuple[Any, ...], processes: list[tuple[PipedProcess, int]]) -> None:
-        """Keep processes for the next recipe."""
-        self._idle[kind] = processes
+        return _Site(self._idle, kind, self._idle.pop(kind, []), recipe, world, setup)
 
     def close(self) -> None:
         """End all processes that wait."""
@@ -77,22 +75,16 @@ class Pool:
                 process.close()
         self._idle = {}
 
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class _Site(LocalRanks):
     """The ranks of one recipe, in processes of the pool."""
 
     def __init__(
-        self, pool: Pool, kind: tuple[Any, ...], waiting: list[tuple[PipedProcess, int]], recipe: Recipe, world: int,
+        self, idle: Idle, kind: tuple[Any, ...], waiting: list[tuple[PipedProcess, int]], recipe: Recipe, world: int,
         setup: Callable[[int, int], dict[str, Any]],
     ):  # fmt: skip
         self.ranks = []
-        self._pool, self._kind, self._memory = pool, kind, -1
+        self._idle, self._kind, self._memory = idle, kind, -1
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
         variables = {}
@@ -116,7 +108,7 @@ class _Site(LocalRanks):
             rank.say({"do": "quit"})
         at_rest = [self._comes_to_rest(rank) for rank in ranks]
         if ranks and all(at_rest) and max(self._used) < _RECIPES:
-            self._pool.take_back(self._kind, list(zip(ranks, self._used)))
+            self._idle[self._kind] = list(zip(ranks, self._used))
         else:
             for rank in ranks:
                 rank.close()

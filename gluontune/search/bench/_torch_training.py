@@ -11,13 +11,7 @@ from typing import Any
 
 
 class TorchStep:
-    """A step of ``net`` on one synthetic batch: forward, cross entropy, backward, update by Nesterov's momentum.
-
-    Args:
-        net: a name of ``gluontune.search.bench.training.NETS``. image_size: side of its images.
-        threads: of torch's operators. dtype: ``float32``, or ``bfloat16`` by ``torch.autocast``.
-        channels_last: weights and batch in that memory format. compiled: through ``torch.compile``.
-    """
+    """A step of ``net`` on one synthetic batch: forward, cross entropy, backward, update by Nesterov's momentum."""
 
     def __init__(
         self, net: str, batch_size: int, image_size: int, threads: int, dtype: str = "float32",

@@ -160,17 +160,13 @@ class TorchRun:
         return {"accuracy": correct / total, "seconds": time.perf_counter() - begin}
 
     def close(self) -> None:
-        """End the other ranks."""
         self.ranks.close()
 
 
 class TorchMuon:
     """Our ``muon``, layers of one shape at once; biases, gammas and betas by PyTorch's fused AdamW.
 
-    ``torch.optim.Muon`` refuses the weights of convolutions.
-
-    Args:
-        torch: the module. parameters: of the net. lr, wd, momentum: of our recipe; ``wd`` for matrices only.
+    ``torch.optim.Muon`` refuses the weights of convolutions. ``wd`` is for matrices only.
     """
 
     def __init__(self, torch: Any, parameters: list[Any], *, lr: float, wd: float, momentum: float):
@@ -218,12 +214,8 @@ class TorchMuon:
 class Ranks:
     """The ranks of one training, a process each, gradients averaged by gloo: rank 0's view, or a follower's.
 
-    Args:
-        torch: the module. size: number of ranks; with 1 nothing is started or exchanged.
-        follow: importable function of ``(ranks, **settings)`` that builds a follower's work, with the methods of
-            :meth:`call`.
-        settings: for ``follow``.
-        rank, folder: of a follower, set by rank 0.
+    ``follow(ranks=…, **settings)`` builds a follower's work, with the methods of :meth:`call`. With one rank nothing is
+    started or exchanged.
     """
 
     def __init__(
@@ -268,7 +260,6 @@ class Ranks:
         return message[0]
 
     def close(self) -> None:
-        """Kill the followers."""
         for process in self.followers:
             process.kill()
             process.join()

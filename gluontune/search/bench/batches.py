@@ -12,12 +12,8 @@ from gluontune.records import RecordReader
 class Batches:
     """Takes batch after batch and lets each go at once; the first one is taken when it is built.
 
-    Args:
-        epoch: returns the batches of epoch 0, 1, ….
-        images: returns the images of a batch, with a ``shape`` of (N, ...); waits for an asynchronous batch.
-        info: for the report.
-        end: called once, to end threads and workers.
-        boxes: returns the boxes of a batch; None if it has none.
+    ``epoch`` returns the batches of epoch 0, 1, …; ``images`` those of a batch, with a ``shape`` of (N, ...), once they
+    are there; ``boxes`` its boxes. ``end`` ends threads and workers.
 
     >>> import numpy as np
     >>> work = Batches(lambda n: [np.zeros((4, 2)), np.zeros((3, 2))], lambda batch: batch)
@@ -39,7 +35,6 @@ class Batches:
         self._number += 1
 
     def first(self) -> dict[str, Any]:
-        """Shape and number format of a batch."""
         batch = next(self._batches)
         images = self._images(batch)
         dtype = str(getattr(images.dtype, "__name__", images.dtype))
@@ -55,7 +50,6 @@ class Batches:
         return int(self._images(batch).shape[0])
 
     def close(self) -> None:
-        """End threads and workers."""
         if self._end is not None:
             self._end()
             self._end = None

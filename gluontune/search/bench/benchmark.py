@@ -93,8 +93,7 @@ def hold(
         for contender in field:
             name = contender.entrant.name
             contender.rates[:0] = [r["rates"][name] for r in kept if name in r["rates"]]
-            known = [r["memory_mib"].get(name, 0.0) for r in kept]
-            contender.memory_mib = max([contender.memory_mib, *known])
+            contender.memory_mib = max([contender.memory_mib, *(r["memory_mib"].get(name, 0.0) for r in kept)])
         if finish is not None:
             finish(field)
     finally:
@@ -105,13 +104,11 @@ def hold(
 
 @dataclass(frozen=True)
 class Terms:
-    """Options of all benchmarks.
+    """Options of all benchmarks: those of :func:`hold`, and
 
     Args:
-        rounds, seconds, say: of :func:`hold`.
         only: keep the contenders whose name contains one of these. peers: their environment, see ``peer_python``.
         out: the document; a journal beside it saves rounds and parts. resume: go on with the journal.
-        contest: measures the entrants: :func:`hold`.
     """
 
     rounds: int = 9
@@ -297,8 +294,7 @@ def selected(names: Iterable[str], only: Sequence[str] | None) -> list[str]:
         return every
     kept = set()
     for word in only:
-        meant = {word} & set(every) or {name for name in every if word in name}
-        if not meant:
+        if not (meant := {word} & set(every) or {name for name in every if word in name}):
             raise UsageError(f"--only {word!r}: no name holds this; there are {', '.join(every)}")
         kept |= meant
     return [name for name in every if name in kept]

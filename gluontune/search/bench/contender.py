@@ -136,7 +136,6 @@ class Contender:
         return answer.get("value")
 
     def close(self) -> None:
-        """End the process and its children; safe to call twice."""
         if self._process is not None:
             self._process.close()
             self._process = None

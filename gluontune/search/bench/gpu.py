@@ -6,11 +6,9 @@ since a paused process keeps its GPU memory. ``pretend`` runs every part on the 
 
 from __future__ import annotations
 
+import itertools
 import math
-import shutil
 import statistics
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -25,7 +23,7 @@ from gluontune.runtime import machine_facts
 from gluontune.runtime.doctor import run_checks
 from gluontune.runtime.facts import can_run_mxnet_on_gpu
 from gluontune.runtime.launch import launch_settings
-from gluontune.search.bench._engine_work import airbench_runs, smi_means
+from gluontune.search.bench._engine_work import airbench_runs, beside_smi
 from gluontune.search.bench.benchmark import Terms, document
 from gluontune.search.bench.contender import OURS, Entrant
 from gluontune.search.bench.peer_script import command_of, printed
@@ -67,15 +65,15 @@ def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = 
     pace = {"seconds": 0.05, "rounds": 1} if pretend else {"seconds": 0.5, "rounds": 3}
     how, machine = Terms(**{**pace, **terms}), machine_facts()
     if not pretend and not machine["gpus"]:
-        why = machine["gpu_status"]
-        raise GluontuneError(f"bench gpu: NVML shows no GPU here ({why}); --pretend runs all of it on the CPU")
+        why = f"NVML shows no GPU here ({machine['gpu_status']})"
+        raise GluontuneError(f"bench gpu: {why}; --pretend runs all of it on the CPU")
     if airbench is not None:
         command_of(airbench)
     given = {"pretended": pretend, "minutes": minutes, "airbench": airbench is not None}
     with how.journal("bench gpu", given) as journal:
         bench = _Bench(pretend, how, journal, airbench, math.inf if pretend else time.monotonic() + 60 * minutes)
         rows = [row for part, work in bench.parts() for row in bench.rows(part, work)]
-    bad = [row["name"] for row in rows if row["status"] == "failed"]
+    bad = [each["name"] for each in rows if each["status"] == "failed"]
     found = f"{len(rows)} rows, {len(bad)} failed" + (f": {', '.join(bad[:4])}" if bad else "")
     names = ", ".join(f"{gpu['name']}" for gpu in machine["gpus"]) or "no GPU"
     return {
@@ -153,13 +151,11 @@ class _Bench:
             if field[0].failure is None:
                 field[0].info["remarks"] = field[0].ask("remarks")
 
-        say = self.how.say
-        (one,) = self.how.contest([entrant], say=say, time_limit=180.0, finish=remarked, **self.how.pace)
+        (one,) = self.how.contest([entrant], say=self.how.say, time_limit=180.0, finish=remarked, **self.how.pace)
         found = document([one], conditions={}, unit=UNIT)
         (made,) = found["rows"]
-        made["versions"] = found["versions"]
-        made["reason"] = made["reason"] or "; ".join([*one.info.get("notes", []), *(one.info.get("remarks") or [])])
-        return dict(made)
+        remarks = "; ".join([*one.info.get("notes", []), *(one.info.get("remarks") or [])])
+        return {**made, "versions": found["versions"], "reason": made["reason"] or remarks}
 
     def there(self) -> list[Row]:
         """The doctor's findings, the GPUs, and which engine can use them."""
@@ -168,18 +164,16 @@ class _Bench:
             for f in run_checks(only=_CHECKS)
         ]
         for gpu in machine_facts()["gpus"]:
-            figures = {key: gpu[key] for key in ("memory_mib", "compute_capability")}
+            figures = {"memory_mib": gpu["memory_mib"], "compute_capability": gpu["compute_capability"]}
             found.append(row(f"GPU {gpu['index']}", seen=gpu["name"], **figures))
         can, why = can_run_mxnet_on_gpu()
         found.append(row("MXNet", "ok" if can else "missing", why))
         sight = Entrant("PyTorch", OURS, "gluontune.search.bench._engine_work:Sight", slices="once")
         (one,) = self.how.contest([sight], rounds=0, seconds=0.0)
-        facts = one.info
+        facts, sees = one.info, bool(one.info.get("capabilities"))
         seen = f"built for CUDA {facts.get('built_for') or 'N/A'}, code: {', '.join(facts.get('code') or ['N/A'])}"
-        count = len(facts.get("capabilities") or ())
-        why = str(one.failure or ("" if count else "it sees no GPU"))
-        found.append(row("PyTorch", "ok" if count else "missing", why, seen=seen))
-        return found
+        why = str(one.failure or ("" if sees else "it sees no GPU"))
+        return [*found, row("PyTorch", "ok" if sees else "missing", why, seen=seen)]
 
     def step(self, net: str, title: str, **how: Any) -> list[Row]:
         side, batch = (_TINY if self.pretend else _NETS)[net]
@@ -212,8 +206,9 @@ class _Bench:
     def monitor(self) -> list[Row]:
         """Idle share and steadiness before and after, and NVML's figures beside nvidia-smi's."""
         slow = {"loader": "threaded", "num_workers": 1, "hybridize": "imperative", "runtime": "as-installed"}
-        fast = {"hybridize": "hybridized"}
-        ways: dict[str, dict[str, Any]] = {"before: one loader thread, eager": slow, "after: resident": fast}
+        ways: dict[str, dict[str, Any]] = {
+            "before: one loader thread, eager": slow, "after: resident": {"hybridize": "hybridized"}
+        }  # fmt: skip
         small = {**self._small(), "seconds": 1.0 if self.pretend else 12.0}
         return [self._watched(name, self.recipe(**{**small, **changes})) for name, changes in ways.items()]
 
@@ -223,19 +218,8 @@ class _Bench:
         return {"dataset": "cifar10", "net": "cifar_resnet20_v1", "batch_size_per_device": 512}
 
     def _watched(self, name: str, recipe: Recipe) -> Row:
-        with tempfile.TemporaryFile("w+") as log:
-            smi = None
-            if found := shutil.which("nvidia-smi"):
-                query = ["--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits", "-lms", "500"]
-                smi = subprocess.Popen([found, *query], stdout=log, stderr=subprocess.DEVNULL)
-            try:
-                result = _trained(recipe)
-            finally:
-                if smi is not None:
-                    smi.terminate()
-                    smi.wait()
-            log.seek(0)
-            theirs = smi_means(log.read())
+        with beside_smi() as theirs:
+            result = _trained(recipe)
         series: Mapping[str, Any] = result.utilization.get("gpu_util_pct") or {}
         ours = [value for value in next(iter(series.values()), ()) if value is not None]
         rate, steady = result.samples_per_sec, result.steadiness
@@ -265,8 +249,8 @@ class _Bench:
             reached, target = (result.val_accuracy or [0.0])[-1], 0.05 if self.pretend else each.target_accuracy or 0.0
             seconds = result.elapsed_seconds[-1] if reached >= target else None
             why = [] if seconds else [f"the target {target:g} was not reached"]
-            figures: dict[str, Any] = {"seconds": seconds, "accuracy": reached}
-            figures["flipped"] = (result.val_metric.get("flipped") or [None])[-1]
+            flipped = (result.val_metric.get("flipped") or [None])[-1]
+            figures: dict[str, Any] = {"seconds": seconds, "accuracy": reached, "flipped": flipped}
             if found:
                 ours = found[0]["seconds"]
                 figures["times_ours"] = seconds / ours if seconds and ours != "N/A" else None
@@ -279,9 +263,7 @@ class _Bench:
         if self.airbench is None:
             return [row("airbench94", "missing", "give its path: --airbench PATH (github.com/KellerJordan)")]
         runs = airbench_runs(printed(command_of(self.airbench), 0, 300.0))
-        next(runs, None)
-        seen = next(runs, None)
-        if seen is None:
+        if (seen := next(itertools.islice(runs, 1, None), None)) is None:
             return [row("airbench94", "failed", "it printed no second run with its time")]
         good = seen["flipped"] >= _AIRBENCH_TARGET
         ours = self.journal.pieces.get("Time to accuracy: dawnbench-94", [{}])[0].get("seconds")
@@ -294,19 +276,14 @@ class _Bench:
         if not self.pretend and gpus < 2:
             return [row("two ranks by NCCL", "missing", f"{gpus} GPU here, and NCCL wants two")]
         one = self.recipe(**self._small(), seconds=1.0 if self.pretend else 8.0, hybridize="hybridized")
-        two = one.override(engine="ddp", num_devices=2)
-        rates: list[Any] = [_trained(recipe).samples_per_sec for recipe in (one, two)]
+        rates = [_trained(each).samples_per_sec for each in (one, one.override(engine="ddp", num_devices=2))]
         first, second = (rate and rate["median"] for rate in rates)
         share = 50 * second / first if first and second else None
         return [row("one rank", images_a_second=first), row("two ranks", images_a_second=second, efficiency_pct=share)]
 
 
 def _trained(recipe: Recipe) -> RunResult:
-    """The result of a run that worked.
-
-    Raises:
-        GluontuneError: it failed.
-    """
+    """The result of a run that worked; a GluontuneError if it failed."""
     result = train(recipe, time_limit=180.0)
     if result.error is not None:
         raise GluontuneError(result.error["message"])

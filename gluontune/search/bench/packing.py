@@ -124,7 +124,6 @@ class Packer:
         self.info: dict[str, Any] = {}
 
     def step(self) -> int:
-        """Pack all; the number of records."""
         report = pack(self.lst, self.out, **self.options)
         if report.skipped:
             raise GluontuneError(f"{len(report.skipped)} images were left out: {report.skipped[0].reason}")

@@ -80,9 +80,7 @@ def train_once(
 ) -> tuple[RunResult, Clocks]:  # fmt: skip
     """Run the script once, in a fresh process; never raises for a failed run.
 
-    Args:
-        recipe: for the seed, and the target at which the run ends. command: of :func:`command_of`.
-        time_limit: seconds without a line.
+    ``recipe`` has the seed, and the target at which the run ends; ``time_limit``: seconds without a line.
     """
     with begun(recipe, machine) as (result, clocks):
         try:
@@ -124,9 +122,6 @@ def _validations(command: Sequence[str], seed: int, time_limit: float) -> Iterat
 
 def printed(command: Sequence[str], seed: int, time_limit: float) -> Iterator[bytes]:
     """The lines that a script prints; it is killed when the caller has enough.
-
-    Args:
-        command: of :func:`command_of`. seed: in its environment. time_limit: seconds without a line.
 
     Raises:
         GluontuneError: it failed, or was silent for too long.

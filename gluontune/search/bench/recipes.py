@@ -111,10 +111,7 @@ def _train_all(
 
 
 def train_one(values: Mapping[str, Any], pool: Pool | None = None, time_limit: float = 60.0) -> dict[str, Any]:
-    """The outcome of one recipe: ``{"outcome", "reason", "fields", "seconds", "fresh"}``.
-
-    Args:
-        values: fields of the recipe. pool: of reusable processes; None: fresh ones.
+    """The outcome of one recipe: ``{"outcome", "reason", "fields", "seconds", "fresh"}``, in the processes of ``pool``.
 
     >>> found = train_one({"dtype": "float16", "devices": "cpu"})
     >>> found["outcome"], found["fields"]

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -37,12 +36,7 @@ _TAIL = 8000  # bytes of what a script printed, for its last line
 
 @dataclass(frozen=True)
 class Script:
-    """A script and how it is started.
-
-    Args:
-        name: what the table calls it. path: of the script. argv: its arguments. cwd: the folder in which it runs.
-        env: variables beside those of the caller. note: what is worth knowing of it.
-    """
+    """A script and how it is started; ``env`` are variables beside those of the caller."""
 
     name: str
     path: str
@@ -58,43 +52,31 @@ class Script:
 
 @dataclass(frozen=True)
 class Site:
-    """Where the stages of a script work.
-
-    Args:
-        folder: for files of the stages, or None. time_limit: seconds for one process. before: earlier stages' results.
-    """
+    """Where the stages of a script work; ``before`` are the earlier stages' results."""
 
     folder: Path | None
     time_limit: float
     before: Mapping[str, Mapping[str, Any]]
 
     def run(self, script: Script, command: Sequence[str], log: str) -> dict[str, Any]:
-        """Run a command in the script's folder and environment.
-
-        Args:
-            log: name of the file that gets what it prints.
+        """Run a command in the script's folder and environment; the file ``log`` gets what it prints.
 
         Returns:
             ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "cpu_seconds", "last"}``; ``last``
             is the last line printed, or the error that ended it.
         """
-        begun, worked = time.monotonic(), _children_seconds()
+        begun, worked = time.monotonic(), os.times()
         with tempfile.TemporaryFile() if self.folder is None else (self.folder / f"{log}.log").open("w+b") as printed:
             code = _wait(command, script, printed, self.time_limit)
-            seconds, worked = time.monotonic() - begun, _children_seconds() - worked
+            seconds, after = time.monotonic() - begun, os.times()
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - _TAIL))
             said = _ESCAPE.sub("", printed.read().decode("utf-8", "replace"))
         lines = [line for line in said.splitlines() if line.strip()]
         last = last_words(said) if code else (lines or [""])[-1]
         status = "over the time limit" if code is None else "failed" if code else "ok"
-        times = {"seconds": round(seconds, 3), "cpu_seconds": round(worked, 3)}
+        used = after.children_user + after.children_system - worked.children_user - worked.children_system
+        times = {"seconds": round(seconds, 3), "cpu_seconds": round(used, 3)}
         return {"status": status, "exit": code, **times, "last": clean(last, 200)}
-
-
-def _children_seconds() -> float:
-    """Processor time of all processes that were waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _wait(command: Sequence[str], script: Script, printed: Any, time_limit: float) -> int | None:
@@ -120,8 +102,6 @@ STAGES: dict[str, Stage] = {}
 
 
 def stage(name: str) -> Callable[[Stage], Stage]:
-    """Enter a stage under its name."""
-
     def enter(function: Stage) -> Stage:
         STAGES[name] = function
         return function
@@ -223,7 +203,7 @@ def run(
     Args:
         listed: see :func:`read_list`. only: names, or parts of names. stages: default all.
         time_limit: seconds for one process. out: a folder, for the document and what the scripts print.
-        resume: keep the stages that ended well; those that did not, and new ones, are run.
+        resume: keep the stages that ended well.
 
     Returns:
         ``{"rows": [{"name", "note", "command", "stages": {NAME: {"status", "last", …}}}], "figures": {NAME: {"ok",

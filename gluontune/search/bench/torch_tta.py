@@ -99,9 +99,6 @@ def fastest(
     """PyTorch's fastest mode and allocator for a rank's step of this net, by a short interleaved trial.
 
     A given ``mode`` is taken without a trial, with glibc's allocator, tuned.
-
-    Returns:
-        ``{"name", "threads", "channels_last", "compiled", "allocator", "env", "samples_per_sec": {mode: rate}}``.
     """
     threads = max(1, runtime.usable_cores() // recipe.num_devices)
     modes = torch_entrants(recipe.net, recipe.batch_size_per_device, 32, threads, python, recipe.dtype)

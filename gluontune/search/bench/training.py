@@ -74,11 +74,7 @@ def run(
 
 
 def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entrant]:
-    """The contenders for one network and batch size on this machine.
-
-    Args:
-        python: the peers' interpreter.
-    """
+    """The contenders for one network and batch size on this machine; ``python`` is the peers' interpreter."""
     work = {"net": net, "batch_size": batch_size, "image_size": NETS[net]}
     tuned = launch_settings(cores=threads).env
     bf16 = bfloat16_support().level in ("native", "slow")
@@ -120,12 +116,7 @@ def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entr
 def torch_entrants(
     net: str, batch_size: int, image_size: int, threads: int, python: Path, dtype: str = "float32"
 ) -> list[Entrant]:
-    """PyTorch's modes: eager and compiled, each as it comes and channels_last.
-
-    Args:
-        net: of ``gluontune.search.bench.training.NETS``. image_size: side of its images.
-        threads: of torch's operators. python: the peers' interpreter. dtype: ``float32`` or ``bfloat16``.
-    """
+    """PyTorch's modes: eager and compiled, each as it comes and channels_last."""
     work = {"net": net, "batch_size": batch_size, "image_size": image_size, "threads": threads}
     how: dict[str, Any] = {"python": python, "env": {"OMP_NUM_THREADS": str(threads)}, "slices": "steps"}
     found = []
@@ -215,11 +206,7 @@ def _same_shapes(net: str, contenders: Sequence[Contender]) -> list[list[int]]:
 
 
 def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
-    """Our ratios for one case, from pairs within rounds; without figures of unmeasured contenders.
-
-    ``ours_to_mxnet_imperative``: our best row ÷ MXNet as installed, imperative; ``ours_to_pytorch``: ÷ the
-    best row of PyTorch; ``float32_to_pytorch``: our best float32 row ÷ PyTorch's best float32 row.
-    """
+    """Our ratios for one case, as :data:`_WORDS` names them, from pairs within rounds of measured contenders."""
     rounds = max((len(c.rates) for c in contenders), default=0)
     whole = [c for c in contenders if c.failure is None and c.rates and len(c.rates) == rounds]
 
