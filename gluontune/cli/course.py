@@ -97,8 +97,9 @@ def export_command(
 ) -> None:
     """Make a static site that needs no server; runs lessons that have not been run."""
     from gluontune.course.lessons import find_lessons, pick
-    from gluontune.course.website import write_site
+    from gluontune.course.website import site_folder, write_site
 
+    site_folder(site)  # before lessons run for an hour
     outcomes = _execute(names or [], folder, out, settings, solved=solved, time_limit=time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     if failed:

@@ -38,11 +38,11 @@ _SETTINGS = {
 
 
 #: Runs a command on a host. MPICH's mpirun waits for ever for one that ssh does not reach, or has lost.
-_AGENT = """#!/bin/sh
+_AGENT = r"""#!/bin/sh
 {transport} "$@"
 code=$?
 if [ $code -ne 0 ]; then
-    echo "error: host $1: ended with code $code: {transport}" >&2
+    printf 'error: host %s: ended with code %s: %s\n' "$1" "$code" {shown} >&2
     sleep 5
     kill -TERM $PPID 2> /dev/null
 fi
@@ -115,7 +115,8 @@ def launch(
         os.environ["MASTER_PORT"] = str(hosts.port)
     with tempfile.TemporaryDirectory(prefix="gluontune-launch-") as folder:
         agent = Path(folder) / "rsh"
-        agent.write_text(_AGENT.format(transport=shlex.join(hosts.transport())))
+        transport = shlex.join(hosts.transport())
+        agent.write_text(_AGENT.format(transport=transport, shown=shlex.quote(transport)))
         agent.chmod(0o700)
         for left in range(restarts, -1, -1):
             with tempfile.TemporaryFile() as printed:  # the result, once, whatever came before

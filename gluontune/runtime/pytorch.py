@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from types import ModuleType
 
+from gluontune.codec.native import is_ours, user_folder
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.packages import module_exists
 
@@ -27,6 +34,7 @@ def torch() -> ModuleType:
     Raises:
         GluontuneError: it is not installed, cannot be imported, or is older than 2.1.
     """
+    _keep_code_at_home()
     try:
         found = importlib.import_module("torch")
     except ImportError as error:
@@ -40,3 +48,19 @@ def torch() -> ModuleType:
             f"PyTorch {version} is too old, {'.'.join(map(str, OLDEST))} or newer is wanted: {INSTALL}"
         )
     return found
+
+
+def _keep_code_at_home() -> None:
+    """Let ``torch.compile`` keep its code in the user's cache, or else in a folder of this process.
+
+    Its own default, a folder in /tmp whose name is known, may be made by another user first, and what lies there runs.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    place = user_folder() / "torch"
+    with contextlib.suppress(OSError):
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (place.is_dir() and is_ours(place)):
+        place = Path(tempfile.mkdtemp(prefix="gluontune-torch-"))
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)

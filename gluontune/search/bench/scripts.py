@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gluontune.capture.script import Program, command
 from gluontune.core.errors import UsageError
-from gluontune.core.journal import Document
+from gluontune.core.interpreter import python
+from gluontune.core.journal import Document, resumable
 from gluontune.core.processes import last_words
 from gluontune.core.reading import explain_os_error, parse_yaml, read_text
 from gluontune.core.texts import clean
@@ -141,8 +143,8 @@ def captured(script: Script, site: Site) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
         out = Path(folder, "capture.json")
         options = json.dumps({"out": str(out), "steps": 20})
-        module = ["-m", "gluontune.capture.capturing", options, script.path, *script.argv]
-        done = site.run(script, [sys.executable, *module], "captured")
+        program = Program(script.path, script.argv)
+        done = site.run(script, command(program, "gluontune.capture.capturing", options), "captured")
         found = json.loads(out.read_text("utf-8")) if out.exists() else None
     if found is None:
         return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
@@ -158,8 +160,8 @@ def on_torch(script: Script, site: Site) -> dict[str, Any]:
     """The whole script with PyTorch's arithmetic, once a step is proven: ``gluontune run --backend torch``."""
     with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
         out = Path(folder, "run.json")
-        words = ["-m", "gluontune", "run", "--backend", "torch", "--out", str(out), script.path, *script.argv]
-        done = site.run(script, [sys.executable, *words], "torch")
+        words = ["run", "--backend", "torch", "--out", str(out), script.path, *script.argv]
+        done = site.run(script, python("-m", "gluontune", *words), "torch")
         found = json.loads(out.read_text("utf-8")) if out.exists() else {}
     moved = found.get("steps_on_torch", 0)
     told = {"steps": found.get("steps", 0), "steps_on_torch": moved}
@@ -212,6 +214,7 @@ def _script(path: Path, number: int, entry: Mapping[str, Any]) -> Script:
     return Script(name, str(file), argv, str(cwd), tuple(env.items()), entry.get("note", ""))
 
 
+@resumable
 def run(
     listed: Path, *, only: Sequence[str] | None = None, stages: Sequence[str] | None = None, time_limit: float = 600.0,
     out: Path | None = None, resume: bool = False, say: Callable[[str], None] | None = None,
