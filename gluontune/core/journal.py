@@ -166,23 +166,11 @@ class Journal(Closing):
 
 
 def resumable(work: F) -> F:
-    """A function with ``out`` and ``resume`` whose resume raises a GluontuneError where the document that it goes on
-    with has values of another kind.
-
-    >>> @resumable
-    ... def total(*, out, resume=False):
-    ...     return sum({"rows": [1, None]}["rows"])
-    >>> total(out="runs", resume=True)
-    Traceback (most recent call last):
-    gluontune.errors.GluontuneError: runs: altered, or of another version of gluontune (TypeError: unsupported operand
-    type(s) for +: 'int' and 'NoneType')
-    """
+    """``work(…, out=, resume=)``, whose resume raises a GluontuneError where the document holds odd values."""
 
     @functools.wraps(work)
     def guarded(*given: Any, **options: Any) -> Any:
-        if not options.get("resume"):
-            return work(*given, **options)
-        with understood(options.get("out")):
+        with understood(options.get("out")) if options.get("resume") else contextlib.nullcontext():
             return work(*given, **options)
 
     return cast(F, guarded)

@@ -206,6 +206,18 @@ def how_it_ended(name: str, code: int | None, said: str = "", killed_before: int
     return f"{how}: {words}" if words else how
 
 
+@contextlib.contextmanager
+def session(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process without input in a session of its own, all of which is killed at the end; ``how`` is of ``Popen``."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **how)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # the group may outlive its leader
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 _PR_SET_PDEATHSIG = 1
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; a scheduler's; what mpirun passes on to its ranks
 

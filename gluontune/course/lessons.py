@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,6 @@ class Lesson:
     title: str
     question: str
     path: Path
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {**asdict(self), "path": str(self.path)}
 
 
 def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
@@ -225,10 +221,6 @@ class Progress:
     predictions: int
     right: int
     exercises: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 def progress_of(lessons: Sequence[Lesson]) -> list[Progress]:

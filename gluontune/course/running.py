@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
@@ -21,7 +21,7 @@ from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write, writable_folder, write_json
 from gluontune.core.interpreter import python
-from gluontune.core.processes import how_it_ended
+from gluontune.core.processes import how_it_ended, session
 from gluontune.core.reading import parse_json, read_text
 from gluontune.course.exercises import EXERCISES, RIGHT
 from gluontune.course.lessons import Lesson
@@ -67,10 +67,6 @@ class Outcome:
     notebook: str
     key: str
     resumed: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 def run_lessons(
@@ -131,7 +127,7 @@ def run_lessons(
             outcome = _run(lesson, folder, mine, key, time_limit, solved)
         found.append(outcome)
         kept = {**earlier, **{o.name: o for o in found}}
-        write_json(folder / "summary.json", {"lessons": [o.to_dict() for o in kept.values()]})
+        write_json(folder / "summary.json", {"lessons": [vars(o) for o in kept.values()]})
         if on_event:
             on_event(lesson.name, outcome)
         if outcome.status == "interrupted":
@@ -169,20 +165,21 @@ def _run(
     ]  # fmt: skip
     started = time.perf_counter()
     status, error = "passed", None
-    with open(folder / lesson.name / "papermill.log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            command, env=runtime.child_env("tuned"), stdout=log, stderr=log, start_new_session=True
-        )
+    with (
+        open(folder / lesson.name / "papermill.log", "w", encoding="utf-8") as log,
+        session(command, env=runtime.child_env("tuned"), stdout=log, stderr=log) as process,
+    ):
         try:
-            code = process.wait(timeout=time_limit)
-            if code != 0:
+            if process.wait(timeout=time_limit) != 0:
                 status = "failed"
         except subprocess.TimeoutExpired:
             status, error = "timed out", f"took longer than {time_limit:g} s"
         except KeyboardInterrupt:
             status, error = "interrupted", "interrupted"
-        finally:
-            _end(process)
+        if error is not None:
+            os.killpg(process.pid, signal.SIGTERM)  # papermill and its kernel
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
     seconds = time.perf_counter() - started
     figures, right, failure = _look(target)
     if status == "failed":
@@ -191,16 +188,6 @@ def _run(
     elif status == "passed" and right != exercises:
         status, error = "failed", f"{right} of {exercises} solutions are right: see {target}"
     return Outcome(lesson.name, status, round(seconds, 2), figures, error, str(target), key)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End papermill and its kernel, which are one session."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):  # at the last signal the group may have outlived its leader
-            for sign in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
-                os.killpg(process.pid, sign)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=10)
 
 
 def _look(path: Path) -> tuple[int, int, str | None]:

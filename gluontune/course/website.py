@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,15 @@ def write_site(
             nav=["index.md", *({lesson.title: f"{lesson.name}.md"} for lesson in lessons)],
             validation={"links": {"anchors": "warn"}},
         )  # fmt: skip
-        faults = _Faults()
+        faults = BufferingHandler(1 << 20)
+        faults.setLevel(logging.WARNING)  # links that lead nowhere
         logging.getLogger("mkdocs").addHandler(faults)
         try:
             build(config)
         finally:
             logging.getLogger("mkdocs").removeHandler(faults)
-    return sorted(path for path in folder.glob("*.html") if path.name != "404.html"), faults.found
+    found = [record.getMessage() for record in faults.buffer]
+    return sorted(path for path in folder.glob("*.html") if path.name != "404.html"), found
 
 
 def site_folder(out: str | os.PathLike[str]) -> Path:
@@ -94,17 +97,6 @@ def site_folder(out: str | os.PathLike[str]) -> Path:
     if not (folder / "search/search_index.js").exists() and any(path.name[0] != "." for path in folder.iterdir()):
         raise UsageError(f"--site {folder}: holds other files, which the site would replace; give a new folder")
     return folder
-
-
-class _Faults(logging.Handler):
-    """The warnings of mkdocs, such as links that lead nowhere."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(record.getMessage())
 
 
 def page_files(lesson: Lesson, executed: str | os.PathLike[str], names: Collection[str]) -> Iterator[tuple[str, bytes]]:

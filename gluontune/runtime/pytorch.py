@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import importlib
 import os
 import shutil
@@ -11,7 +10,7 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from gluontune.codec.native import is_ours, user_folder
+from gluontune.codec.native import is_private, user_folder
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.packages import module_exists
 
@@ -58,9 +57,7 @@ def _keep_code_at_home() -> None:
     if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
         return
     place = user_folder() / "torch"
-    with contextlib.suppress(OSError):
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not (place.is_dir() and is_ours(place)):
+    if not is_private(place):
         place = Path(tempfile.mkdtemp(prefix="gluontune-torch-"))
         atexit.register(shutil.rmtree, place, ignore_errors=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)

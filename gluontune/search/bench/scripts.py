@@ -11,8 +11,6 @@ import json
 import math
 import os
 import re
-import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +24,7 @@ from gluontune.capture.script import Program, command
 from gluontune.core.errors import UsageError
 from gluontune.core.interpreter import python
 from gluontune.core.journal import Document, resumable
-from gluontune.core.processes import last_words
+from gluontune.core.processes import last_words, session
 from gluontune.core.reading import explain_os_error, parse_yaml, read_text
 from gluontune.core.texts import clean
 from gluontune.runtime import machine_facts
@@ -82,7 +80,10 @@ class Site:
         """
         begun, worked = time.monotonic(), _children_seconds()
         with tempfile.TemporaryFile() if self.folder is None else (self.folder / f"{log}.log").open("w+b") as printed:
-            code = _wait(command, script, printed, self.time_limit)
+            code, how = None, {"cwd": script.cwd, "env": {**os.environ, **dict(script.env)}}
+            timed_out = contextlib.suppress(subprocess.TimeoutExpired)
+            with session(command, stdout=printed, stderr=subprocess.STDOUT, **how) as process, timed_out:
+                code = process.wait(self.time_limit)
             seconds, worked = time.monotonic() - begun, _children_seconds() - worked
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - _TAIL))
             said = _ESCAPE.sub("", printed.read().decode("utf-8", "replace"))
@@ -95,24 +96,7 @@ class Site:
 
 def _children_seconds() -> float:
     """Processor time of all processes that were waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _wait(command: Sequence[str], script: Script, printed: Any, time_limit: float) -> int | None:
-    """The exit code; None after the time limit. Nothing that the command started outlives it."""
-    process = subprocess.Popen(
-        command, cwd=script.cwd, env={**os.environ, **dict(script.env)}, stdin=subprocess.DEVNULL, stdout=printed,
-        stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-    try:
-        return process.wait(time_limit)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return sum(os.times()[2:4])
 
 
 Stage = Callable[[Script, Site], dict[str, Any]]
