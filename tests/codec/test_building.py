@@ -232,7 +232,7 @@ def test_no_c_files_call_or_include_each_other():
 
 @pytest.mark.parametrize("fault", ["written by all", "another's link"])
 def test_no_library_is_taken_from_a_folder_in_which_others_can_exchange_it(fault, tmp_path, monkeypatch):
-    """The name of the folder in /tmp is known: who makes it first may exchange what was looked at before it is loaded."""
+    """The folder's name in /tmp is known: who makes it first may exchange what was looked at before it is loaded."""
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
     monkeypatch.setattr(native.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(native, "compilers", list)

@@ -71,8 +71,10 @@ def examine(
     return found
 
 
-def _nets(folders: Sequence[Path], images: np.ndarray, facts: Mapping[str, Any]) -> tuple[list[Any], float]:
-    """The ranks' nets, and the largest difference of an array, as a share of its largest value.
+def _joined(
+    folders: Sequence[Path], images: np.ndarray, facts: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], float]:
+    """The ranks' arrays, and the largest difference of one, as a share of its largest value.
 
     BatchNorm's running statistics may differ between ranks. None of these is believed, for a net of its own could be
     hidden in them: they are measured again, on ``images``.
@@ -80,18 +82,27 @@ def _nets(folders: Sequence[Path], images: np.ndarray, facts: Mapping[str, Any])
     from gluontune.runtime import mxnet
 
     mx = mxnet()
-    symbol = mx.sym.load(str(folders[0] / "net-symbol.json"))
     held = [mx.nd.load(str(folder / "net-0000.params")) for folder in folders]
     plain = [{(name, str(a.dtype)): a.astype("float32").asnumpy() for name, a in arrays.items()} for arrays in held]
     apart = [(key[0], gap) for other in plain[1:] for key, gap in gaps(other, plain[0]).items()]
-    differing = {name for name, gap in apart if 0 < gap < np.inf}
-    measured = _measured(symbol, held[0], differing, images, facts) if differing else {}
-    nets = []
+    names = {name for name, gap in apart if 0 < gap < np.inf}
+    symbol = mx.sym.load(str(folders[0] / "net-symbol.json"))
+    measured = _measured(symbol, held[0], names, images, facts) if names else {}
+    difference = max((gap for name, gap in apart if name not in measured or gap == np.inf), default=0.0)
+    return [{**arrays, **measured} for arrays in held], difference
+
+
+def _nets(folders: Sequence[Path], images: np.ndarray, facts: Mapping[str, Any]) -> tuple[list[Any], float]:
+    """The ranks' nets, and the difference of :func:`_joined`."""
+    from gluontune.runtime import mxnet
+
+    mx = mxnet()
+    (held, difference), nets = _joined(folders, images, facts), []
     for rank, (folder, arrays) in enumerate(zip(folders, held)):
-        mx.nd.save(f"net-{rank}.params", {**arrays, **measured})
+        mx.nd.save(f"net-{rank}.params", arrays)
         files = str(folder / "net-symbol.json"), f"net-{rank}.params"
         nets.append(mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1]))
-    return nets, max((gap for name, gap in apart if name not in measured or gap == np.inf), default=0.0)
+    return nets, difference
 
 
 def _measured(
