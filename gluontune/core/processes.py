@@ -245,20 +245,13 @@ def supervise(
         Its exit code, and the signal that stopped it, or None.
     """
     seen: list[signal.Signals] = []
-    process = subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True, preexec_fn=_arm
-    )
 
     def stop(number: int, frame: Any) -> None:
         seen.append(signal.Signals(number))
         process.send_signal(stop_by if len(seen) == 1 else signal.SIGKILL)
 
-    try:
-        with handling(stop):
-            return process.wait(), seen[-1] if seen else None
-    finally:
-        process.kill()
-        process.wait()
+    with session(command, env=env, stdout=stdout, preexec_fn=_arm) as process, handling(stop):
+        return process.wait(), seen[-1] if seen else None
 
 
 _LOOK_S = 0.5

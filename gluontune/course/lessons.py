@@ -21,7 +21,7 @@ from typing import Any
 import gluontune
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError, did_you_mean
-from gluontune.core.files import atomic_write, writable_folder, write_json
+from gluontune.core.files import writable_folder, write_json
 from gluontune.core.interpreter import python
 from gluontune.core.reading import parse_json, read_text
 
@@ -77,8 +77,7 @@ def unpack(lessons: Sequence[Lesson], folder: str | os.PathLike[str] = "notebook
     for lesson in lessons:
         path = place / lesson.path.name
         if not path.exists():
-            with atomic_write(path, "wb") as out:
-                out.write(lesson.path.read_bytes())
+            path.write_bytes(lesson.path.read_bytes())
         mine.append(replace(lesson, path=path))
     return mine
 

@@ -19,7 +19,7 @@ import yaml
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import atomic_write, writable_folder, write_json
+from gluontune.core.files import writable_folder, write_json
 from gluontune.core.interpreter import python
 from gluontune.core.processes import how_it_ended, session
 from gluontune.core.reading import parse_json, read_text
@@ -103,11 +103,10 @@ def run_lessons(
     need("papermill")
     given = dict(parameters or {})
     known = {lesson.name: parameters_of(lesson) for lesson in lessons}
+    every = sorted(set().union(*known.values()))
     for name in given:
-        if not any(name in names for names in known.values()):
-            raise UsageError(
-                f"parameter {name!r}: no lesson has it; there are {', '.join(sorted(set().union(*known.values())))}"
-            )
+        if name not in every:
+            raise UsageError(f"parameter {name!r}: no lesson has it; there are {', '.join(every)}")
     folder = writable_folder(out)
     earlier = {} if fresh else _earlier(folder)
     found: list[Outcome] = []
@@ -157,8 +156,7 @@ def _run(
     if solved:
         source = folder / lesson.name / "solved.ipynb"
         exercises = solved_notebook(lesson.path, source)
-    with atomic_write(settings, "w") as stream:
-        stream.write(yaml.safe_dump(parameters))
+    settings.write_text(yaml.safe_dump(parameters))
     command = [
         *python("-m", "papermill"), str(source), str(target), "-f", str(settings), "--cwd", str(folder),
         "--no-progress-bar", "-k", "python3",

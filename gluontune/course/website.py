@@ -88,11 +88,7 @@ def write_site(
 
 
 def site_folder(out: str | os.PathLike[str]) -> Path:
-    """The folder of a site, made if it is missing.
-
-    Raises:
-        UsageError: it holds anything but an earlier site; mkdocs empties the folder.
-    """
+    """The folder of a site, made if it is missing; a UsageError where it has other files: mkdocs empties it."""
     folder = writable_folder(out)
     if not (folder / "search/search_index.js").exists() and any(path.name[0] != "." for path in folder.iterdir()):
         raise UsageError(f"--site {folder}: holds other files, which the site would replace; give a new folder")

@@ -50,15 +50,11 @@ exit $code
 """
 
 
-def found() -> tuple[str, bool]:
-    """The path of ``mpirun``, and whether it is Open MPI's.
-
-    Raises:
-        UsageError: there is none.
-    """
+def found() -> tuple[str, bool] | None:
+    """The path of ``mpirun``, and whether it is Open MPI's; None if there is none."""
     path = shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
-        raise UsageError("no mpirun is installed")
+        return None
     said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60).stdout
     return path, "Open MPI" in said or "OpenRTE" in said
 
@@ -102,13 +98,12 @@ def launch(
         raise UsageError(
             f"{world} ranks do not fit on --hosts {hosts} ({hosts.total} in all): give a smaller -n or more per host"
         )
-    try:
-        path, open_mpi = found()
-    except UsageError as error:
+    if (mpirun := found()) is None:
         raise UsageError(
-            f"--hosts: {error}: apt install openmpi-bin (or mpich) on each of them, or start the ranks by what your "
-            f"cluster has:\n{mpi(layout)}"
-        ) from None
+            "--hosts: no mpirun is installed: apt install openmpi-bin (or mpich) on each of them, or start the ranks "
+            f"by what your cluster has:\n{mpi(layout)}"
+        )
+    path, open_mpi = mpirun
     os.environ.setdefault("MASTER_ADDR", hosts.first_address)
     os.environ[RUN_VARIABLE] = secrets.token_hex(16)
     if hosts.port:

@@ -50,10 +50,8 @@ def torch() -> ModuleType:
 
 
 def _keep_code_at_home() -> None:
-    """Let ``torch.compile`` keep its code in the user's cache, or else in a folder of this process.
-
-    Its own default, a folder in /tmp whose name is known, may be made by another user first, and what lies there runs.
-    """
+    """Let ``torch.compile`` keep its code in the user's cache, or in a folder of this process: its default, of a known
+    name in /tmp, may be made by another user first, and what lies there runs."""
     if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
         return
     place = user_folder() / "torch"

@@ -124,7 +124,7 @@ def assess(
                 tell(f"{name}: the reference runs")
                 known[str(count)] = _reference(task, data, facts, parts)
                 write_sealed(folder / "reference.json", {"key": key, "runs": known})
-            wanted = known[str(count)]
+            wanted = found.reference[str(count)] = known[str(count)]
             budget = BUDGET * wanted["seconds"]
             goal = Goal(budget, wanted["accuracy"] - SLACK, wanted["steadiness"], _LIMIT * budget, memory)
             tell(f"{name}: {file.name} runs; {goal.budget_s:.0f} s are its budget")
@@ -132,7 +132,6 @@ def assess(
             found.secluded = found.secluded and run["secluded"]
             tell(f"{name}: what it handed in is examined")
             found.parts.append(grade(count, goal, run, _found(task, outs, facts), facts))
-        found.reference[str(count)] = known[str(count)]
     write_json(folder / "assessment.json", found.to_dict())
     return found
 

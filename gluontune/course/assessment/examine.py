@@ -92,24 +92,18 @@ def _joined(
     return [{**arrays, **measured} for arrays in held], difference
 
 
-def _nets(folders: Sequence[Path], images: np.ndarray, facts: Mapping[str, Any]) -> tuple[list[Any], float]:
-    """The ranks' nets, and the difference of :func:`_joined`."""
+def _net(folder: Path, arrays: Mapping[str, Any]) -> Any:
+    """The net of a folder, with these arrays."""
     from gluontune.runtime import mxnet
 
-    mx = mxnet()
-    (held, difference), nets = _joined(folders, images, facts), []
-    for rank, (folder, arrays) in enumerate(zip(folders, held)):
-        mx.nd.save(f"net-{rank}.params", arrays)
-        files = str(folder / "net-symbol.json"), f"net-{rank}.params"
-        nets.append(mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1]))
-    return nets, difference
+    mxnet().nd.save("net.params", dict(arrays))
+    return mxnet().gluon.SymbolBlock.imports(str(folder / "net-symbol.json"), ["data"], "net.params")
 
 
 def _measured(
     symbol: Any, held: Mapping[str, Any], names: set[str], images: np.ndarray, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Means and variances of the inputs of ``symbol``'s normalizing layers for those of ``names`` that are their
-    statistics.
+    """Those of ``names`` that are statistics of ``symbol``'s normalizing layers: means and variances of their inputs.
 
     They begin as 0 and 1, and are measured from the first layer to the last one, as the net computes when it is asked.
     """
@@ -185,8 +179,9 @@ def _predict_all(net: Any, images: Mapping[str, np.ndarray], facts: Mapping[str,
 def _answer(stream: Any) -> dict[str, Any]:
     header = json.loads(stream.readline())
     images = {name: np.load(stream, allow_pickle=False) for name in header["names"]}
-    facts, first = header["facts"], images[header["names"][0]]
-    (net, *others), difference = _nets([Path(folder) for folder in header["folders"]], first, facts)
+    facts, first, folders = header["facts"], images[header["names"][0]], [Path(folder) for folder in header["folders"]]
+    held, difference = _joined(folders, first, facts)
+    net, *others = map(_net, folders, held)
     before, marks = _held(net), [time.process_time()]
     for _ in range(4):  # the first one allocates memory and starts threads, too
         _predict(net, first[:_BATCH], facts)
