@@ -279,7 +279,8 @@ class _Loader:
     """Loads mxnet by :func:`gluontune.runtime.mxnet`, which imports it anew inside."""
 
     def __init__(self, told: WhenImported):
-        self._told, self._spec = told, None
+        self._told = told
+        self._spec: Any = None
 
     def create_module(self, _: Any) -> ModuleType:
         from gluontune.runtime.importing import mxnet
