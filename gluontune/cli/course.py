@@ -24,7 +24,7 @@ def list_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -
 
     lessons = find_lessons(folder)
     rows = [(lesson.title, lesson.question) for lesson in lessons]
-    document = {"lessons": [lesson.to_dict() for lesson in lessons]}
+    document = {"lessons": [{**vars(lesson), "path": str(lesson.path)} for lesson in lessons]}
     deliver(document, as_json, lambda: _table(stdout, ("lesson", "question"), rows))
 
 
@@ -43,7 +43,7 @@ def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION)
         go_on = f"; go on with: gluontune course open {after.name}" if after else ""
         say(f"{done} of {len(found)} lessons done{go_on}")
 
-    deliver({"lessons": [p.to_dict() for p in found], "next": after.name if after else None}, as_json, show)
+    deliver({"lessons": [vars(p) for p in found], "next": after.name if after else None}, as_json, show)
 
 
 def open_command(
@@ -79,7 +79,7 @@ def run_command(
     outcomes = _execute(names or [], folder, out, settings, fresh=fresh, solved=solved, time_limit=time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     counts = {"passed": len(outcomes) - len(failed), "failed": len(failed)}
-    deliver({"lessons": [o.to_dict() for o in outcomes], **counts}, as_json, lambda: _show(outcomes, out))
+    deliver({"lessons": [vars(o) for o in outcomes], **counts}, as_json, lambda: _show(outcomes, out))
     if any(outcome.status == "interrupted" for outcome in failed):
         raise typer.Exit(130)
     raise typer.Exit(1 if failed else 0)
@@ -97,8 +97,9 @@ def export_command(
 ) -> None:
     """Make a static site that needs no server; runs lessons that have not been run."""
     from gluontune.course.lessons import find_lessons, pick
-    from gluontune.course.website import write_site
+    from gluontune.course.website import site_folder, write_site
 
+    site_folder(site)  # before lessons run for an hour
     outcomes = _execute(names or [], folder, out, settings, solved=solved, time_limit=time_limit)
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     if failed:

@@ -138,13 +138,12 @@ def build_library(folder: Path | None = None) -> Path | None:
     places = [folder] if folder else [user_folder(), Path(tempfile.gettempdir()) / f"gluontune-{_user()}"]
     for place in places:
         final = place / f"native-{key}.so"
+        if not is_private(place):
+            continue
         if final.is_file() and is_ours(final):
             return final
-        if not compilers():
-            continue
         with contextlib.suppress(OSError):
-            place.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if is_ours(place) and compile_library(final):
+            if compilers() and compile_library(final):
                 return final
     return None
 
@@ -160,9 +159,17 @@ def _user() -> int:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether no other user can have written ``path``: code is loaded from nowhere else."""
-    status = path.stat()
-    return status.st_uid in (0, _user()) and not status.st_mode & 0o022
+    """Whether no other user can have written ``path``, or have made a link of it: code is loaded from nowhere else."""
+    link, status = path.lstat(), path.stat()
+    return {link.st_uid, status.st_uid} <= {0, _user()} and not status.st_mode & 0o022
+
+
+def is_private(folder: Path) -> bool:
+    """Make a folder if it is missing; whether nobody else can put anything there, or exchange what is there."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return is_ours(folder)
+    return False
 
 
 def compile_library(final: Path) -> bool:

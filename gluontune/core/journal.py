@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Optional, TypeVar
+from typing import IO, Any, Optional, TypeVar, cast
 
 from gluontune import __version__
 from gluontune.core.closing import Closing
@@ -26,6 +27,7 @@ from gluontune.core.reading import explained, parse_json, read_bytes, read_text,
 SCHEMA = 1
 Facts = Callable[[], Mapping[str, Any]]
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGES = ("mxnet", "numpy")  # figures of other versions are other figures
 
 
@@ -156,6 +158,23 @@ class Journal(Closing):
                 self._stream.close()
             self._stream = None
 
+    def __exit__(self, *raised: Any) -> None:
+        self.close()
+        if self.resumed and raised[1] is not None:
+            with understood(self.path):  # pieces of another shape
+                raise raised[1]
+
+
+def resumable(work: F) -> F:
+    """``work(…, out=, resume=)``, whose resume raises a GluontuneError where the document holds odd values."""
+
+    @functools.wraps(work)
+    def guarded(*given: Any, **options: Any) -> Any:
+        with understood(options.get("out")) if options.get("resume") else contextlib.nullcontext():
+            return work(*given, **options)
+
+    return cast(F, guarded)
+
 
 class Document:
     """A document that grows: saved after each piece, continued by a resume.
@@ -185,7 +204,7 @@ class Document:
         elif resume:
             raise UsageError(f"resume needs the folder (--out) of the interrupted {work}")
         fields = _plain(fields)
-        if resume and (left := earlier(path, work, lambda document: [document])):
+        if resume and (left := earlier(path, work, lambda document: [_plain(document)])):
             found = left[0]
             alike = isinstance(found, dict) and found.get("kind") == fields.get("kind")
             try:

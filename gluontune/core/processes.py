@@ -206,6 +206,18 @@ def how_it_ended(name: str, code: int | None, said: str = "", killed_before: int
     return f"{how}: {words}" if words else how
 
 
+@contextlib.contextmanager
+def session(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process without input in a session of its own, all of which is killed at the end; ``how`` is of ``Popen``."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **how)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # the group may outlive its leader
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 _PR_SET_PDEATHSIG = 1
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; a scheduler's; what mpirun passes on to its ranks
 
@@ -233,20 +245,13 @@ def supervise(
         Its exit code, and the signal that stopped it, or None.
     """
     seen: list[signal.Signals] = []
-    process = subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, start_new_session=True, preexec_fn=_arm
-    )
 
     def stop(number: int, frame: Any) -> None:
         seen.append(signal.Signals(number))
         process.send_signal(stop_by if len(seen) == 1 else signal.SIGKILL)
 
-    try:
-        with handling(stop):
-            return process.wait(), seen[-1] if seen else None
-    finally:
-        process.kill()
-        process.wait()
+    with session(command, env=env, stdout=stdout, preexec_fn=_arm) as process, handling(stop):
+        return process.wait(), seen[-1] if seen else None
 
 
 _LOOK_S = 0.5

@@ -14,14 +14,14 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import gluontune
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError, did_you_mean
-from gluontune.core.files import atomic_write, writable_folder, write_json
+from gluontune.core.files import writable_folder, write_json
 from gluontune.core.interpreter import python
 from gluontune.core.reading import parse_json, read_text
 
@@ -36,10 +36,6 @@ class Lesson:
     title: str
     question: str
     path: Path
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {**asdict(self), "path": str(self.path)}
 
 
 def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
@@ -81,8 +77,7 @@ def unpack(lessons: Sequence[Lesson], folder: str | os.PathLike[str] = "notebook
     for lesson in lessons:
         path = place / lesson.path.name
         if not path.exists():
-            with atomic_write(path, "wb") as out:
-                out.write(lesson.path.read_bytes())
+            path.write_bytes(lesson.path.read_bytes())
         mine.append(replace(lesson, path=path))
     return mine
 
@@ -225,10 +220,6 @@ class Progress:
     predictions: int
     right: int
     exercises: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
 
 
 def progress_of(lessons: Sequence[Lesson]) -> list[Progress]:

@@ -1,4 +1,4 @@
-"""Memory of executing a graph, measured in fresh processes: ``python -m gluontune.course.memory WHAT``.
+"""Memory of executing a graph, measured in fresh processes: ``python -m gluontune.course.memory JSON``.
 
 Each measurement has its own process, because resident memory includes memory that an earlier one freed.
 """
@@ -10,9 +10,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
@@ -37,7 +40,7 @@ def deck_graph_memory(mode: str, mib: int = 32) -> float:
     """
     if mode not in DECK_MODES:
         raise UsageError(f"mode {mode!r}: choose {' or '.join(DECK_MODES)}")
-    return _child(["deck", mode, str(mib)])["grown_mib"] / mib
+    return _child("deck", mode, mib)["grown_mib"] / mib
 
 
 def net_memory(net: str, mode: str, batch_size: int, shape: tuple[int, int, int] = (3, 32, 32)) -> dict[str, float]:
@@ -50,8 +53,8 @@ def net_memory(net: str, mode: str, batch_size: int, shape: tuple[int, int, int]
     """
     if mode not in NET_MODES:
         raise UsageError(f"mode {mode!r}: choose {', '.join(NET_MODES)}")
-    sizes = [str(n) for n in (batch_size, *shape)]
-    return {stage: _child(["net", net, mode, stage, *sizes])["peak_mib"] for stage in ("inference", "training")}
+    sizes = batch_size, *shape
+    return {stage: _child("net", net, mode, stage, sizes)["peak_mib"] for stage in ("inference", "training")}
 
 
 def operators(symbol: Any) -> dict[str, int]:
@@ -71,14 +74,12 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
         ``before`` and ``after``: operators by name; ``seconds``: of one pass each, interleaved, as lists;
         ``max_difference``: between the outputs.
     """
-    import time
-
     mx = runtime.mxnet()
     plain = net(mx.sym.Variable("data"))
     symbols = {"before": plain, "after": plain.get_backend_symbol("MKLDNN")}
     arrays = {name: p.data() for name, p in net.collect_params().items()} | {"data": x}
     bound = {}
-    with _unfolded():
+    with mock.patch.dict(os.environ, MXNET_SUBGRAPH_BACKEND="NONE"):  # else MXNet folds what is bound for inference
         for key, symbol in symbols.items():
             bound[key] = symbol.bind(
                 mx.cpu(),
@@ -100,22 +101,10 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _unfolded() -> Iterator[None]:
-    """Disable MXNet's default folding of graphs that are bound for inference."""
-    name = "MXNET_SUBGRAPH_BACKEND"
-    before = os.environ.get(name)
-    os.environ[name] = "NONE"
-    try:
-        yield
-    finally:
-        os.environ.pop(name) if before is None else os.environ.update({name: before})
-
-
-def _child(arguments: list[str]) -> dict[str, float]:
+def _child(*what: Any) -> dict[str, float]:
     # The default allocator: our launch settings keep freed memory, which would distort the measurement.
     env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
-    command = python("-m", "gluontune.course.memory", *arguments)
+    command = python("-m", "gluontune.course.memory", json.dumps(what))
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise GluontuneError(how_it_ended("measuring memory", done.returncode, done.stderr))
@@ -123,22 +112,14 @@ def _child(arguments: list[str]) -> dict[str, float]:
     return found
 
 
-class _Watch:
-    """Growth of this process's resident memory, in MiB."""
-
-    def __init__(self) -> None:
-        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as stream:
-            stream.write("5")  # resets the peak
-        self.before = self._status("VmRSS")
-
-    def read(self) -> dict[str, float]:
-        return {"grown_mib": self._status("VmRSS") - self.before, "peak_mib": self._status("VmHWM") - self.before}
-
-    @staticmethod
-    def _status(key: str) -> float:
-        with open("/proc/self/status") as stream:
-            line = next(line for line in stream if line.startswith(f"{key}:"))
-        return int(line.split()[1]) / 1024
+def _memory(before: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Resident memory of this process and its peak since the last call, in MiB, beyond ``before``."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    now, peak = (int(status[key].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    start = before["grown_mib"] if before else 0.0
+    return {"grown_mib": now - start, "peak_mib": peak - start}
 
 
 def _deck(mode: str, mib: int) -> dict[str, float]:
@@ -146,7 +127,7 @@ def _deck(mode: str, mib: int) -> dict[str, float]:
     count = mib * _MIB // 8
     small = mx.nd.ones(10, dtype="float64") * mx.nd.ones(10, dtype="float64") + 1  # loads the operators
     small.wait_to_read()
-    watch = _Watch()
+    before = _memory()
     if mode == "imperative":
         a = mx.nd.ones(count, dtype="float64")
         b = mx.nd.full(count, 2, dtype="float64")
@@ -158,7 +139,7 @@ def _deck(mode: str, mib: int) -> dict[str, float]:
         executor = graph.bind(mx.cpu(), inputs, grad_req="null")
         held = (inputs, executor, executor.forward())
     mx.nd.waitall()
-    found = watch.read()
+    found = _memory(before)
     del held
     return found
 
@@ -174,7 +155,7 @@ def _net(name: str, mode: str, stage: str, sizes: list[int]) -> dict[str, float]
     x = mx.nd.random.normal(shape=tuple(sizes))
     set_mode(net, mode)
     mx.nd.waitall()
-    watch = _Watch()
+    before = _memory()
     for _ in range(2):
         if stage == "inference":
             net(x).wait_to_read()
@@ -183,18 +164,12 @@ def _net(name: str, mode: str, stage: str, sizes: list[int]) -> dict[str, float]
                 loss = net(x).square().mean()
             loss.backward()
         mx.nd.waitall()
-    return watch.read()
+    return _memory(before)
 
 
-def main(arguments: list[str]) -> None:
-    """One measurement, as one line of JSON."""
-    if arguments[0] == "deck":
-        found = _deck(arguments[1], int(arguments[2]))
-    else:
-        net, mode, stage, *sizes = arguments[1:]
-        found = _net(net, mode, stage, [int(n) for n in sizes])
-    print(json.dumps(found))
+_MEASURES: dict[str, Callable[..., dict[str, float]]] = {"deck": _deck, "net": _net}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    what, *given = json.loads(sys.argv[1])
+    print(json.dumps(_MEASURES[what](*given)))

@@ -31,14 +31,12 @@ def figure_of(caption: str, alt: str, size: tuple[float, float], plot: Callable[
 
 
 def _thousands(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:g}"))
+    axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:g}")
 
 
 def _powers(axis: Any) -> None:
     """Ticks at powers of ten, as text without TeX; also at 2 and 5 times them on short axes."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator
 
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -52,18 +50,16 @@ def _powers(axis: Any) -> None:
     low, high = sorted(axis.get_view_interval())
     if low > 0 and high / low < 300:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(name))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(name)
+    axis.set_minor_formatter("")
 
 
 def _at_few_places(axis: Any, places: Sequence[float]) -> None:
     """Set the ticks to the measured places if these are a few whole numbers (workers, batches)."""
-    from matplotlib.ticker import NullLocator
-
     tried = sorted(set(places))
     if len(tried) <= 8 and all(float(place).is_integer() for place in tried):
         axis.set_ticks(tried)
-        axis.set_minor_locator(NullLocator())
+        axis.set_ticks([], minor=True)
 
 
 def lines(

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
@@ -19,9 +19,9 @@ import yaml
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import atomic_write, writable_folder, write_json
+from gluontune.core.files import writable_folder, write_json
 from gluontune.core.interpreter import python
-from gluontune.core.processes import how_it_ended
+from gluontune.core.processes import how_it_ended, session
 from gluontune.core.reading import parse_json, read_text
 from gluontune.course.exercises import EXERCISES, RIGHT
 from gluontune.course.lessons import Lesson
@@ -68,10 +68,6 @@ class Outcome:
     key: str
     resumed: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
-
 
 def run_lessons(
     lessons: Sequence[Lesson],
@@ -107,11 +103,10 @@ def run_lessons(
     need("papermill")
     given = dict(parameters or {})
     known = {lesson.name: parameters_of(lesson) for lesson in lessons}
+    every = sorted(set().union(*known.values()))
     for name in given:
-        if not any(name in names for names in known.values()):
-            raise UsageError(
-                f"parameter {name!r}: no lesson has it; there are {', '.join(sorted(set().union(*known.values())))}"
-            )
+        if name not in every:
+            raise UsageError(f"parameter {name!r}: no lesson has it; there are {', '.join(every)}")
     folder = writable_folder(out)
     earlier = {} if fresh else _earlier(folder)
     found: list[Outcome] = []
@@ -131,7 +126,7 @@ def run_lessons(
             outcome = _run(lesson, folder, mine, key, time_limit, solved)
         found.append(outcome)
         kept = {**earlier, **{o.name: o for o in found}}
-        write_json(folder / "summary.json", {"lessons": [o.to_dict() for o in kept.values()]})
+        write_json(folder / "summary.json", {"lessons": [vars(o) for o in kept.values()]})
         if on_event:
             on_event(lesson.name, outcome)
         if outcome.status == "interrupted":
@@ -161,28 +156,28 @@ def _run(
     if solved:
         source = folder / lesson.name / "solved.ipynb"
         exercises = solved_notebook(lesson.path, source)
-    with atomic_write(settings, "w") as stream:
-        stream.write(yaml.safe_dump(parameters))
+    settings.write_text(yaml.safe_dump(parameters))
     command = [
         *python("-m", "papermill"), str(source), str(target), "-f", str(settings), "--cwd", str(folder),
         "--no-progress-bar", "-k", "python3",
     ]  # fmt: skip
     started = time.perf_counter()
     status, error = "passed", None
-    with open(folder / lesson.name / "papermill.log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            command, env=runtime.child_env("tuned"), stdout=log, stderr=log, start_new_session=True
-        )
+    with (
+        open(folder / lesson.name / "papermill.log", "w", encoding="utf-8") as log,
+        session(command, env=runtime.child_env("tuned"), stdout=log, stderr=log) as process,
+    ):
         try:
-            code = process.wait(timeout=time_limit)
-            if code != 0:
+            if process.wait(timeout=time_limit) != 0:
                 status = "failed"
         except subprocess.TimeoutExpired:
             status, error = "timed out", f"took longer than {time_limit:g} s"
         except KeyboardInterrupt:
             status, error = "interrupted", "interrupted"
-        finally:
-            _end(process)
+        if error is not None:
+            os.killpg(process.pid, signal.SIGTERM)  # papermill and its kernel
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
     seconds = time.perf_counter() - started
     figures, right, failure = _look(target)
     if status == "failed":
@@ -191,16 +186,6 @@ def _run(
     elif status == "passed" and right != exercises:
         status, error = "failed", f"{right} of {exercises} solutions are right: see {target}"
     return Outcome(lesson.name, status, round(seconds, 2), figures, error, str(target), key)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End papermill and its kernel, which are one session."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):  # at the last signal the group may have outlived its leader
-            for sign in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
-                os.killpg(process.pid, sign)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=10)
 
 
 def _look(path: Path) -> tuple[int, int, str | None]:

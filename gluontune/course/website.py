@@ -11,10 +11,11 @@ import re
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder
 from gluontune.course.lessons import Lesson
 from gluontune.course.running import need, solution_of
@@ -41,19 +42,20 @@ def write_site(
     Args:
         lessons: to show, in order.
         executed: folder with ``NAME.ipynb`` of each, executed without an error.
-        out: folder of the site; what is in it is replaced.
+        out: folder of the site: a new or empty one, or that of an earlier site, which is replaced.
 
     Returns:
         The pages, and mkdocs' warnings of links that lead nowhere.
 
     Raises:
+        UsageError: as :func:`site_folder`.
         GluontuneError: a lesson that has not been executed, or that failed.
     """
     need("material")
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 
-    folder = writable_folder(out)
+    folder = site_folder(out)
     with tempfile.TemporaryDirectory() as scratch:
         docs = Path(scratch, "docs")
         docs.mkdir()
@@ -74,24 +76,23 @@ def write_site(
             nav=["index.md", *({lesson.title: f"{lesson.name}.md"} for lesson in lessons)],
             validation={"links": {"anchors": "warn"}},
         )  # fmt: skip
-        faults = _Faults()
+        faults = BufferingHandler(1 << 20)
+        faults.setLevel(logging.WARNING)  # links that lead nowhere
         logging.getLogger("mkdocs").addHandler(faults)
         try:
             build(config)
         finally:
             logging.getLogger("mkdocs").removeHandler(faults)
-    return sorted(path for path in folder.glob("*.html") if path.name != "404.html"), faults.found
+    found = [record.getMessage() for record in faults.buffer]
+    return sorted(path for path in folder.glob("*.html") if path.name != "404.html"), found
 
 
-class _Faults(logging.Handler):
-    """The warnings of mkdocs, such as links that lead nowhere."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(record.getMessage())
+def site_folder(out: str | os.PathLike[str]) -> Path:
+    """The folder of a site, made if it is missing; a UsageError where it has other files: mkdocs empties it."""
+    folder = writable_folder(out)
+    if not (folder / "search/search_index.js").exists() and any(path.name[0] != "." for path in folder.iterdir()):
+        raise UsageError(f"--site {folder}: holds other files, which the site would replace; give a new folder")
+    return folder
 
 
 def page_files(lesson: Lesson, executed: str | os.PathLike[str], names: Collection[str]) -> Iterator[tuple[str, bytes]]:
@@ -118,7 +119,8 @@ def page_files(lesson: Lesson, executed: str | os.PathLike[str], names: Collecti
         return f"[`{found[1]}`]({found[1]}.md)" if found[1] in names else f"`{found[1]}`"
 
     yield f"{lesson.name}.md", re.sub(r"\[?`(\d\d_\w+)`(?:\]\(\1\.ipynb\))?", link, page).encode()
-    yield from made.get("outputs", {}).items()
+    for figure, content in made.get("outputs", {}).items():
+        yield Path(figure).name, content  # a notebook may name its figures
 
 
 def _shown(cells: Sequence[Any], path: Path) -> Iterator[Any]:

@@ -38,11 +38,11 @@ _SETTINGS = {
 
 
 #: Runs a command on a host. MPICH's mpirun waits for ever for one that ssh does not reach, or has lost.
-_AGENT = """#!/bin/sh
+_AGENT = r"""#!/bin/sh
 {transport} "$@"
 code=$?
 if [ $code -ne 0 ]; then
-    echo "error: host $1: ended with code $code: {transport}" >&2
+    printf 'error: host %s: ended with code %s: %s\n' "$1" "$code" {shown} >&2
     sleep 5
     kill -TERM $PPID 2> /dev/null
 fi
@@ -50,11 +50,11 @@ exit $code
 """
 
 
-def found() -> tuple[str, bool]:
-    """The path of ``mpirun``, and whether it is Open MPI's."""
+def found() -> tuple[str, bool] | None:
+    """The path of ``mpirun``, and whether it is Open MPI's; None if there is none."""
     path = shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
-        raise UsageError("no mpirun is installed")
+        return None
     said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60).stdout
     return path, "Open MPI" in said or "OpenRTE" in said
 
@@ -98,20 +98,20 @@ def launch(
         raise UsageError(
             f"{world} ranks do not fit on --hosts {hosts} ({hosts.total} in all): give a smaller -n or more per host"
         )
-    try:
-        path, open_mpi = found()
-    except UsageError as error:
+    if (mpirun := found()) is None:
         raise UsageError(
-            f"--hosts: {error}: apt install openmpi-bin (or mpich) on each of them, or start the ranks by what your "
-            f"cluster has:\n{mpi(layout)}"
-        ) from None
+            "--hosts: no mpirun is installed: apt install openmpi-bin (or mpich) on each of them, or start the ranks "
+            f"by what your cluster has:\n{mpi(layout)}"
+        )
+    path, open_mpi = mpirun
     os.environ.setdefault("MASTER_ADDR", hosts.first_address)
     os.environ[RUN_VARIABLE] = secrets.token_hex(16)
     if hosts.port:
         os.environ["MASTER_PORT"] = str(hosts.port)
     with tempfile.TemporaryDirectory(prefix="gluontune-launch-") as folder:
         agent = Path(folder) / "rsh"
-        agent.write_text(_AGENT.format(transport=shlex.join(hosts.transport())))
+        transport = shlex.join(hosts.transport())
+        agent.write_text(_AGENT.format(transport=transport, shown=shlex.quote(transport)))
         agent.chmod(0o700)
         for left in range(restarts, -1, -1):
             with tempfile.TemporaryFile() as printed:  # the result, once, whatever came before

@@ -109,7 +109,7 @@ def _study_array(words: Sequence[str], tasks: int, layout: Layout) -> str:
     at = words.index("--part")
     rest = [word for word in [*words[:at], *words[at + 2 :]] if word != "--resume"] + ["--resume"]
     command = f"{shlex.join(rest)} --part $SLURM_ARRAY_TASK_ID/{tasks}"
-    merge = f"# one document of all tasks, when they have ended: {shlex.join(rest)}"
+    merge = f"# one document of all tasks, when they have ended: {shlex.join(rest)}".replace("\n", "\n# ")
     return _batch(layout, command, [f"#SBATCH --array=0-{tasks - 1}", merge])
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from gluontune.codec.native import is_ours, user_folder
+from gluontune.codec.native import is_ours, is_private, user_folder
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
 
@@ -245,8 +245,7 @@ def _read(place: Path) -> dict[_Key, _Entry]:
 def _write(place: Path, entries: dict[_Key, _Entry]) -> None:
     data = marshal.dumps(entries)
     with contextlib.suppress(OSError, GluontuneError):
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if is_ours(place.parent):
+        if is_private(place.parent):
             with atomic_write(place) as stream:
                 stream.write(hashlib.sha256(data).digest() + data)
             place.chmod(0o600)

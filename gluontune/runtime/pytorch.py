@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from types import ModuleType
 
+from gluontune.codec.native import is_private, user_folder
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime.packages import module_exists
 
@@ -27,6 +33,7 @@ def torch() -> ModuleType:
     Raises:
         GluontuneError: it is not installed, cannot be imported, or is older than 2.1.
     """
+    _keep_code_at_home()
     try:
         found = importlib.import_module("torch")
     except ImportError as error:
@@ -40,3 +47,15 @@ def torch() -> ModuleType:
             f"PyTorch {version} is too old, {'.'.join(map(str, OLDEST))} or newer is wanted: {INSTALL}"
         )
     return found
+
+
+def _keep_code_at_home() -> None:
+    """Let ``torch.compile`` keep its code in the user's cache, or in a folder of this process: its default, of a known
+    name in /tmp, may be made by another user first, and what lies there runs."""
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    place = user_folder() / "torch"
+    if not is_private(place):
+        place = Path(tempfile.mkdtemp(prefix="gluontune-torch-"))
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)

@@ -10,6 +10,7 @@ from typing import Any
 from gluontune import monitor
 from gluontune.core import stats
 from gluontune.core.events import Guess, OnLadderEvent, RungRow, VariantRow
+from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
 from gluontune.search.accuracy import judge_quality
@@ -33,6 +34,7 @@ _PAIRS = 3  # trainings of each that an interval needs
 _SLOWER, _BETWEEN_S = 1.1, 4.0  # factor and seconds by which the proof may exceed the slices' prediction
 
 
+@resumable
 def climb(
     recipe: Recipe,
     *,

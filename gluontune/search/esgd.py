@@ -13,6 +13,7 @@ import numpy as np
 
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress, progress
+from gluontune.core.journal import resumable
 from gluontune.job.arrays import read_weights, write_weights
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
@@ -87,6 +88,7 @@ class EsgdPlan:
         return round(self.elite * self.population)
 
 
+@resumable
 def esgd(
     recipe: Recipe,
     plan: EsgdPlan | None = None,

@@ -13,6 +13,7 @@ from typing import Any
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress, Piece, of_piece, progress
+from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.search import factor_plan
 from gluontune.search.budget import QUICK, Pace
@@ -29,6 +30,7 @@ ONE = {"median": 1.0, "ci95": [1.0, 1.0]}  # the base against itself
 BLOCK = 5  # contenders beside the base in one interleaved comparison, with processes at the same time
 
 
+@resumable
 def analyse(
     recipe: Recipe,
     *,

@@ -12,6 +12,7 @@ from typing import Any
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress
+from gluontune.core.journal import resumable
 from gluontune.methods.cards import METHODS, with_methods
 from gluontune.recipe import Recipe
 from gluontune.search.factors import FACTORS_SCHEMA, Row, train_to_targets, tta_of
@@ -20,6 +21,7 @@ from gluontune.search.study import Part, Study, check_target, dataset_facts, tra
 _AGAIN, _TOGETHER = "base, beside the best together", "together"
 
 
+@resumable
 def compare_methods(
     recipe: Recipe,
     *,

@@ -13,7 +13,6 @@ from gluontune.core import stats
 from gluontune.core.events import OnProgress, progress
 from gluontune.core.files import atomic_write
 from gluontune.core.journal import Document
-from gluontune.core.reading import understood
 from gluontune.recipe import Recipe
 from gluontune.search.knobs import in_short
 from gluontune.search.measure import Contender, interleave
@@ -40,8 +39,7 @@ class TuneResults(Document):
             path, "search", TUNE_SCHEMA, fields, runtime.machine_facts, usual=Recipe().to_dict(), resume=resume,
             asked=lambda document: {"recipe": document["base_recipe"], **document["asked"]},
         )  # fmt: skip
-        with understood(path):
-            self.document.update(heats=self.document["heats"], tried=[], notes=[])
+        self.document.update(heats=self.document["heats"], tried=[], notes=[])
 
     @property
     def site(self) -> Site:

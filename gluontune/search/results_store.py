@@ -9,7 +9,6 @@ from typing import Any
 from gluontune import runtime
 from gluontune.core.events import RungRow
 from gluontune.core.journal import Document
-from gluontune.core.reading import understood
 from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
@@ -38,8 +37,7 @@ class ResultsStore(Document):
             path, "climb", LADDER_SCHEMA, fields, runtime.machine_facts, usual=Recipe().to_dict(), resume=resume,
             asked=lambda document: {"recipe": document["base_recipe"], "mode": document["mode"]},
         )  # fmt: skip
-        with understood(path):
-            self.document["rungs"] = [r for r in self.document["rungs"] if r.get("finished") and r["name"] in names]
+        self.document["rungs"] = [r for r in self.document["rungs"] if r.get("finished") and r["name"] in names]
 
     def finished(self, name: str) -> RungRow | None:
         """The row of a rung that an earlier climb finished, or None."""

@@ -10,6 +10,7 @@ from gluontune import datasets
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress, Progress, progress
+from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.cost import gpu_joules, usd
@@ -26,6 +27,7 @@ RULE = (
 NAMES = ("this", "against")
 
 
+@resumable
 def time_to_accuracy(
     recipe: Recipe,
     *,

@@ -16,6 +16,7 @@ from typing import Any
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress
+from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.search.judge import TIE, verdict_of
 from gluontune.search.knobs import KNOBS, batch_size_knob, options_of
@@ -27,6 +28,7 @@ FINAL = 3  # options at most in a knob's last heat
 NOT_REACHED = "the search ended before it was tried"
 
 
+@resumable
 def tune(
     recipe: Recipe,
     *,

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -44,6 +46,8 @@ def photograph() -> bytes:
 
 _IN_WHEEL = """
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from pathlib import Path
 from gluontune.codec import native
 native.__file__ = str(Path(sys.argv[1]) / "native.py")
@@ -224,3 +228,25 @@ def test_no_c_files_call_or_include_each_other():
     assert graph["recode.c"] >= {"encode.c", "library.c", "codec.h"}
     assert leads_back(graph) == []
     assert leads_back({**graph, "tables.c": {"recode.c"}}) == ["encode.c", "recode.c", "tables.c"]
+
+
+@pytest.mark.parametrize("fault", ["written by all", "another's link"])
+def test_no_library_is_taken_from_a_folder_in_which_others_can_exchange_it(fault, tmp_path, monkeypatch):
+    """The folder's name in /tmp is known: who makes it first may exchange what was looked at before it is loaded."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
+    monkeypatch.setattr(native.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(native, "compilers", list)
+    monkeypatch.setattr(native, "jpeg_libraries", lambda: iter(["libjpeg.so"]))
+    place = tmp_path / f"gluontune-{os.getuid()}"
+    assert native.build_library() is None and place.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(native.hashlib, "sha256", lambda _: SimpleNamespace(hexdigest=lambda: "0" * 64))
+    library = place / f"native-{'0' * 16}.so"
+    library.touch(0o600)
+    assert native.build_library() == library
+    if fault == "written by all":
+        place.chmod(0o777)
+    else:
+        real = Path.lstat
+        theirs = SimpleNamespace(st_uid=os.getuid() + 1)
+        monkeypatch.setattr(Path, "lstat", lambda path: theirs if path == place else real(path))
+    assert native.build_library() is None

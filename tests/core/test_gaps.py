@@ -85,29 +85,40 @@ def test_figures_that_are_no_numbers_lose():
 
 RANKS = {
     "alike": (lambda a: a, 0.0),
-    "NaN in a weight": (lambda a: {**a, "arg:w": a["arg:w"] * NAN}, INF),
-    "NaN in one value of many": (lambda a: {**a, "arg:w": a["arg:w"] * mxnet().nd.array([1, 1, NAN])}, INF),
+    "NaN in a weight": (lambda a: {**a, "arg:beta": a["arg:beta"] * NAN}, INF),
+    "NaN in one value of many": (lambda a: {**a, "arg:beta": a["arg:beta"] * mxnet().nd.array([1, 1, NAN])}, INF),
     "NaN in running statistics": (lambda a: {**a, "aux:mean": a["aux:mean"] * NAN}, INF),
     "other running statistics": (lambda a: {**a, "aux:mean": a["aux:mean"] + 1}, 0.0),
-    "another name": (lambda a: {"arg:v": a["arg:w"], "aux:mean": a["aux:mean"]}, INF),
-    "one more": (lambda a: {**a, "arg:v": a["arg:w"]}, INF),
-    "one less": (lambda a: {"aux:mean": a["aux:mean"]}, INF),
-    "another type": (lambda a: {**a, "arg:w": a["arg:w"].astype("float64")}, INF),
-    "another shape": (lambda a: {**a, "arg:w": a["arg:w"].reshape((1, 3))}, INF),
+    "another name": (lambda a: {**{n: a[n] for n in a if n != "arg:beta"}, "arg:v": a["arg:beta"]}, INF),
+    "one more": (lambda a: {**a, "arg:v": a["arg:beta"]}, INF),
+    "one less": (lambda a: {n: a[n] for n in a if n != "arg:beta"}, INF),
+    "another type": (lambda a: {**a, "arg:beta": a["arg:beta"].astype("float64")}, INF),
+    "another shape": (lambda a: {**a, "arg:beta": a["arg:beta"].reshape((1, 3))}, INF),
 }
 
 
 @pytest.mark.mxnet
 @pytest.mark.parametrize("name", RANKS)
-def test_ranks_that_hand_in_other_nets_differ(tmp_path, name):
+def test_ranks_that_hand_in_other_nets_differ(tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     mx, nd, (change, apart) = mxnet(), mxnet().nd, RANKS[name]
     names = ("gamma", "beta", "moving_mean", "moving_var")
     net = mx.sym.BatchNorm(mx.sym.var("data"), **{key: mx.sym.var(key[-4:]) for key in names})
     assert net.list_auxiliary_states() == ["mean", "_var"]
-    arrays = {"arg:w": nd.array([1.0, 2.0, 3.0]), "aux:mean": nd.ones(2)}
+    arrays = {"arg:amma": nd.ones(3), "arg:beta": nd.array([1.0, 2.0, 3.0]), "aux:mean": nd.ones(3)}
+    arrays["aux:_var"] = nd.ones(3)
     for rank, handed in enumerate((arrays, change(arrays))):
         (tmp_path / str(rank)).mkdir()
         nd.save(str(tmp_path / str(rank) / "net-0000.params"), handed)
         net.save(str(tmp_path / str(rank) / "net-symbol.json"))
     folders = [tmp_path / "0", tmp_path / "1"]
-    assert examine._joined(folders)[1] == examine._joined(folders[::-1])[1] == apart
+    images = np.random.default_rng(0).integers(0, 256, (40, 4, 4, 3), np.uint8)
+    facts = {"classes": 3, "image_shape": [4, 4, 3], "mean": [0.5] * 3, "std": [0.25] * 3}
+    for order in (folders, folders[::-1]):
+        held, difference = examine._joined(order, images, facts)
+        assert difference == apart
+    if name == "other running statistics":
+        values = (images / 255 - 0.5) / 0.25
+        for arrays in held:
+            assert np.allclose(arrays["aux:mean"].asnumpy(), values.mean((0, 1, 2)), atol=1e-4)
+            assert np.allclose(arrays["aux:_var"].asnumpy(), values.var((0, 1, 2)), atol=1e-4)

@@ -43,6 +43,19 @@ def test_a_line_that_was_cut_off_is_left_out_and_written_over(tmp_path):
         json.loads(line)
 
 
+def test_pieces_of_another_shape_are_told_as_a_fault_of_the_journal(tmp_path):
+    """A resume uses them: a rate that is gone would be a KeyError, "a fault of gluontune's"."""
+    out = tmp_path / "x.json"
+    fill(out)
+    with (
+        pytest.raises(GluontuneError, match=r"x\.journal\.jsonl: altered.*KeyError: 'speed'"),
+        Journal(out, "bench x", {"rounds": 9}, machine_facts, resume=True) as journal,
+    ):
+        journal.piece("a", dict)["speed"]
+    with pytest.raises(KeyError), Journal(out, "bench x", {"rounds": 9}, machine_facts) as journal:
+        journal.piece("a", dict)["speed"]  # it was made now: who asks for it is at fault
+
+
 @pytest.mark.parametrize(
     ("change", "told", "kind"),
     [

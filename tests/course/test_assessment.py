@@ -16,7 +16,8 @@ from gluontune.codec import image
 from gluontune.core.errors import UsageError
 from gluontune.course import assessment
 from gluontune.course.assessment import assessing, grading, limits
-from gluontune.course.assessment.fresh import Dice, FreshTask, Scale, luck, remembered
+from gluontune.course.assessment.dice import Dice, luck, remembered
+from gluontune.course.assessment.fresh import FreshTask, Scale
 from gluontune.course.assessment.supervise import copy_handed_in
 from gluontune.records import RecordReader
 

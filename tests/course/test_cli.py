@@ -221,6 +221,28 @@ def test_a_parameter_that_no_lesson_has_is_refused(folder, tmp_path, capfd):
     assert "epochs, out_dir" in capfd.readouterr().err
 
 
+def test_a_site_takes_no_folder_with_other_files(folder, tmp_path, capfd):
+    """mkdocs empties the folder: ``--site .`` would remove all that is there, after an hour of lessons."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "thesis.txt").write_text("mine")
+    export = ["course", "export", "--folder", str(folder), "--out", str(tmp_path / "out")]
+    assert main([*export, "--site", str(tmp_path / "site")]) == 2
+    assert "site: holds other files" in capfd.readouterr().err
+    assert (tmp_path / "site" / "thesis.txt").exists() and not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="holds other files"):
+        write_site(find_lessons(folder), folder, tmp_path / "site")
+
+
+def test_a_notebook_writes_no_figure_outside_of_the_site(folder, monkeypatch):
+    """A figure may bring a name; nbconvert before 7.17 took it as it is."""
+    from nbconvert import MarkdownExporter
+
+    made = "text", {"outputs": {"../../.bashrc": b"1", "/etc/passwd": b"2", "a.png": b"3"}}
+    monkeypatch.setattr(MarkdownExporter, "from_notebook_node", lambda *_, **__: made)
+    names = [name for name, _ in page_files(find_lessons(folder)[0], folder, {})]
+    assert names == ["00_first.md", ".bashrc", "passwd", "a.png"]
+
+
 def test_an_export_needs_executed_lessons(folder, tmp_path):
     with pytest.raises(GluontuneError, match="gluontune course run 00"):
         write_site(find_lessons(folder), tmp_path, tmp_path / "site")

@@ -26,6 +26,26 @@ PLAIN = {
 }  # fmt: skip
 
 
+def test_compiled_code_is_kept_where_nobody_else_writes(tmp_path, monkeypatch):
+    """PyTorch's own place for it is a name in /tmp, which another user may take first."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    gt.runtime.pytorch.torch()
+    place = tmp_path / "gluontune" / "native" / "torch"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(place) and place.stat().st_mode & 0o777 == 0o700
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    assert cache_dir() == str(place)
+    place.chmod(0o777)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    gt.runtime.pytorch.torch()
+    other = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    assert other != str(place) and os.stat(other).st_mode & 0o777 == 0o700
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/mine")
+    gt.runtime.pytorch.torch()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/mine"
+
+
 SMALL_HALF = {"net": "mlp", "dtype": "float16"}  # convolutions in float16 take seconds on a CPU
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from waiting import until
 
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.parallel import mpi
 from gluontune.parallel.environment import found
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.kvstore import free_port
@@ -104,6 +106,16 @@ def test_open_mpi_gets_hosts_variables_and_a_command_that_each_rank_understands(
     ranks = dict(zip((f"OMPI_COMM_WORLD_{n}" for n in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), "2301"))
     place = found({**ranks, **{name: env[name] for name in given}})
     assert (place.host, place.port) == ("node1", 4321) and env["GLUONTUNE_RUN"] in place.job
+
+
+def test_the_words_of_rsh_are_words_in_what_is_told_of_a_failure_too(tmp_path):
+    hosts = Hosts.parse("node1", rsh="false '$(touch RAN)' '`touch RAN`' '\"' \"it's\"")
+    transport = shlex.join(hosts.transport())
+    text = mpi._AGENT.format(transport=transport, shown=shlex.quote(transport)).replace("sleep 5", "")
+    (tmp_path / "agent").write_text(text)
+    done = subprocess.run(["sh", "-c", "sh ./agent node1; true"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == f"error: host node1: ended with code 1: {transport}\n"
+    assert not (tmp_path / "RAN").exists()
 
 
 def test_each_launch_draws_a_number_that_only_its_ranks_know(mpirun):

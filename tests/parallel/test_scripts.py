@@ -60,6 +60,17 @@ def test_the_tasks_of_an_array_have_their_own_seeds_and_files(tmp_path):
         printed("slurm-array", "kvstore", 1, 1)
 
 
+def test_no_line_of_a_word_becomes_a_command(tmp_path):
+    """The comment of an array of parts shows the words, one of which may have several lines."""
+    words = ("tta", "--part", "0-3", "--out", "a\ntouch RAN\n")
+    text = printed("slurm-array", "local", 1, 1, train=words)
+    (tmp_path / "srun").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "srun").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "1"}
+    assert subprocess.run(["bash"], input=text, env=env, cwd=tmp_path, text=True).returncode == 0
+    assert not (tmp_path / "RAN").exists()
+
+
 def test_an_mpirun_line_is_one_that_ranks_understand():
     words = shlex.split(printed("mpi", "horovod", 2, 4, "a:4,b:4", True))
     assert words[:5] == ["mpirun", "-np", "8", "--bind-to", "none"]

@@ -33,7 +33,7 @@ PLAIN = {
     **dict.fromkeys(("8.0", "8.9", "9.0"), "compute capability"), "900": "GTX 900", "40": "RTX 40",
     "24.06": "container", "450.80": "driver", "65,536": "first loss scale",
     "1,333": "mixtures of the assessment", "14": "of 100, held by the assessment's tests", "150": "steps of its CNN",
-    "1,500": "validation images of its trial",
+    "1,500": "validation images of its trial", "500": "images of its statistics",
 }  # fmt: skip
 
 

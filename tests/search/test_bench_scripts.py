@@ -176,3 +176,16 @@ def test_a_training_script_is_captured_and_computed_by_pytorch(tmp_path, monkeyp
     assert train["torch"]["status"] == "ok" and train["torch"]["steps_on_torch"] == 10
     assert idle["captured"]["status"] == idle["torch"]["status"] == "refused"
     assert "no training step" in idle["captured"]["last"]
+
+
+@pytest.mark.mxnet
+def test_modules_beside_a_script_are_the_scripts_alone(tmp_path, monkeypatch):
+    """A stranger's folder with a ``queue.py`` ended gluontune's own processes, or ran in them."""
+    monkeypatch.setattr(scripts, "STAGES", EVERY)
+    (tmp_path / "queue.py").write_text("import os, sys\nprint('NEAR', os.path.basename(sys.argv[0]))\nName = 1\n")
+    (tmp_path / "idle.py").write_text("import queue; print('queue', queue.Name)\n")
+    (row,) = run(written(tmp_path, {"path": "idle.py"}), out=tmp_path / "seen")["rows"]
+    assert row["stages"]["as is"]["last"] == "queue 1"
+    for stage in ("captured", "torch"):
+        said = (tmp_path / "seen" / "idle" / f"{stage}.log").read_text()
+        assert said.count("NEAR") == 1 and "NEAR idle.py" in said, said

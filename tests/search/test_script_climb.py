@@ -57,6 +57,22 @@ def test_all_rungs_have_their_row_and_the_best_is_a_command_line(pretended):
     assert found["sentence"].startswith("3.9× faster than naive")
 
 
+def test_words_and_folder_stay_what_they_are_in_best_sh(pretended, tmp_path, monkeypatch):
+    place = tmp_path / "a $(touch RAN) 'b'\nc"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    Path("train.py").touch()
+    words = ["train.py", "$(touch RAN)", "`touch RAN`", 'it\'s\n"so"', "; touch RAN", "-", ""]
+    ladder.climb_script(words, out="out", budget_s=300, rungs=["environment"])
+    (tmp_path / "gluontune").write_text('#!/bin/sh\nprintf "%s\\0" "$PWD" "$@"\n')
+    (tmp_path / "gluontune").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "out/best.sh"], env=env, capture_output=True, text=True, check=True)
+    folder, *given, end = done.stdout.split("\0")
+    assert folder == str(place) and given[-len(words) :] == words and end == ""
+    assert not list(tmp_path.rglob("RAN"))
+
+
 def test_bfloat16_changes_losses_and_is_kept_only_where_it_was_asked_for(pretended):
     pretended.apart["bfloat16"] = 0.01  # kept nowhere unasked, equal or not: see the first test
     found, rows = climb(rungs=["mixed-precision"])

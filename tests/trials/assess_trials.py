@@ -2,10 +2,13 @@
 
     python tests/trials/assess_trials.py honest --scripts 200 --seed 1
     python tests/trials/assess_trials.py cheats
+    python tests/trials/assess_trials.py statistics --scripts 110 --seed 2
 
 An honest script is refused where it is called dishonest (validation, samples, left behind, agreement), or reaches the
 reference's accuracy (less five points, as ever) and fails by anything else. A cheat passes where every criterion but
 steadiness holds. ``--first N --scripts 1`` repeats script N. The data are small, and the clock is not looked at.
+``statistics``: accuracy of honest nets of two ranks with the means of their running statistics, and with those that the
+grader measures again.
 """
 
 from __future__ import annotations
@@ -24,13 +27,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import psutil
 from assessments import SCALE, SCRIPT
 from course_cheats import CHEATS
 from honest_styles import STYLES, TWO, styled_script
 
+from gluontune import runtime
 from gluontune.course.assessment import Assessment, assess, assessing, examine as examining
+from gluontune.course.assessment.assessing import SLACK
 from gluontune.course.assessment.fresh import FreshTask, Scale
+from gluontune.course.assessment.task import Task
 
 FEW = replace(SCALE, val=400)  # for honest scripts: most of a grading is looking at validation images
 GOAL = {"seconds": 1800.0, "accuracy": 0.75, "steadiness": 0.0}
@@ -315,16 +322,125 @@ def cheats(names: list[str], seed: int) -> dict[str, Any]:
     return found
 
 
+def normalized(rng: random.Random) -> tuple[Any, str]:
+    """A net with BatchNorm, and what was drawn for it."""
+    nn = runtime.mxnet().gluon.nn
+    net, kind = nn.HybridSequential(), rng.randrange(5)
+    momentum, act = rng.choice([0.0, 0.5, 0.8, 0.9, 0.9, 0.9, 0.99]), rng.choice(["relu", "relu", "tanh"])
+
+    def turn(*layers: Any, **options: Any) -> None:
+        net.add(*layers, nn.BatchNorm(momentum=momentum, **options), nn.Activation(act))
+
+    if kind == 0:
+        turn(nn.Flatten(), nn.Dense(96))
+    elif kind == 1:
+        for width in (12, 24, 48):
+            turn(nn.Conv2D(width, 3, padding=1))
+            net.add(nn.MaxPool2D(2))
+        net.add(nn.Flatten(), nn.Dense(48, activation=act), nn.Dropout(0.3))
+    elif kind == 2:
+        net.add(nn.BatchNorm(momentum=momentum, scale=False, center=False), nn.Conv2D(16, 3, padding=1),
+                nn.Activation(act), nn.BatchNorm(momentum=momentum), nn.MaxPool2D(2), nn.Dropout(0.2))  # fmt: skip
+        turn(nn.Conv2D(24, 3, padding=1))
+        net.add(nn.GlobalAvgPool2D(), nn.Flatten())
+    elif kind == 3:
+        net.add(nn.Flatten(), nn.Dense(128, activation=act), nn.BatchNorm(momentum=momentum, epsilon=1e-3))
+        turn(nn.Dropout(0.4), nn.Dense(64))
+    if kind < 4:
+        net.add(nn.Dense(SCALE.classes))
+    else:
+        from gluoncv.model_zoo import get_model
+
+        net = get_model(rng.choice(["cifar_resnet20_v1", "cifar_resnet20_v2"]), classes=SCALE.classes)
+    return net, f"kind {kind} momentum {momentum} {act}"
+
+
+def joined_net(rng: random.Random, place: Path) -> dict[str, Any]:
+    """A net of two ranks, trained in this process with the sums of their gradients: its accuracies."""
+    mx = runtime.mxnet()
+    mx.random.seed(rng.randrange(1 << 30))
+    random, task = np.random.default_rng(rng.randrange(1 << 30)), FreshTask(SCALE, secret=rng.randrange(1 << 60))
+    facts = task.write(place, 2)
+    tasks = [Task.of(facts, place / f"rank-{rank}", place / f"out-{rank}", rank, 2) for rank in range(2)]
+    data = [(one.normalize(np.stack([one.train.decode(i) for i in range(len(one.train))])),
+             one.train.labels.astype("float32")) for one in tasks]  # fmt: skip
+    net, drawn = normalized(rng)
+    net.initialize(mx.init.Xavier())
+    net(mx.nd.array(data[0][0][:2]))
+    net.hybridize()
+    trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
+    counted = [p for p in net.collect_params().values() if p.grad_req == "null"]
+    own = [[p.data().copy() for p in counted] for _ in tasks]
+    batch, rate = rng.choice([8, 16, 32, 64]), rng.choice([0.005, 0.01, 0.03])
+    epochs, augment = rng.choice([1, 2, 3, 4]), rng.choice([0, 0, 1, 2])
+    epochs = min(epochs, 2) if "kind 4" in drawn else epochs
+    options = {"learning_rate": rate, "momentum": 0.9}
+    trainer = mx.gluon.Trainer(net.collect_params(), rng.choice(["sgd", "nag"]), options)
+    for p in trained:
+        p.grad_req = "add"
+    loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    for _ in range(epochs):
+        orders = [random.permutation(len(images)) for images, _ in data]
+        for start in range(0, len(orders[0]) - batch + 1, batch):
+            for p in trained:
+                p.zero_grad()
+            for rank, (images, labels) in enumerate(data):
+                for p, values in zip(counted, own[rank]):
+                    p.set_data(values)
+                chosen = orders[rank][start : start + batch]
+                x = images[chosen]
+                if augment == 1:
+                    x = x[:, :, :, ::-1].copy() if random.random() < 0.5 else x
+                if augment == 2:
+                    x = (x + 0.3 * random.standard_normal(x.shape)).astype("float32")
+                with mx.autograd.record():
+                    loss = loss_of(net(mx.nd.array(x)), mx.nd.array(labels[chosen]))
+                loss.backward()
+                mx.nd.waitall()
+                own[rank] = [p.data().copy() for p in counted]
+            trainer.step(2 * batch)
+    probe = task.test()
+
+    def accuracy(some: Any) -> float:
+        return float((examining._predict(some, probe.images, facts).argmax(1) == probe.labels).mean())
+
+    found: dict[str, Any] = {"drawn": f"{drawn} batch {batch} rate {rate} epochs {epochs} augment {augment}"}
+    for rank, one in enumerate(tasks):
+        for p, values in zip(counted, own[rank]):
+            p.set_data(values)
+        one.save(net, 1)
+    for p, *both in zip(counted, *own):
+        p.set_data((both[0] + both[1]) / 2)
+    found["means"] = accuracy(net)
+    held, found["difference"] = examining._joined([one.out for one in tasks], probe.images, facts)
+    found["measured"] = accuracy(examining._net(tasks[0].out, held[0]))
+    return found
+
+
+def statistics(nets: int, seed: int, first: int) -> dict[str, Any]:
+    rows = []
+    for number in range(first, first + nets):
+        with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as back:
+            back.callback(os.chdir, os.getcwd())
+            os.chdir(place)
+            rows.append(joined_net(random.Random(f"{seed} {number}"), Path(place)))
+        print(json.dumps({"number": number, **rows[-1]}), file=sys.stderr, flush=True)
+    gained = [row["measured"] - row["means"] for row in rows]
+    refused = sum(row["difference"] > 0 or gain < -SLACK for row, gain in zip(rows, gained))
+    return {"kind": "statistics", "seed": seed, "nets": nets, "mean_gain": float(np.mean(gained)),
+            "least_gain": min(gained), "refused": refused, "left": 0}  # fmt: skip
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("kind", choices=["honest", "cheats"])
+    parser.add_argument("kind", choices=["honest", "cheats", "statistics"])
     parser.add_argument("--scripts", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", default="", help="cheats whose names hold this")
     given = parser.parse_args()
-    if given.kind == "honest":
-        found = honest(given.scripts, given.seed, given.first)
+    if given.kind != "cheats":
+        found = {"honest": honest, "statistics": statistics}[given.kind](given.scripts, given.seed, given.first)
     else:
         found = cheats([name for name in CHEATS if given.only in name][given.first :], given.seed)
     print(json.dumps(found, indent=2))

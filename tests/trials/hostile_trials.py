@@ -3,6 +3,7 @@
     python tests/trials/hostile_trials.py names --cases 2000 --seed 1
     python tests/trials/hostile_trials.py symbols --cases 5000 --seed 1
     python tests/trials/hostile_trials.py recipes --cases 5000 --seed 1
+    python tests/trials/hostile_trials.py resumes --cases 2000 --seed 1
 
 Each case draws from a generator of its own (seed and number): ``--first N --cases 1`` repeats case N. A case may be
 taken or refused with a GluontuneError; anything else is told, as is one that takes over two seconds or 300 MiB, and
@@ -46,6 +47,7 @@ from gluontune.search.cost import read_price
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import page_reader
 import report_samples
+import resumed_works
 
 MOST_S, MOST_MIB = 2.0, 300.0
 HANG_S = 600  # by the clock: what waits takes none of its own time
@@ -416,7 +418,12 @@ def documents(rng: random.Random, number: int, folder: Path) -> None:
         page_reader.Page((folder / "page.html").read_text("utf-8"))
 
 
-KINDS = {"names": names, "symbols": symbols, "recipes": recipes, "documents": documents}
+def resumes(rng: random.Random, number: int, folder: Path) -> None:
+    """Documents with which ``--resume`` goes on: of a climb, a study, its parts, a list of scripts."""
+    resumed_works.resume(rng, folder, damaged)
+
+
+KINDS = {"names": names, "symbols": symbols, "recipes": recipes, "documents": documents, "resumes": resumes}
 
 
 def _peak_mib(reset: bool = False) -> float:

@@ -30,13 +30,7 @@ with random classes are detected); the goals are this machine's, under a seal; L
 keeps the script from other files and processes, and namespaces (as root, or where users may make them) from the
 network, the sockets of other programs and all changes outside its folder; all processes of the script are ended.
 
-Limits: this is a grader for learners, not a prison. It reads packages and links' targets. Without Landlock
-(``isolated`` in the result) a script, which runs as the same user, could read the grader's memory, or bring parameters
-to fine-tune. Without namespaces (``secluded``) its net could be trained elsewhere. Images made from this package's
-source may help a little. Training on validation images that the net already classifies right and surely, or on few
-repetitions of them, is not detectable (and those of random classes cost accuracy); and a net can be built to hide that
-it recognizes images. A rank that wastes CPU time, while the other trains on both halves, is not detected: the ranks'
-messages are not examined.
+What is not detected is in `docs/threats.md`.
 """
 
 from __future__ import annotations

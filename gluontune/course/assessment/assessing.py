@@ -25,8 +25,9 @@ from gluontune.core.files import writable_folder, write_json
 from gluontune.core.reading import parse_json
 from gluontune.core.sealed import read_sealed, write_sealed
 from gluontune.course.assessment.assessed import Assessment
+from gluontune.course.assessment.dice import luck, remembered
 from gluontune.course.assessment.examine import examine
-from gluontune.course.assessment.fresh import FreshTask, Scale, luck, remembered
+from gluontune.course.assessment.fresh import FreshTask, Scale
 from gluontune.course.assessment.grading import Goal, grade
 from gluontune.course.assessment.limits import landlock_version
 from gluontune.course.assessment.supervise import run_script
@@ -123,13 +124,14 @@ def assess(
                 tell(f"{name}: the reference runs")
                 known[str(count)] = _reference(task, data, facts, parts)
                 write_sealed(folder / "reference.json", {"key": key, "runs": known})
-            goal = _goal(known[str(count)], memory)
+            wanted = found.reference[str(count)] = known[str(count)]
+            budget = BUDGET * wanted["seconds"]
+            goal = Goal(budget, wanted["accuracy"] - SLACK, wanted["steadiness"], _LIMIT * budget, memory)
             tell(f"{name}: {file.name} runs; {goal.budget_s:.0f} s are its budget")
             run, outs = _run(file, data, facts, {**parts, "seconds": goal.limit_s}, place / "script")
             found.secluded = found.secluded and run["secluded"]
             tell(f"{name}: what it handed in is examined")
             found.parts.append(grade(count, goal, run, _found(task, outs, facts), facts))
-        found.reference[str(count)] = known[str(count)]
     write_json(folder / "assessment.json", found.to_dict())
     return found
 
@@ -168,11 +170,6 @@ def _known(path: Path, key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Valid runs of the reference: of this machine and this user."""
     saved = read_sealed(path)
     return dict(saved["runs"]) if saved is not None and saved["key"] == key else {}
-
-
-def _goal(run: Mapping[str, Any], memory: int) -> Goal:
-    budget = BUDGET * run["seconds"]
-    return Goal(budget, run["accuracy"] - SLACK, run["steadiness"], _LIMIT * budget, memory)
 
 
 def _reference(task: FreshTask, data: Path, facts: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:

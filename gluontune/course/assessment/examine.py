@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,56 +71,87 @@ def examine(
     return found
 
 
-def _joined(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], float]:
-    """The ranks' arrays, and the largest difference of a trained one, as a share of that array's largest value.
+def _joined(
+    folders: Sequence[Path], images: np.ndarray, facts: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], float]:
+    """The ranks' arrays, and the largest difference of one, as a share of its largest value.
 
-    BatchNorm's running statistics, by the symbol, differ between ranks. Their means go into each net: what one rank
-    learned alone and hides there is lost, or halved.
+    BatchNorm's running statistics may differ between ranks. None of these is believed, for a net of its own could be
+    hidden in them: they are measured again, on ``images``.
     """
     from gluontune.runtime import mxnet
 
     mx = mxnet()
     held = [mx.nd.load(str(folder / "net-0000.params")) for folder in folders]
     plain = [{(name, str(a.dtype)): a.astype("float32").asnumpy() for name, a in arrays.items()} for arrays in held]
-    means = {f"aux:{name}" for name in mx.sym.load(str(folders[0] / "net-symbol.json")).list_auxiliary_states()}
-    trained = [{key: a for key, a in arrays.items() if key[0] not in means} for arrays in plain]
-    rest = [{key: 0 * a for key, a in arrays.items() if key[0] in means} for arrays in plain]
-    apart = [gap for k in range(1, len(held)) for both in (trained, rest) for gap in gaps(both[k], both[0]).values()]
-    difference = max(apart, default=0.0)
-    for arrays in held if difference < np.inf else ():
-        for name, kind in rest[0]:
-            arrays[name] = mx.nd.array(np.mean([one[name, kind] for one in plain], 0), dtype=arrays[name].dtype)
-    return held, difference
+    apart = [(key[0], gap) for other in plain[1:] for key, gap in gaps(other, plain[0]).items()]
+    names = {name for name, gap in apart if 0 < gap < np.inf}
+    symbol = mx.sym.load(str(folders[0] / "net-symbol.json"))
+    measured = _measured(symbol, held[0], names, images, facts) if names else {}
+    difference = max((gap for name, gap in apart if name not in measured or gap == np.inf), default=0.0)
+    return [{**arrays, **measured} for arrays in held], difference
 
 
-def _nets(folders: Sequence[Path]) -> tuple[list[Any], float]:
-    """The ranks' nets, and the difference of :func:`_joined`."""
+def _net(folder: Path, arrays: Mapping[str, Any]) -> Any:
+    """The net of a folder, with these arrays."""
+    from gluontune.runtime import mxnet
+
+    mxnet().nd.save("net.params", dict(arrays))
+    return mxnet().gluon.SymbolBlock.imports(str(folder / "net-symbol.json"), ["data"], "net.params")
+
+
+def _measured(
+    symbol: Any, held: Mapping[str, Any], names: set[str], images: np.ndarray, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those of ``names`` that are statistics of ``symbol``'s normalizing layers: means and variances of their inputs.
+
+    They begin as 0 and 1, and are measured from the first layer to the last one, as the net computes when it is asked.
+    """
     from gluontune.runtime import mxnet
 
     mx = mxnet()
-    (held, difference), nets = _joined(folders), []
-    for rank, (folder, arrays) in enumerate(zip(folders, held)):
-        mx.nd.save(f"net-{rank}.params", arrays)
-        files = str(folder / "net-symbol.json"), f"net-{rank}.params"
-        nets.append(mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1]))
-    return nets, difference
+    places = {f"aux:{name}" for name in symbol.list_auxiliary_states()} & names
+    layers, found = [], {}
+    for node in symbol.get_internals():
+        inputs = node.get_children()
+        own = [f"aux:{name}" for name in inputs.list_outputs()[3:5]] if inputs is not None and len(inputs) == 5 else []
+        if places.intersection(own):
+            layers.append((inputs[0], int(node.attr("axis") or 1), own))
+            found.update({own[0]: held[own[0]] * 0, own[1]: held[own[1]] * 0 + 1})
+    images = np.random.default_rng().permutation(images)[: 2 * _BATCH]
+    for inner, axis, own in layers:
+        block, moments = mx.gluon.SymbolBlock(inner, mx.sym.var("data")), []
+        mx.nd.save("part.params", {**held, **found})
+        block.collect_params().load("part.params", ignore_extra=True, cast_dtype=True, dtype_source="saved")
+        for answer in _answers(block, images, facts):
+            values = np.moveaxis(answer.astype("float64"), axis, 0).reshape(answer.shape[axis], -1)
+            moments.append(np.stack([values.mean(1), (values**2).mean(1)]) * len(answer) / len(images))
+        mean, square = np.sum(moments, 0)
+        for name, value in zip(own, (mean, np.maximum(square - mean**2, 0))):
+            found[name] = mx.nd.array(value, dtype=held[name].dtype)
+    return found
 
 
 def _held(net: Any) -> dict[str, np.ndarray]:
     return {name: p.data().astype("float32").asnumpy() for name, p in net.collect_params().items()}
 
 
-def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
+def _answers(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> Iterator[np.ndarray]:
+    """What a net gives for each batch."""
     from gluontune.course.assessment.task import Task
     from gluontune.runtime import mxnet
 
-    mx = mxnet()
-    task, parts = Task.of(facts, Path(), Path(), 0, 1), []
     for start in range(0, len(images), _BATCH):
-        batch = images[start : start + _BATCH]
-        answer = net(mx.nd.array(task.normalize(batch))).astype("float32").asnumpy()
-        if answer.shape != (len(batch), facts["classes"]):
-            raise ValueError(f"the net gives {answer.shape} for {len(batch)} images; wanted is (N, {facts['classes']})")
+        batch = Task.of(facts).normalize(images[start : start + _BATCH])
+        yield net(mxnet().nd.array(batch)).astype("float32").asnumpy()
+
+
+def _predict(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
+    parts = []
+    for start, answer in zip(range(0, len(images), _BATCH), _answers(net, images, facts)):
+        count = min(_BATCH, len(images) - start)
+        if answer.shape != (count, facts["classes"]):
+            raise ValueError(f"the net gives {answer.shape} for {count} images; wanted is (N, {facts['classes']})")
         parts.append(answer)
     found = np.concatenate(parts)
     if not np.isfinite(found).all():
@@ -148,8 +179,9 @@ def _predict_all(net: Any, images: Mapping[str, np.ndarray], facts: Mapping[str,
 def _answer(stream: Any) -> dict[str, Any]:
     header = json.loads(stream.readline())
     images = {name: np.load(stream, allow_pickle=False) for name in header["names"]}
-    facts, first = header["facts"], images[header["names"][0]]
-    (net, *others), difference = _nets([Path(folder) for folder in header["folders"]])
+    facts, first, folders = header["facts"], images[header["names"][0]], [Path(folder) for folder in header["folders"]]
+    held, difference = _joined(folders, first, facts)
+    net, *others = map(_net, folders, held)
     before, marks = _held(net), [time.process_time()]
     for _ in range(4):  # the first one allocates memory and starts threads, too
         _predict(net, first[:_BATCH], facts)

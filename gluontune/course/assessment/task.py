@@ -1,9 +1,4 @@
-"""The task of an assessed script: its data, its rank, and the function that saves its net.
-
->>> import dataclasses
->>> [field.name for field in dataclasses.fields(Task)]
-['data', 'out', 'rank', 'ranks', 'classes', 'image_shape', 'mean', 'std']
-"""
+"""The task of an assessed script: its data, its rank, and the function that saves its net."""
 
 from __future__ import annotations
 

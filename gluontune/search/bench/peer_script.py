@@ -8,13 +8,11 @@ the environment variable ``GLUONTUNE_SEED``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import selectors
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +23,7 @@ from typing import Any, BinaryIO
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress, progress
-from gluontune.core.processes import how_it_ended
+from gluontune.core.processes import how_it_ended, session
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.study import Clocks, begun
@@ -127,23 +125,16 @@ def printed(command: Sequence[str], seed: int, time_limit: float) -> Iterator[by
         GluontuneError: it failed, or was silent for too long.
     """
     environment = {**os.environ, SEED_VARIABLE: str(seed), "PYTHONUNBUFFERED": "1"}
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
+    with (
+        tempfile.TemporaryFile() as errors,
+        session(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as process,
+    ):
         assert process.stdout is not None
-        try:
+        with process.stdout:
             yield from _lines(process.stdout, time_limit)
-            if process.wait(time_limit) != 0:
-                errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
-                tail = errors.read().decode(errors="replace")
-                raise GluontuneError(how_it_ended("it", process.returncode, tail))
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
+        if process.wait(time_limit) != 0:
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
+            raise GluontuneError(how_it_ended("it", process.returncode, errors.read().decode(errors="replace")))
 
 
 def _lines(stream: BinaryIO | Any, time_limit: float) -> Iterator[bytes]:

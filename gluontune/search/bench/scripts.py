@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gluontune.capture.script import Program, command
 from gluontune.core.errors import UsageError
-from gluontune.core.journal import Document
-from gluontune.core.processes import last_words
+from gluontune.core.interpreter import python
+from gluontune.core.journal import Document, resumable
+from gluontune.core.processes import last_words, session
 from gluontune.core.reading import explain_os_error, parse_yaml, read_text
 from gluontune.core.texts import clean
 from gluontune.runtime import machine_facts
@@ -67,7 +68,10 @@ class Site:
         """
         begun, worked = time.monotonic(), os.times()
         with tempfile.TemporaryFile() if self.folder is None else (self.folder / f"{log}.log").open("w+b") as printed:
-            code = _wait(command, script, printed, self.time_limit)
+            code, how = None, {"cwd": script.cwd, "env": {**os.environ, **dict(script.env)}}
+            timed_out = contextlib.suppress(subprocess.TimeoutExpired)
+            with session(command, stdout=printed, stderr=subprocess.STDOUT, **how) as process, timed_out:
+                code = process.wait(self.time_limit)
             seconds, after = time.monotonic() - begun, os.times()
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - _TAIL))
             said = _ESCAPE.sub("", printed.read().decode("utf-8", "replace"))
@@ -77,22 +81,6 @@ class Site:
         used = after.children_user + after.children_system - worked.children_user - worked.children_system
         times = {"seconds": round(seconds, 3), "cpu_seconds": round(used, 3)}
         return {"status": status, "exit": code, **times, "last": clean(last, 200)}
-
-
-def _wait(command: Sequence[str], script: Script, printed: Any, time_limit: float) -> int | None:
-    """The exit code; None after the time limit. Nothing that the command started outlives it."""
-    process = subprocess.Popen(
-        command, cwd=script.cwd, env={**os.environ, **dict(script.env)}, stdin=subprocess.DEVNULL, stdout=printed,
-        stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-    try:
-        return process.wait(time_limit)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 Stage = Callable[[Script, Site], dict[str, Any]]
@@ -121,8 +109,8 @@ def captured(script: Script, site: Site) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
         out = Path(folder, "capture.json")
         options = json.dumps({"out": str(out), "steps": 20})
-        module = ["-m", "gluontune.capture.capturing", options, script.path, *script.argv]
-        done = site.run(script, [sys.executable, *module], "captured")
+        program = Program(script.path, script.argv)
+        done = site.run(script, command(program, "gluontune.capture.capturing", options), "captured")
         found = json.loads(out.read_text("utf-8")) if out.exists() else None
     if found is None:
         return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
@@ -138,8 +126,8 @@ def on_torch(script: Script, site: Site) -> dict[str, Any]:
     """The whole script with PyTorch's arithmetic, once a step is proven: ``gluontune run --backend torch``."""
     with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
         out = Path(folder, "run.json")
-        words = ["-m", "gluontune", "run", "--backend", "torch", "--out", str(out), script.path, *script.argv]
-        done = site.run(script, [sys.executable, *words], "torch")
+        words = ["run", "--backend", "torch", "--out", str(out), script.path, *script.argv]
+        done = site.run(script, python("-m", "gluontune", *words), "torch")
         found = json.loads(out.read_text("utf-8")) if out.exists() else {}
     moved = found.get("steps_on_torch", 0)
     told = {"steps": found.get("steps", 0), "steps_on_torch": moved}
@@ -192,6 +180,7 @@ def _script(path: Path, number: int, entry: Mapping[str, Any]) -> Script:
     return Script(name, str(file), argv, str(cwd), tuple(env.items()), entry.get("note", ""))
 
 
+@resumable
 def run(
     listed: Path, *, only: Sequence[str] | None = None, stages: Sequence[str] | None = None, time_limit: float = 600.0,
     out: Path | None = None, resume: bool = False, say: Callable[[str], None] | None = None,
