@@ -75,13 +75,9 @@ class FollowingTorch(RepeatingTorch):
 
     def _finish(self) -> bool:
         """Compute a followed step's rest, and note what the program still holds; whether that went well."""
-        follow = self.follow
+        follow, array = self.follow, None
         assert follow is not None
-        array = None
-        try:
-            follow.compute()
-        except ERRORS as error:
-            follow.template.refused = str(error) or type(error).__name__
+        if not self._computed(follow.compute):
             return False
         template, env, truth = follow.template, follow.env, self.truth
         kept = follow.kept()
@@ -105,13 +101,23 @@ class FollowingTorch(RepeatingTorch):
         self.follow = None
         self.templates.remove(template)
         self.templates.insert(0, template)
-        self.followed += 1
+        self.followed, self._fruitless = self.followed + 1, 0
         if self.followed % 16 == 0:
             del follow, array
             self._sweep()
         if trained:
             self.finished(Step())
         self._begin()
+        return True
+
+    def _computed(self, until: Callable[[], Any]) -> bool:
+        """Whether a followed step can be computed; else its template is refused."""
+        assert self.follow is not None
+        try:
+            until()
+        except ERRORS as error:
+            self.follow.template.refused = str(error) or type(error).__name__
+            return False
         return True
 
     def _sweep(self) -> None:
@@ -126,11 +132,8 @@ class FollowingTorch(RepeatingTorch):
         """The tensor of an array that is as a leaf says, or None."""
         if id(array) in self.aliases:
             return None
-        owner = self._owner(array)
-        if (None if owner is None else (owner.kind, owner.name, self._variable(array))) != leaf.owner:
-            return None
         known = self.truth.get(id(array))
-        if self._kind(array) != leaf.kind:
+        if self._owned(array) != leaf.owner or self._kind(array) != leaf.kind:
             return None
         if leaf.number is None:  # it is written to, and not read
             return leaf
@@ -154,31 +157,39 @@ class FollowingTorch(RepeatingTorch):
                 self.env[self.base + 1 + number] = tensor
         self.done = follow.done
 
+    def _forgo(self) -> None:
+        """The step is not followed, and no template is made of it."""
+        self._diverge()
+        self.log = None
+
     # hooks
 
     @or_mxnet
     def op(self, call: Call) -> Any:
         if not self.lazy:
             return super().op(call)
-        if self.follow is None or self.follow.complete:
-            self._next_step()
-        if self.follow is not None:
+        self._next_step()
+        while self.follow is not None:
             found = self.follow.op(*call.raw[:1], call.inputs, *call.raw[1:], call.out, call.is_np, call.many)
             if found is not None:
                 return found
-            self._diverge()
+            if not self._over():
+                self._diverge()
+            self._next_step()
         return self._operator(call, None)
 
     @or_mxnet
     def block(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        if not self.lazy or self.follow is None:
-            return self._calling(block, args, run)
-        if not self.spanned.get(id(block)):
+        if not self.lazy:
             return run()
-        if self.follow.complete:
+        self._next_step(block=True)
+        if self.follow is not None and not self.spanned.get(id(block)):
+            return run()
+        span = None if self.follow is None else self.follow.call(block, args)
+        if span is None and self._over():
             self._next_step()
+            span = None if self.follow is None else self.follow.call(block, args)
         follow = self.follow
-        span = None if follow is None else follow.call(block, args)
         if follow is None or span is None:
             return run() if follow else self._calling(block, args, run)
         state, reads = state_of(block), self.reads
@@ -194,17 +205,34 @@ class FollowingTorch(RepeatingTorch):
 
     updates = block
 
-    def _next_step(self) -> None:
-        """The step is over where its template is, if the next recording begins."""
+    def _next_step(self, block: bool = False) -> None:
+        """The step is over where its template is, if the next recording begins; what is not followed may be cut."""
+        if self.follow is None:
+            self._cut(block)
+        if self.follow is not None and not self.follow.complete:
+            return
         if self.follow is not None and self.follow.template.was_recording is not None:
             self.was_recording = self.follow.template.was_recording
         self._between_steps()
 
+    def _over(self) -> bool:
+        """Whether a followed step that is complete is over, as no template goes on with what comes next."""
+        follow = self.follow
+        over = follow is not None and follow.complete and follow.template.may_end and not self._left_open()
+        if not over or not self._finish():
+            return False
+        self._is_piece = True
+        return True
+
     @or_mxnet
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        if self.follow is None:
+            self._cut()
         if self.follow is not None:
             result = run()
             if result is None or result is array or self.follow.view(array, kind, arguments, run, result):
+                return result
+            if self._over() and self.follow and self.follow.view(array, kind, arguments, run, result):
                 return result
             run = Made(run, result)
         self._diverge()
@@ -212,7 +240,11 @@ class FollowingTorch(RepeatingTorch):
 
     @or_mxnet
     def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
-        if self.follow is not None and self.follow.write(array, values):
+        if self.follow is None:
+            self._cut()
+        if self.follow is not None and (
+            self.follow.write(array, values) or (self._over() and self.follow and self.follow.write(array, values))
+        ):
             run()
             return
         self._diverge()
@@ -261,21 +293,11 @@ class FollowingTorch(RepeatingTorch):
                 return _values(self.truth[id(array)].tensor)
             if place is None and id(array) not in self.aliases:
                 return run()
-            tensor = None if place is None else self._asked(place)
-            if tensor is not None:
-                return _values(tensor)
+            known = list[Any]()
+            if place is not None and self._computed(lambda: known.append(follow.value(place))) and known[0] is not None:
+                return _values(known[0])
             self._diverge()
         return super().read(array, run)
-
-    def _asked(self, place: int) -> Any:
-        """The tensor of an array, or None where the template cannot tell it."""
-        follow = self.follow
-        assert follow is not None
-        try:
-            return follow.value(place)
-        except ERRORS as error:
-            follow.template.refused = str(error) or type(error).__name__
-        return None
 
     @or_mxnet
     def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
@@ -286,25 +308,20 @@ class FollowingTorch(RepeatingTorch):
                 return run()
             known = () if self.follow is None else self.follow.place
             if changed or self.follow is None or self.follow.at or any(id(array) in known for array in arrays):
-                self._diverge()
-                self.log = None
+                self._forgo()
         return super().outside(arrays, run)
 
     @or_mxnet
     def wait(self, run: Callable[[], Any]) -> Any:
         if self.follow is not None:
-            try:
-                self.follow.compute()
+            if self._computed(self.follow.compute):
                 return run()
-            except ERRORS as error:
-                self.follow.template.refused = str(error) or type(error).__name__
-                self._diverge()
+            self._diverge()
         return super().wait(run)
 
     @or_mxnet
     def unknown(self, what: str, run: Callable[[], Any]) -> Any:
-        self._diverge()
-        self.log = None
+        self._forgo()
         return super().unknown(what, run)
 
     def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
@@ -316,8 +333,7 @@ class FollowingTorch(RepeatingTorch):
         super().mark(arrays, gradients, reqs)
 
     def retreat(self, error: Exception) -> None:
-        self._diverge()
-        self.log = None
+        self._forgo()
         super().retreat(error)
 
     def facts(self) -> dict[str, int]:

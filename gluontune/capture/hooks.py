@@ -16,6 +16,7 @@ from typing import Any
 
 from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.capture.handler import Call, Handler
+from gluontune.capture.helpers.base import with_subclasses
 from gluontune.capture.methods import TAKES, counting, inert, noting, noting_mode, noting_modes, without_store
 from gluontune.capture.operators import Operators, operator_names
 from gluontune.capture.views import arrays_behind
@@ -271,8 +272,7 @@ class Hooks:
         self._method(  # which forks
             loader, "__init__", lambda run, _, dataset, *__, **___: handler.outside(arrays_behind(dataset), run)
         )
-        kinds = [mx.io.DataIter, *_subclasses(mx.io.DataIter)]
-        for kind in kinds:
+        for kind in with_subclasses(mx.io.DataIter):
             self._method(kind, "next", lambda run, source: handler.batch(
                 source, lambda: handler.outside(arrays_behind(source), run)))  # fmt: skip
         self._method(mx.gluon.utils, "clip_global_norm", lambda run, arrays, most, *_, **__: handler.clip(
@@ -294,10 +294,3 @@ class Hooks:
 
 def _arrays(data: Any) -> list[Any]:
     return list(data.values()) if isinstance(data, dict) else list(data) if isinstance(data, (list, tuple)) else [data]
-
-
-def _subclasses(kind: Any) -> list[Any]:
-    found = []
-    for one in kind.__subclasses__():
-        found += [one, *_subclasses(one)]
-    return found

@@ -29,7 +29,6 @@ class RepeatingTorch(LearningTorch):
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder, finished)
         self._given: tuple[bool, bool] | None = None  # modes of an entry that is gone through again
-        self._repeats = False
 
     def _modes(self) -> tuple[bool, bool]:
         return super()._modes() if self._given is None else self._given

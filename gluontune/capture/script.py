@@ -253,6 +253,7 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 def _watch_for_mxnet(when_imported: Sequence[WhenImported]) -> None:
     """Let the script's ``import mxnet`` go through :func:`gluontune.runtime.mxnet`, and hear of calls of that, too."""
     from gluontune.runtime import importing
+    from gluontune.runtime.import_hooks import Finder
 
     original, waiting = importing.mxnet, list(when_imported)
 
@@ -266,30 +267,19 @@ def _watch_for_mxnet(when_imported: Sequence[WhenImported]) -> None:
         told(module)
         return module
 
-    sys.meta_path.insert(0, _Finder([told]))
+    def once(_: Any) -> Any:
+        sys.meta_path.remove(finder)
+        return _Loader(told)
+
+    finder = Finder(once, ["mxnet"])
+    sys.meta_path.insert(0, finder)
     importing.mxnet = mxnet
-
-
-class _Finder:
-    """Answers the first ``import mxnet`` of the process, and is gone."""
-
-    def __init__(self, when_imported: Sequence[WhenImported]):
-        self._when_imported = when_imported
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if name != "mxnet":
-            return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        spec = importlib.util.find_spec("mxnet")
-        if spec is not None:  # else the script sees that it is not installed
-            spec.loader = _Loader(self._when_imported)  # type: ignore[assignment]
-        return spec
 
 
 class _Loader:
     """Loads mxnet by :func:`gluontune.runtime.mxnet`, which imports it anew inside."""
 
-    def __init__(self, when_imported: Sequence[WhenImported]):
+    def __init__(self, when_imported: WhenImported):
         self._when_imported = when_imported
         self._spec: Any = None
 
@@ -305,5 +295,4 @@ class _Loader:
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
-        for function in self._when_imported:
-            function(module)
+        self._when_imported(module)

@@ -69,6 +69,11 @@ class Seen:
     loaders: list[Any] = field(default_factory=list)
     gradients: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def inside(self) -> set[int]:
+        """The places of events within what was told."""
+        return {place for told in self.told for place in range(told.begin, told.end)}
+
 
 class Tracing(Recorder):
     """Records steps as :class:`Seen`; ``finished`` is called with each."""
