@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,23 +12,16 @@ from gluontune.capture.events import Step
 from gluontune.capture.follower import Follower
 from gluontune.capture.guard import ERRORS, or_mxnet
 from gluontune.capture.handler import Call
-from gluontune.capture.held import Alias
-from gluontune.capture.lazy import Truth
 from gluontune.capture.repeating import Made, RepeatingTorch
 from gluontune.capture.template import Leaf
 
 
 class FollowingTorch(RepeatingTorch):
-    """Follows templates; see :class:`Recorder`.
-
-    Attributes:
-        follow: the step under way, or None where it is none that is known.
-    """
+    """Follows templates; see :class:`Recorder`. answered: calls of blocks."""
 
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder, finished)
-        self.follow: Follower | None = None
-        self.followed, self.answered = 0, 0
+        self.answered = 0
 
     # modes and references
 
@@ -67,66 +59,6 @@ class FollowingTorch(RepeatingTorch):
                 return False
             self._diverge()
         return super()._may_end()
-
-    def _left_open(self) -> bool:
-        follow = self.follow
-        assert follow is not None
-        return any(kind not in self.never_used and follow.alive(place) for place, kind in follow.template.open_ones)
-
-    def _finish(self) -> bool:
-        """Compute a followed step's rest, and note what the program still holds; whether that went well."""
-        follow, array = self.follow, None
-        assert follow is not None
-        if not self._computed(follow.compute):
-            return False
-        template, env, truth = follow.template, follow.env, self.truth
-        kept = follow.kept()
-        for place in sorted(kept):
-            array, number, leaf = follow.arrays[place], template.last[place], template.leaves.get(place)
-            if (place in template.bases and place not in follow.alone) or number is None or env[number] is None:
-                continue
-            if leaf is not None and leaf.number == number and id(array) in truth:
-                continue
-            value = template.values[number]
-            truth[id(array)] = Truth(array, env[number].detach(), (value.shape, value.dtype))
-        for place in set(range(template.count)) - kept:
-            truth.pop(id(follow.arrays[place]), None)
-        for at, run in follow.runs.items():
-            entry = follow.entries[at]
-            if entry.results[0] in kept:
-                array, base = follow.arrays[entry.results[0]], follow.arrays[entry.inputs[0]]
-                self.aliases[id(array)] = Alias(array, base, entry.shown, run if entry.shown else None)
-        self.number += len(template.values)
-        trained, self.updated = follow.updated, False
-        self.follow = None
-        self.templates.remove(template)
-        self.templates.insert(0, template)
-        self.followed, self._fruitless = self.followed + 1, 0
-        if self.followed % 16 == 0:
-            del follow, array
-            self._sweep()
-        if trained:
-            self.finished(Step())
-        self._begin()
-        return True
-
-    def _computed(self, until: Callable[[], Any]) -> bool:
-        """Whether a followed step can be computed; else its template is refused."""
-        assert self.follow is not None
-        try:
-            until()
-        except ERRORS as error:
-            self.follow.template.refused = str(error) or type(error).__name__
-            return False
-        return True
-
-    def _sweep(self) -> None:
-        """Forget values of arrays that the program has no more."""
-        ours = self._forget_unused()
-        bases = {id(alias.base) for alias in self.aliases.values()}
-        for key in [key for key in self.truth if key > 0 and key not in bases]:
-            if sys.getrefcount(self.truth[key].array) <= ours[key] + 1:
-                del self.truth[key]
 
     def _arriving(self, array: Any, leaf: Leaf) -> Any:
         """The tensor of an array that is as a leaf says, or None."""

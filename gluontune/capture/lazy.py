@@ -128,7 +128,6 @@ class LazyTorch(Recorder):
 
     # hooks
 
-    @or_mxnet
     def op(self, call: Call) -> Any:
         if not self.lazy:
             return self._recorded(call)
@@ -227,13 +226,11 @@ class LazyTorch(Recorder):
                 self.retreat(error)
         super().mark(arrays, gradients, reqs)
 
-    @or_mxnet
     def read(self, array: Any, run: Callable[[], Any]) -> Any:
         if not self.lazy or not self._is_ours(array):
             return run()
         return self.tensor(array).detach().cpu().numpy().copy()
 
-    @or_mxnet
     def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
         if not self.lazy:
             return super().outside(arrays, run)
@@ -243,17 +240,11 @@ class LazyTorch(Recorder):
             self._outside(array)
         return result
 
-    @or_mxnet
     def wait(self, run: Callable[[], Any]) -> Any:
         if self.lazy:
             self.flush()
         return run()
 
-    view = or_mxnet(Recorder.view)
-    write = or_mxnet(Recorder.write)
-    backward = or_mxnet(Recorder.backward)
-    unknown = or_mxnet(Recorder.unknown)
-    update = or_mxnet(Recorder.update)
     batch = or_mxnet(Recorder.batch)
 
     def _differentiated(self, array: Any) -> None:

@@ -15,8 +15,6 @@ from gluontune.capture.template import Entry, Leaf, Template, is_plain, plain
 _TEMPLATES = 32  # at most; the least used goes
 _WATCHED = 64  # structures seen once that are remembered
 _FRUITLESS = 200  # steps without a known structure, after which nothing is logged
-_PIECE = 8  # events, at least, of a piece of what is not recorded, which ends where a value was read
-_LONG = 256  # the same of one that takes a batch, or ends where a block is called
 
 
 class LearningTorch(LazyTorch):
@@ -79,36 +77,6 @@ class LearningTorch(LazyTorch):
         self._before = len(self.placed)
         self._new_leaves.clear()
         self._touched.clear()
-
-    def _cut(self, block: bool = False) -> None:
-        """End a step in what is not recorded, so that passes of predictions are steps that come again.
-
-        Args:
-            block: a block is called, which no other one calls.
-        """
-        read, self._reads_then = self.reads > self._reads_then, self.reads
-        if not self.lazy or self._in_call or self._modes()[0]:
-            return
-        length = len(self.step.events) - self._events_then
-        if block and self.updated and not self.batches:
-            least = 1
-        elif read:
-            least = _LONG if self._has_batch else _PIECE
-        else:
-            least = _LONG if block else 8 * _LONG
-        if length < least or not self._may_end():
-            return
-        if all(kind in self.never_used for _, kind in self._open()):
-            self.end()
-            self._is_piece = True
-        else:
-            self._events_then = 2 * len(self.step.events)
-
-    def _between_steps(self) -> None:
-        recording = self._modes()[0] and not self.was_recording
-        if recording and self._is_piece and not (self._repeats or self.batches or self.updated or self.tape.values):
-            self.end()
-        super()._between_steps()
 
     def _close(self, step: Step) -> None:
         if self.lazy and self.log:
@@ -279,7 +247,7 @@ class LearningTorch(LazyTorch):
     ) -> Any:
         self._hook()
         self._fresh, self._events_then = [], len(self.step.events)
-        result = LazyTorch.backward(self, heads, head_grads, train, retain, run)
+        result = super().backward(heads, head_grads, train, retain, run)
         shape = None if head_grads is None else tuple(grad is None for grad in head_grads)
         given = [*heads, *[grad for grad in head_grads or () if grad is not None]]
         entry = Entry("backward", (train, retain, len(heads), shape), inputs=list(map(id, given)), fresh=self._fresh)
