@@ -62,10 +62,11 @@ class Follower:
         self.env = [*known, *[None] * (len(template.values) - len(known))]
         self.given = [*self.given[: self.at], *[None] * (len(self.entries) - self.at)]
 
-    def _next(self, matches: Callable[[Entry], bool]) -> Entry | None:
-        """The next entry, of this template or of another that began alike."""
+    def _next(self, matches: Callable[[Entry], bool], taken: int = 1) -> Entry | None:
+        """The next entry, of this template or of another that began alike. taken: whether it is over then."""
         if not self.complete and matches(self.entries[self.at]):
-            return self.entries[self.at]
+            self.at += taken
+            return self.entries[self.at - taken]
         before = self.template
         for other in self.templates:
             if other is before or other.refused or len(other.entries) <= self.at:
@@ -73,7 +74,8 @@ class Follower:
             if other.signatures[: self.at] == before.signatures[: self.at]:
                 self._take(other)
                 if matches(self.entries[self.at]):
-                    return self.entries[self.at]
+                    self.at += taken
+                    return self.entries[self.at - taken]
         if self.template is not before:
             self._take(before)
         return None
@@ -86,7 +88,7 @@ class Follower:
         entry = None if self.at == len(self.entries) else self.entries[self.at]
         try:
             if entry is None or not self._is_op(entry, handle, arrays, keys, values, out, outs, is_np, many):
-                entry = self._next(lambda e: self._is_op(e, handle, arrays, keys, values, out, outs, is_np, many))
+                entry = self._next(lambda e: self._is_op(e, handle, arrays, keys, values, out, outs, is_np, many), 0)
         except ERRORS:
             return None
         if entry is None:
@@ -169,8 +171,7 @@ class Follower:
         if entry is None:
             return False
         self._new(entry.results[0], result)
-        self.runs[self.at] = run
-        self.at += 1
+        self.runs[self.at - 1] = run
         return True
 
     @staticmethod
@@ -183,7 +184,7 @@ class Follower:
 
     def write(self, array: Any, values: Any) -> bool:
         """Whether the template copies values of the host there, too."""
-        entry = self._next(lambda e: e.kind == "write" and self._known([array], e.results, e))
+        entry = self._next(lambda e: e.kind == "write" and self._known([array], e.results, e), 0)
         if entry is None:
             return False
         number = entry.now[entry.results[0]]
@@ -198,31 +199,21 @@ class Follower:
         """The entry of a backward pass."""
         given = [] if grads is None else [grad for grad in grads if grad is not None]
         shape = grads if grads is None else tuple(grad is None for grad in grads)
-        entry = self._next(lambda e: (
+        return self._next(lambda e: (
             e.kind == "backward" and e.what == (train, retain, len(heads), shape)
             and self._known([*heads, *given], e.inputs, e)))  # fmt: skip
-        if entry is not None:
-            self.at += 1
-        return entry
 
     def told(self, kind: str, what: tuple[Any, ...]) -> bool:
         """Whether an update begins or ends there, too."""
         entry = self._next(lambda e: e.kind == kind and len(e.what) == len(what) and all(
             a is b or a == b for a, b in zip(e.what, what)))  # fmt: skip
-        if entry is None:
-            return False
-        self.updated = self.updated or kind == "updated"
-        self.at += 1
-        return True
+        self.updated = self.updated or (entry is not None and kind == "updated")
+        return entry is not None
 
     def batch(self, arrays: Sequence[Any]) -> bool:
         """Whether a batch is of the template's kind."""
-        entry = self._next(lambda e: e.kind == "batch" and len(e.inputs) == len(arrays) and self._known(
-            arrays, e.inputs, e))  # fmt: skip
-        if entry is None:
-            return False
-        self.at += 1
-        return True
+        entry = self._next(lambda e: e.kind == "batch" and self._known(arrays, e.inputs, e))
+        return entry is not None
 
     def call(self, block: Any, args: tuple[Any, ...]) -> Span | None:
         """The template's call of a block by arguments that are as these, if it has one here."""
@@ -233,7 +224,7 @@ class Follower:
             found[:] = [s for s in entry.calls if s.block is block and s.taken == form and self._takes(s, given)]
             return bool(found)
 
-        self._next(begins)
+        self._next(begins, 0)
         return found[0] if found else None
 
     def _takes(self, span: Span, given: Sequence[Any]) -> bool:

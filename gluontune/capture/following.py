@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,23 +12,16 @@ from gluontune.capture.events import Step
 from gluontune.capture.follower import Follower
 from gluontune.capture.guard import ERRORS, or_mxnet
 from gluontune.capture.handler import Call
-from gluontune.capture.held import Alias
-from gluontune.capture.lazy import Truth
 from gluontune.capture.repeating import Made, RepeatingTorch
 from gluontune.capture.template import Leaf
 
 
 class FollowingTorch(RepeatingTorch):
-    """Follows templates; see :class:`Recorder`.
-
-    Attributes:
-        follow: the step under way, or None where it is none that is known.
-    """
+    """Follows templates; see :class:`Recorder`. answered: calls of blocks."""
 
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder, finished)
-        self.follow: Follower | None = None
-        self.followed, self.answered = 0, 0
+        self.answered = 0
 
     # modes and references
 
@@ -68,69 +60,12 @@ class FollowingTorch(RepeatingTorch):
             self._diverge()
         return super()._may_end()
 
-    def _left_open(self) -> bool:
-        follow = self.follow
-        assert follow is not None
-        return any(kind not in self.never_used and follow.alive(place) for place, kind in follow.template.open_ones)
-
-    def _finish(self) -> bool:
-        """Compute a followed step's rest, and note what the program still holds; whether that went well."""
-        follow = self.follow
-        assert follow is not None
-        array = None
-        try:
-            follow.compute()
-        except ERRORS as error:
-            follow.template.refused = str(error) or type(error).__name__
-            return False
-        template, env, truth = follow.template, follow.env, self.truth
-        kept = follow.kept()
-        for place in sorted(kept):
-            array, number, leaf = follow.arrays[place], template.last[place], template.leaves.get(place)
-            if (place in template.bases and place not in follow.alone) or number is None or env[number] is None:
-                continue
-            if leaf is not None and leaf.number == number and id(array) in truth:
-                continue
-            value = template.values[number]
-            truth[id(array)] = Truth(array, env[number].detach(), (value.shape, value.dtype))
-        for place in set(range(template.count)) - kept:
-            truth.pop(id(follow.arrays[place]), None)
-        for at, run in follow.runs.items():
-            entry = follow.entries[at]
-            if entry.results[0] in kept:
-                array, base = follow.arrays[entry.results[0]], follow.arrays[entry.inputs[0]]
-                self.aliases[id(array)] = Alias(array, base, entry.shown, run if entry.shown else None)
-        self.number += len(template.values)
-        trained, self.updated = follow.updated, False
-        self.follow = None
-        self.templates.remove(template)
-        self.templates.insert(0, template)
-        self.followed += 1
-        if self.followed % 16 == 0:
-            del follow, array
-            self._sweep()
-        if trained:
-            self.finished(Step())
-        self._begin()
-        return True
-
-    def _sweep(self) -> None:
-        """Forget values of arrays that the program has no more."""
-        ours = self._forget_unused()
-        bases = {id(alias.base) for alias in self.aliases.values()}
-        for key in [key for key in self.truth if key > 0 and key not in bases]:
-            if sys.getrefcount(self.truth[key].array) <= ours[key] + 1:
-                del self.truth[key]
-
     def _arriving(self, array: Any, leaf: Leaf) -> Any:
         """The tensor of an array that is as a leaf says, or None."""
         if id(array) in self.aliases:
             return None
-        owner = self._owner(array)
-        if (None if owner is None else (owner.kind, owner.name, self._variable(array))) != leaf.owner:
-            return None
         known = self.truth.get(id(array))
-        if self._kind(array) != leaf.kind:
+        if self._owned(array) != leaf.owner or self._kind(array) != leaf.kind:
             return None
         if leaf.number is None:  # it is written to, and not read
             return leaf
@@ -154,31 +89,39 @@ class FollowingTorch(RepeatingTorch):
                 self.env[self.base + 1 + number] = tensor
         self.done = follow.done
 
+    def _forgo(self) -> None:
+        """The step is not followed, and no template is made of it."""
+        self._diverge()
+        self.log = None
+
     # hooks
 
     @or_mxnet
     def op(self, call: Call) -> Any:
         if not self.lazy:
             return super().op(call)
-        if self.follow is None or self.follow.complete:
-            self._next_step()
-        if self.follow is not None:
+        self._next_step()
+        while self.follow is not None:
             found = self.follow.op(*call.raw[:1], call.inputs, *call.raw[1:], call.out, call.is_np, call.many)
             if found is not None:
                 return found
-            self._diverge()
+            if not self._over():
+                self._diverge()
+            self._next_step()
         return self._operator(call, None)
 
     @or_mxnet
     def block(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        if not self.lazy or self.follow is None:
-            return self._calling(block, args, run)
-        if not self.spanned.get(id(block)):
+        if not self.lazy:
             return run()
-        if self.follow.complete:
+        self._next_step(block=True)
+        if self.follow is not None and not self.spanned.get(id(block)):
+            return run()
+        span = None if self.follow is None else self.follow.call(block, args)
+        if span is None and self._over():
             self._next_step()
+            span = None if self.follow is None else self.follow.call(block, args)
         follow = self.follow
-        span = None if follow is None else follow.call(block, args)
         if follow is None or span is None:
             return run() if follow else self._calling(block, args, run)
         state, reads = state_of(block), self.reads
@@ -194,17 +137,34 @@ class FollowingTorch(RepeatingTorch):
 
     updates = block
 
-    def _next_step(self) -> None:
-        """The step is over where its template is, if the next recording begins."""
+    def _next_step(self, block: bool = False) -> None:
+        """The step is over where its template is, if the next recording begins; what is not followed may be cut."""
+        if self.follow is None:
+            self._cut(block)
+        if self.follow is not None and not self.follow.complete:
+            return
         if self.follow is not None and self.follow.template.was_recording is not None:
             self.was_recording = self.follow.template.was_recording
         self._between_steps()
 
+    def _over(self) -> bool:
+        """Whether a followed step that is complete is over, as no template goes on with what comes next."""
+        follow = self.follow
+        over = follow is not None and follow.complete and follow.template.may_end and not self._left_open()
+        if not over or not self._finish():
+            return False
+        self._is_piece = True
+        return True
+
     @or_mxnet
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        if self.follow is None:
+            self._cut()
         if self.follow is not None:
             result = run()
             if result is None or result is array or self.follow.view(array, kind, arguments, run, result):
+                return result
+            if self._over() and self.follow and self.follow.view(array, kind, arguments, run, result):
                 return result
             run = Made(run, result)
         self._diverge()
@@ -212,7 +172,11 @@ class FollowingTorch(RepeatingTorch):
 
     @or_mxnet
     def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
-        if self.follow is not None and self.follow.write(array, values):
+        if self.follow is None:
+            self._cut()
+        if self.follow is not None and (
+            self.follow.write(array, values) or (self._over() and self.follow and self.follow.write(array, values))
+        ):
             run()
             return
         self._diverge()
@@ -261,21 +225,11 @@ class FollowingTorch(RepeatingTorch):
                 return _values(self.truth[id(array)].tensor)
             if place is None and id(array) not in self.aliases:
                 return run()
-            tensor = None if place is None else self._asked(place)
-            if tensor is not None:
-                return _values(tensor)
+            known = list[Any]()
+            if place is not None and self._computed(lambda: known.append(follow.value(place))) and known[0] is not None:
+                return _values(known[0])
             self._diverge()
         return super().read(array, run)
-
-    def _asked(self, place: int) -> Any:
-        """The tensor of an array, or None where the template cannot tell it."""
-        follow = self.follow
-        assert follow is not None
-        try:
-            return follow.value(place)
-        except ERRORS as error:
-            follow.template.refused = str(error) or type(error).__name__
-        return None
 
     @or_mxnet
     def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
@@ -287,25 +241,20 @@ class FollowingTorch(RepeatingTorch):
             known = () if self.follow is None else self.follow.place
             noted = any(id(array) in known or id(array) in self.aliases for array in arrays)  # a view's value is noted
             if changed or self.follow is None or self.follow.at or noted:
-                self._diverge()
-                self.log = None
+                self._forgo()
         return super().outside(arrays, run)
 
     @or_mxnet
     def wait(self, run: Callable[[], Any]) -> Any:
         if self.follow is not None:
-            try:
-                self.follow.compute()
+            if self._computed(self.follow.compute):
                 return run()
-            except ERRORS as error:
-                self.follow.template.refused = str(error) or type(error).__name__
-                self._diverge()
+            self._diverge()
         return super().wait(run)
 
     @or_mxnet
     def unknown(self, what: str, run: Callable[[], Any]) -> Any:
-        self._diverge()
-        self.log = None
+        self._forgo()
         return super().unknown(what, run)
 
     def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
@@ -317,8 +266,7 @@ class FollowingTorch(RepeatingTorch):
         super().mark(arrays, gradients, reqs)
 
     def retreat(self, error: Exception) -> None:
-        self._diverge()
-        self.log = None
+        self._forgo()
         super().retreat(error)
 
     def facts(self) -> dict[str, int]:

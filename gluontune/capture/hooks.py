@@ -16,9 +16,10 @@ from typing import Any
 
 from gluontune.capture.compiled_calls import CompiledCalls
 from gluontune.capture.handler import Call, Handler
-from gluontune.capture.methods import TAKES, counting, inert, noting, noting_mode, noting_modes, without_store
+from gluontune.capture.helpers.base import with_subclasses
+from gluontune.capture.methods import TAKES, counting, inert, mode_noted, modes_noted, noted, without_store
 from gluontune.capture.operators import Operators, operator_names
-from gluontune.capture.views import arrays_behind
+from gluontune.capture.views import arrays_behind, arrays_in
 
 
 class Hooks:
@@ -58,6 +59,16 @@ class Hooks:
     def _put(self, owner: Any, name: str, new: Any) -> None:
         self._before.append((owner, name, owner.__dict__[name]))
         setattr(owner, name, new)
+
+    def _around(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        """Have calls of a method or function call ``around(before, …)``."""
+        before = owner.__dict__[name]
+
+        @functools.wraps(before)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return around(before, *args, **kwargs)
+
+        self._put(owner, name, method)
 
     def _method(self, owner: Any, name: str, hook: Callable[..., Any], quietly: bool = True) -> None:
         """Replace a method or function; ``hook(run, *args, **kwargs)`` is called where the hooks are in force.
@@ -103,7 +114,6 @@ class Hooks:
         def invoke(handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:
             if not self.active:
                 return before(handle, arrays, keys, values, out, is_np, many)
-
             if self.handler.follow is not None:
                 found = self.handler.follow.op(handle, arrays, keys, values, out, is_np, many)
                 if found is not None:
@@ -200,9 +210,9 @@ class Hooks:
             handler.mark(arrays, gradients, reqs)
 
         for name, at in (("set_recording", 0), ("set_training", 1)):
-            self._put(autograd, name, noting_mode(autograd.__dict__[name], self.modes, at))
+            self._around(autograd, name, functools.partial(mode_noted, self, at))
         old = importlib.import_module("mxnet.contrib.autograd")
-        self._put(old, "set_is_training", noting_modes(old.__dict__["set_is_training"], self.modes, autograd))
+        self._around(old, "set_is_training", functools.partial(modes_noted, self))
         self._method(autograd, "backward", backward)
         self._method(autograd, "mark_variables", mark)
         for name in ("grad", "get_symbol"):
@@ -235,7 +245,7 @@ class Hooks:
     def _gluon(self, mx: Any) -> None:
         handler, module = self.handler, importlib.import_module
         for owner in (mx.nd, module("mxnet.ndarray.utils"), module("mxnet.numpy_extension.utils"), mx.npx):
-            self._method(owner, "save", lambda run, _, arrays: handler.outside(_arrays(arrays), run))
+            self._method(owner, "save", lambda run, _, data: handler.outside([a for _, a in arrays_in(data)], run))
         for owner in (mx.nd, module("mxnet.ndarray.ndarray"), mx.npx):
             self._method(owner, "waitall", lambda run: handler.wait(run))
         self._method(mx.nd.NDArray, "wait_to_read", lambda run, _: handler.wait(run))
@@ -247,7 +257,7 @@ class Hooks:
             self._method(mx.gluon.Trainer, name, update, quietly=False)
         updater = module("mxnet.optimizer.optimizer").Updater
         self._method(updater, "__call__", lambda run, u, *args: handler.updates(u, args, run), quietly=False)
-        self._put(mx.gluon.Trainer, "_init_kvstore", without_store(mx.gluon.Trainer.__dict__["_init_kvstore"]))
+        self._around(mx.gluon.Trainer, "_init_kvstore", without_store)
         store = module("mxnet.kvstore.kvstore").KVStore
         for name in ("broadcast", "init", "push", "pull", "pushpull", "row_sparse_pull"):
             self._method(store, name, lambda run, *_, name=name, **__: handler.unknown(f"KVStore.{name}", run))
@@ -271,15 +281,14 @@ class Hooks:
         self._method(  # which forks
             loader, "__init__", lambda run, _, dataset, *__, **___: handler.outside(arrays_behind(dataset), run)
         )
-        kinds = [mx.io.DataIter, *_subclasses(mx.io.DataIter)]
-        for kind in kinds:
+        for kind in with_subclasses(mx.io.DataIter):
             self._method(kind, "next", lambda run, source: handler.batch(
                 source, lambda: handler.outside(arrays_behind(source), run)))  # fmt: skip
         self._method(mx.gluon.utils, "clip_global_norm", lambda run, arrays, most, *_, **__: handler.clip(
             arrays, most, run), quietly=False)  # fmt: skip
-        self._put(mx.gluon.HybridBlock, "hybridize", inert(mx.gluon.HybridBlock.hybridize))
-        self._put(mx.gluon.Block, "__setattr__", counting(mx.gluon.Block.__setattr__))
-        self._put(mx.gluon.Block, "__call__", noting(mx.gluon.Block.__call__, self))
+        self._around(mx.gluon.HybridBlock, "hybridize", inert)
+        self._around(mx.gluon.Block, "__setattr__", counting)
+        self._around(mx.gluon.Block, "__call__", functools.partial(noted, self))
         self._method(mx.gluon.HybridBlock, "export", self._export, quietly=False)
 
     def _export(self, run: Any, block: Any, *_: Any, **__: Any) -> Any:
@@ -290,14 +299,3 @@ class Hooks:
 
         arrays = [array for parameter in block.collect_params().values() for array in parameter._data or ()]
         return self.handler.outside(arrays, functools.partial(self._quietly, export))
-
-
-def _arrays(data: Any) -> list[Any]:
-    return list(data.values()) if isinstance(data, dict) else list(data) if isinstance(data, (list, tuple)) else [data]
-
-
-def _subclasses(kind: Any) -> list[Any]:
-    found = []
-    for one in kind.__subclasses__():
-        found += [one, *_subclasses(one)]
-    return found

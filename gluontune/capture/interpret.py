@@ -144,13 +144,11 @@ class Interpreter:
         pairs = [(h, g) for h, g in zip(heads, grads) if h.requires_grad]
         found: Sequence[Any] = [None] * len(b.variables)
         if pairs:
-            found = library.autograd.grad(
-                [h for h, _ in pairs],
-                [env[v] for v in b.variables],
-                [g for _, g in pairs],
-                retain_graph=b.retain,
-                allow_unused=True,
-            )
+            engine = library.autograd.Variable._execution_engine  # autograd.grad imports sympy for a check of shapes
+            found = engine.run_backward(
+                tuple(h for h, _ in pairs), tuple(g for _, g in pairs), b.retain, False,
+                tuple(env[v] for v in b.variables), allow_unreachable=True, accumulate_grad=False,
+            )  # fmt: skip
         for number, variable, grad in zip(b.outputs, b.variables, found):
             env[number] = library.zeros_like(env[variable]) if grad is None else grad
 

@@ -43,6 +43,7 @@ class LazyTorch(Recorder):
         super().__init__(mx, folder, finished)
         self.retreated: Callable[[str], None] = lambda why: None
         self.specs: dict[Any, Spec] = {}
+        self.types: dict[Any, list[str]] = {}  # of results, by name, attributes and types of inputs
         self.truth: dict[int, Truth] = {}  # by the keys of ``held``
         self.interpreter = Interpreter()
         self.env: dict[int, Any] = {}  # tensors by the numbers of their values
@@ -127,7 +128,6 @@ class LazyTorch(Recorder):
 
     # hooks
 
-    @or_mxnet
     def op(self, call: Call) -> Any:
         if not self.lazy:
             return self._recorded(call)
@@ -155,10 +155,12 @@ class LazyTorch(Recorder):
         self.flush()
         modes = self.was_recording, self.training
         tensors = self.interpreter.results(Op(call.name, self._complete(call), inputs, [0], *modes, ""), self.env)
-        with self.hooks.quiet():
-            given = [self.step.values[number].dtype for number in inputs]
-            types = result_types(self.mx, call.name, self._complete(call), given)
-        spec = tuple((tuple(tensor.shape), dtype) for tensor, dtype in zip(tensors, types))
+        attrs, given = self._complete(call), tuple(self.step.values[number].dtype for number in inputs)
+        key = call.name, tuple(attrs.items()), given
+        if key not in self.types:
+            with self.hooks.quiet():
+                self.types[key] = result_types(self.mx, call.name, attrs, given)
+        spec = tuple((tuple(tensor.shape), dtype) for tensor, dtype in zip(tensors, self.types[key]))
         results = [self._empty(*one, call.is_np) for one in spec]
         self._add(call, inputs, results, "")
         self.specs[self._key(call, inputs)] = spec
@@ -224,13 +226,11 @@ class LazyTorch(Recorder):
                 self.retreat(error)
         super().mark(arrays, gradients, reqs)
 
-    @or_mxnet
     def read(self, array: Any, run: Callable[[], Any]) -> Any:
         if not self.lazy or not self._is_ours(array):
             return run()
         return self.tensor(array).detach().cpu().numpy().copy()
 
-    @or_mxnet
     def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
         if not self.lazy:
             return super().outside(arrays, run)
@@ -240,17 +240,11 @@ class LazyTorch(Recorder):
             self._outside(array)
         return result
 
-    @or_mxnet
     def wait(self, run: Callable[[], Any]) -> Any:
         if self.lazy:
             self.flush()
         return run()
 
-    view = or_mxnet(Recorder.view)
-    write = or_mxnet(Recorder.write)
-    backward = or_mxnet(Recorder.backward)
-    unknown = or_mxnet(Recorder.unknown)
-    update = or_mxnet(Recorder.update)
     batch = or_mxnet(Recorder.batch)
 
     def _differentiated(self, array: Any) -> None:

@@ -35,13 +35,19 @@ class LearningTorch(LazyTorch):
         self._seen: dict[Any, list[int]] = {}  # ids of arrays by place, by signature
         self._fruitless = 0
         self._fresh: list[int] = []  # variables that a backward pass reached
+        self._new_leaves: list[Leaf] = []  # since a hook began
+        self._before, self._touched = 0, dict[int, None]()  # arrays placed before it, and those with a new value since
         self.calls: list[Span] = []  # of blocks in the log
         self.spanned: dict[int, bool] = {}  # whether calls of a block, by its id, may be answered
         self.reads, self._in_call = 0, False  # values that the program has asked for; a block's call is noted
+        self._reads_then, self._events_then = 0, 0  # reads, and events of the step, when it could last be cut
+        self._is_piece, self._has_batch = False, False  # the step began where another was cut; it takes a batch
+        self._repeats = False  # a step that was followed is gone through again
 
     def _begin(self) -> None:
         """A step begins."""
-        self.base, self.placed = self.number, {}
+        self.base, self.placed, self._events_then = self.number, {}, 0
+        self._is_piece, self._has_batch = False, False
         self.log = [] if self.lazy and self._fruitless < _FRUITLESS else None
         self.calls = []
 
@@ -51,22 +57,46 @@ class LearningTorch(LazyTorch):
 
     def _differentiated(self, array: Any) -> None:
         self._fresh.append(id(array))
+        owner = self._owner(array)
+        if owner is None or owner.parameter is None:
+            self.log = None  # its gradient has no array
         super()._differentiated(array)
+
+    def _written(self, array: Any, value: int) -> None:
+        super()._written(array, value)
+        if self.log is not None:
+            self._touched[id(array)] = None
+
+    def _made(self, array: Any, value: int) -> None:
+        super()._made(array, value)
+        if self.log is not None:
+            self._touched[id(array)] = None
+
+    def _hook(self) -> None:
+        """A hook begins."""
+        self._before = len(self.placed)
+        self._new_leaves.clear()
+        self._touched.clear()
 
     def _close(self, step: Step) -> None:
         if self.lazy and self.log:
             self._learn(step)
         super()._close(step)
 
-    def _leaf_of(self, array: Any, number: int | None) -> Leaf:
+    def _owned(self, array: Any) -> tuple[str, str, str] | None:
+        """Kind, name and request of what an array belongs to."""
         owner = self._owner(array)
-        told = None if owner is None else (owner.kind, owner.name, self._variable(array))
-        return Leaf(len(self.placed), number, self._kind(array), told)
+        return None if owner is None else (owner.kind, owner.name, self._variable(array))
+
+    def _place(self, array: Any, number: int | None) -> None:
+        """An array appears in the step."""
+        leaf = self.placed[id(array)] = Leaf(len(self.placed), number, self._kind(array), self._owned(array))
+        self._new_leaves.append(leaf)
 
     def _leaf(self, array: Any) -> Any:
         entry = super()._leaf(array)
         if self.log is not None and id(array) not in self.placed:
-            self.placed[id(array)] = self._leaf_of(array, entry.value - self.base - 1)
+            self._place(array, entry.value - self.base - 1)
         return entry
 
     def _again(self, array: Any) -> Any:
@@ -75,34 +105,28 @@ class LearningTorch(LazyTorch):
             self.log = None  # shares memory with an array of an earlier step
         return found
 
-    def _logged(self, entry: Entry, before: dict[int, int] | None, count: int) -> None:
-        """Add what a hook saw to the log.
-
-        Args:
-            before: values of arrays before, where the hook may have changed any. count: of arrays before.
-        """
+    def _logged(self, entry: Entry, writes: bool = False) -> None:
+        """Add what a hook saw to the log. writes: the hook may have changed any array."""
         if self.log is None:
             return
-        held = self.held
-        changed = entry.results if before is None else [k for k, e in held.items() if before.get(k) != e.value]
-        if any(key < 0 for key in changed) or not all(map(is_plain, entry.values)):
+        held, changed = self.held, self._touched if writes else entry.results
+        if not all(map(is_plain, entry.values)):
             self.log = None
             return
         for key in [*entry.inputs, *entry.results, *changed]:
             if key not in self.placed:
-                target = key in entry.results and (entry.out or entry.kind == "write")
-                self.placed[key] = self._leaf_of(held[key].array, None) if target else None
-        entry.now = {key: held[key].value - self.base - 1 for key in changed if not self._is_leaf_now(key, count)}
-        entry.leaves = tuple(leaf for leaf in list(self.placed.values())[count:] if leaf is not None)
+                if key in entry.results and (entry.out or entry.kind == "write"):
+                    self._place(held[key].array, None)
+                else:
+                    self.placed[key] = None
+        entry.now = {key: held[key].value - self.base - 1 for key in changed if not self._is_leaf_now(key)}
+        entry.leaves = tuple(self._new_leaves)
         entry.events, entry.numbers = len(self.step.events), self.number - self.base
         self.log.append(entry)
 
-    def _is_leaf_now(self, key: int, count: int) -> bool:
+    def _is_leaf_now(self, key: int) -> bool:
         leaf = self.placed[key]
-        return leaf is not None and leaf.place >= count and leaf.number == self.held[key].value - self.base - 1
-
-    def _values_now(self) -> dict[int, int]:
-        return {key: entry.value for key, entry in self.held.items()}
+        return leaf is not None and leaf.place >= self._before and leaf.number == self.held[key].value - self.base - 1
 
     def _learn(self, step: Step) -> None:
         """Make a template of a step that has the structure of an earlier one."""
@@ -179,8 +203,7 @@ class LearningTorch(LazyTorch):
 
     def _operator(self, call: Call, results: list[Any] | None) -> Any:
         """An operator of a step that is not followed. results: its arrays, where it is gone through again."""
-        count = len(self.placed)
-        before = self._values_now() if self.log is not None and (call.out is not None or mutated(call)) else None
+        self._hook()
         copies = call.name == "_copyto"  # which becomes a conversion
         if not (copies or computes(call.name)) or call.name in BY_VALUES or call.name == "reset_arrays":
             self.log = None
@@ -199,11 +222,11 @@ class LearningTorch(LazyTorch):
             specs = tuple(self._kind(array) for array in results)
             entry = Entry("op", what, list(keys), plain(values), list(map(id, call.inputs)), list(map(id, results)),
                           kind, modes, specs=specs)  # fmt: skip
-            self._logged(entry, before, count)
+            self._logged(entry, call.out is not None or bool(mutated(call)))
         return out
 
     def _viewing(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        count = len(self.placed)
+        self._hook()
         result = super().view(array, kind, arguments, run)
         if not self.lazy or (kind == "grad" and getattr(self._owner(array), "parameter", None) is None):
             self.log = None
@@ -211,42 +234,45 @@ class LearningTorch(LazyTorch):
             specs = ((tuple(result.shape), result.dtype),)
             entry = Entry("view", (kind, arguments), inputs=[id(array)], results=[id(result)], modes=self._modes(),
                           specs=specs, shown=self.held[id(result)].view)  # fmt: skip
-            self._logged(entry, None, count)
+            self._logged(entry)
         return result
 
     def _writing(self, array: Any, values: Any, run: Callable[[], None]) -> None:
-        count, before = len(self.placed), self._values_now() if self.log is not None else None
+        self._hook()
         super().write(array, values, run)
-        self._logged(Entry("write", results=[id(array)]), before, count)
+        self._logged(Entry("write", results=[id(array)]), writes=True)
 
     def _differentiating(
         self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
     ) -> Any:
-        count, before = len(self.placed), self._values_now() if self.log is not None else None
-        self._fresh = []
-        result = LazyTorch.backward(self, heads, head_grads, train, retain, run)
+        self._hook()
+        self._fresh, self._events_then = [], len(self.step.events)
+        result = super().backward(heads, head_grads, train, retain, run)
         shape = None if head_grads is None else tuple(grad is None for grad in head_grads)
         given = [*heads, *[grad for grad in head_grads or () if grad is not None]]
         entry = Entry("backward", (train, retain, len(heads), shape), inputs=list(map(id, given)), fresh=self._fresh)
-        self._logged(entry, before, count)
+        self._logged(entry, writes=True)
         return result
 
     def _updating(self, trainer: Any, batch_size: Any) -> None:
+        self._hook()
         super()._updating(trainer, batch_size)
-        self._logged(Entry("update", (trainer,)), None, len(self.placed))
+        self._logged(Entry("update", (trainer,)))
 
     def _updated(self) -> None:
-        self.updated = True
-        self._logged(Entry("updated"), None, len(self.placed))
+        self._hook()
+        self.updated, self._events_then = True, len(self.step.events)
+        self._logged(Entry("updated"))
 
     def _batch_of(self, arrays: Sequence[tuple[str, Any]]) -> None:
-        count = len(self.placed)
+        self._hook()
         super()._batch_of(arrays)
+        self._has_batch = True
         if self.log is None:
             return
         for _, array in arrays:
             if id(array) in self.placed:
                 self.log = None
                 return
-            self.placed[id(array)] = self._leaf_of(array, self.held[id(array)].value - self.base - 1)
-        self._logged(Entry("batch", inputs=[id(array) for _, array in arrays]), None, count)
+            self._place(array, self.held[id(array)].value - self.base - 1)
+        self._logged(Entry("batch", inputs=[id(array) for _, array in arrays]))

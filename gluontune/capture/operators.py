@@ -45,8 +45,8 @@ def result_types(mx: Any, name: str, attrs: Mapping[str, str], dtypes: Sequence[
     count = len(dtypes)
     nodes: list[dict[str, Any]] = [{"op": "null", "name": f"x{i}", "inputs": []} for i in range(count)]
     nodes.append({"op": name, "name": "y", "attrs": dict(attrs), "inputs": [[i, 0, 0] for i in range(count)]})
-    document: dict[str, Any] = {"nodes": nodes, "arg_nodes": list(range(count)), "heads": [[count, 0, 0]]}
-    document["attrs"] = {"mxnet_version": ["int", 10901]}  # else MXNet upgrades it, and says so on stderr
+    document = {"nodes": nodes, "arg_nodes": list(range(count)), "heads": [[count, 0, 0]],
+                "attrs": {"mxnet_version": ["int", 10901]}}  # MXNet prints that it upgrades older ones  # fmt: skip
     whole = mx.sym.load_json(json.dumps(document)).get_internals()
     types = whole.infer_type(**{f"x{i}": np.dtype(dtype) for i, dtype in enumerate(dtypes)})[1]
     return [np.dtype(kind).name for output, kind in zip(whole.list_outputs(), types) if output.startswith("y_")]

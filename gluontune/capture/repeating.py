@@ -1,15 +1,22 @@
-"""The books of a step that was followed, made afterwards: what hooks saw goes through the recorder again."""
+"""A step that was followed, at its end; else its books, made afterwards: what hooks saw goes through the recorder."""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from gluontune.capture.events import Step
 from gluontune.capture.follower import Follower
+from gluontune.capture.guard import ERRORS
 from gluontune.capture.handler import Call
+from gluontune.capture.held import Alias
+from gluontune.capture.lazy import Truth
 from gluontune.capture.learning import LearningTorch
+
+_PIECE = 8  # events, at least, of a piece of what is not recorded, which ends where a value was read
+_LONG = 256  # the same of one that takes a batch, or ends where a block is called
 
 
 class Made:
@@ -24,12 +31,17 @@ class Made:
 
 
 class RepeatingTorch(LearningTorch):
-    """Goes through a followed step again; see :class:`Recorder`."""
+    """Ends a followed step, or goes through it again; see :class:`Recorder`.
+
+    Attributes:
+        follow: the step under way, or None where it is none that is known. followed: how many were.
+    """
 
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder, finished)
         self._given: tuple[bool, bool] | None = None  # modes of an entry that is gone through again
-        self._repeats = False
+        self.follow: Follower | None = None
+        self.followed = 0
 
     def _modes(self) -> tuple[bool, bool]:
         return super()._modes() if self._given is None else self._given
@@ -39,6 +51,96 @@ class RepeatingTorch(LearningTorch):
             super()._differentiated(array)
         else:
             self._fresh.append(id(array))
+
+    def _left_open(self) -> bool:
+        follow = self.follow
+        assert follow is not None
+        return any(kind not in self.never_used and follow.alive(place) for place, kind in follow.template.open_ones)
+
+    def _finish(self) -> bool:
+        """Compute a followed step's rest, and note what the program still holds; whether that went well."""
+        follow, array = self.follow, None
+        assert follow is not None
+        if not self._computed(follow.compute):
+            return False
+        template, env, truth = follow.template, follow.env, self.truth
+        kept = follow.kept()
+        for place in sorted(kept):
+            array, number, leaf = follow.arrays[place], template.last[place], template.leaves.get(place)
+            if (place in template.bases and place not in follow.alone) or number is None or env[number] is None:
+                continue
+            if leaf is not None and leaf.number == number and id(array) in truth:
+                continue
+            value = template.values[number]
+            truth[id(array)] = Truth(array, env[number].detach(), (value.shape, value.dtype))
+        for place in set(range(template.count)) - kept:
+            truth.pop(id(follow.arrays[place]), None)
+        for at, run in follow.runs.items():
+            entry = follow.entries[at]
+            if entry.results[0] in kept:
+                array, base = follow.arrays[entry.results[0]], follow.arrays[entry.inputs[0]]
+                self.aliases[id(array)] = Alias(array, base, entry.shown, run if entry.shown else None)
+        self.number += len(template.values)
+        trained, self.updated = follow.updated, False
+        self.follow = None
+        self.templates.remove(template)
+        self.templates.insert(0, template)
+        self.followed, self._fruitless = self.followed + 1, 0
+        if self.followed % 16 == 0:
+            del follow, array
+            self._sweep()
+        if trained:
+            self.finished(Step())
+        self._begin()
+        return True
+
+    def _computed(self, until: Callable[[], Any]) -> bool:
+        """Whether a followed step can be computed; else its template is refused."""
+        assert self.follow is not None
+        try:
+            until()
+        except ERRORS as error:
+            self.follow.template.refused = str(error) or type(error).__name__
+            return False
+        return True
+
+    def _sweep(self) -> None:
+        """Forget values of arrays that the program has no more."""
+        ours = self._forget_unused()
+        bases = {id(alias.base) for alias in self.aliases.values()}
+        for key in [key for key in self.truth if key > 0 and key not in bases]:
+            if sys.getrefcount(self.truth[key].array) <= ours[key] + 1:
+                del self.truth[key]
+
+    def _cut(self, block: bool = False) -> None:
+        """End a step in what is not recorded, so that passes of predictions are steps that come again.
+
+        Args:
+            block: a block is called, which no other one calls.
+        """
+        read, self._reads_then = self.reads > self._reads_then, self.reads
+        if not self.lazy or self._in_call or self._modes()[0]:
+            return
+        length = len(self.step.events) - self._events_then
+        if block and self.updated and not self.batches:
+            least = 1
+        elif read:
+            least = _LONG if self._has_batch else _PIECE
+        else:
+            least = _LONG if block else 8 * _LONG
+        if length < least or not self._may_end():
+            return
+        if all(kind in self.never_used for _, kind in self._open()):
+            self.end()
+            self._is_piece = True
+        else:
+            self._events_then = 2 * len(self.step.events)
+
+    def _between_steps(self) -> None:
+        recording = self._modes()[0] and not self.was_recording
+        if recording and self._is_piece and not (self._repeats or self.batches or self.updated or self.tape.values):
+            self.end()
+        super()._between_steps()
 
     def _repeat(self, follow: Follower) -> None:
         """Make the books of what was followed so far: its arrays are there, and nothing is computed."""

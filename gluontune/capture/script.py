@@ -252,7 +252,8 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 def _watch_for_mxnet(when_imported: Sequence[WhenImported]) -> None:
     """Let the script's ``import mxnet`` go through :func:`gluontune.runtime.mxnet`, and hear of calls of that, too."""
-    from gluontune.runtime import import_hooks, importing
+    from gluontune.runtime import importing
+    from gluontune.runtime.import_hooks import Finder
 
     original, waiting = importing.mxnet, list(when_imported)
 
@@ -270,7 +271,7 @@ def _watch_for_mxnet(when_imported: Sequence[WhenImported]) -> None:
         sys.meta_path.remove(finder)
         return _Loader(told)
 
-    finder = import_hooks.Finder(once, ["mxnet"])
+    finder = Finder(once, ["mxnet"])
     sys.meta_path.insert(0, finder)
     importing.mxnet = mxnet
 
@@ -278,8 +279,8 @@ def _watch_for_mxnet(when_imported: Sequence[WhenImported]) -> None:
 class _Loader:
     """Loads mxnet by :func:`gluontune.runtime.mxnet`, which imports it anew inside."""
 
-    def __init__(self, told: WhenImported):
-        self._told = told
+    def __init__(self, when_imported: WhenImported):
+        self._when_imported = when_imported
         self._spec: Any = None
 
     def create_module(self, _: Any) -> ModuleType:
@@ -294,4 +295,4 @@ class _Loader:
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
-        self._told(module)
+        self._when_imported(module)

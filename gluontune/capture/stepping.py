@@ -277,9 +277,8 @@ def main() -> None:
     commands = options.get("commands")
     if commands is None:  # the script's own stdin is empty
         commands = os.dup(0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
     stepping = Stepping(options, program, send, commands)
     if "steps_seen" not in options:
         die_with_parent(stepping._next()["parent"])

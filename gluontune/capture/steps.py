@@ -31,29 +31,20 @@ class Steps:
         for owner in (mx.nd.NDArray, mx.autograd):
             patched(owner, "backward", self._around_backward)
 
-    def _around_trainer(self, original: Any) -> Any:
-        def init(*args: Any, **kwargs: Any) -> None:
-            self.trainers += 1
-            original(*args, **kwargs)
+    def _around_trainer(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        self.trainers += 1
+        original(*args, **kwargs)
 
-        return init
+    def _around_update(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(trainer, *args, **kwargs)
+        if self._first is None:
+            self._first = trainer
+        if trainer is self._first:
+            self._over()
+        return found
 
-    def _around_update(self, original: Any) -> Any:
-        def update(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(trainer, *args, **kwargs)
-            if self._first is None:
-                self._first = trainer
-            if trainer is self._first:
-                self._over()
-            return found
-
-        return update
-
-    def _around_backward(self, original: Any) -> Any:
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            found = original(*args, **kwargs)
-            if not self.trainers:
-                self._over()
-            return found
-
-        return backward
+    def _around_backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        if not self.trainers:
+            self._over()
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import replace
@@ -142,7 +143,7 @@ class Part:
         while place < len(self.events):
             event = self.events[place]
             if isinstance(event, Backward):
-                names[f"b{place}"] = _backward(interpreter, event)
+                names[f"b{place}"] = functools.partial(interpreter.backward, event)
                 lines.append(f"b{place}(e)")
                 place += 1
                 continue
@@ -257,10 +258,6 @@ class Updates:
 
 def _is_update(event: Op | Backward, first: Op) -> bool:
     return isinstance(event, Op) and event.name in UPDATES and event.recording == first.recording
-
-
-def _backward(interpreter: Interpreter, event: Backward) -> Callable[[Env], None]:
-    return lambda env: interpreter.backward(event, env)
 
 
 def _size(tensor: Any) -> float:

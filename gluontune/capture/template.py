@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,12 +124,10 @@ class Template:
             now = {places[key]: number for key, number in entry.now.items()}
             for place, number in now.items():
                 self.history[place].append((at, number))
-            inputs = [places[key] for key in entry.inputs]
-            mine = Entry(entry.kind, entry.what, list(entry.keys), list(entry.values), inputs,
-                         [places[r] for r in entry.results], entry.out, entry.modes, entry.events, entry.numbers, now,
-                         new, entry.specs, entry.shown, [places[key] for key in entry.fresh])  # fmt: skip
+            inputs, results, fresh = ([places[k] for k in keys] for keys in (entry.inputs, entry.results, entry.fresh))
+            mine = replace(entry, inputs=inputs, results=results, fresh=fresh, now=now, leaves=new, calls=[])
             self.entries.append(mine)
-            known = [self.seen[-1], *[p + 1 for p in [*mine.inputs, *mine.results, *now, *self._places(new)]]]
+            known = [self.seen[-1], *[p + 1 for p in [*inputs, *results, *now, *[leaf.place for leaf in new]]]]
             self.seen.append(max(known))
         self.fixed = {id(array): place for place, array in fixed.items()}
         self.fixed_arrays = [fixed.get(place) for place in range(self.count)]
@@ -149,10 +147,6 @@ class Template:
                 self.viewed[entry.inputs[0]] += 1
         self.parts: dict[tuple[int, int], Any] = {}
         self.refused = ""
-
-    @staticmethod
-    def _places(leaves: Sequence[Leaf]) -> list[int]:
-        return [leaf.place for leaf in leaves]
 
     def number_of(self, place: int, before: int) -> int | None:
         """The value that an array holds before an entry; None where it must be looked for."""

@@ -135,8 +135,18 @@ def _in_rows(gradient: Any, new: Any, old: Any) -> Any:
     return torch().where(rows, new, old)
 
 
+def _foreach(name: str) -> Callable[..., Any]:
+    """An operation of :class:`Tensors`: one call for all of them."""
+
+    def run(tensors: Tensors, *others: Any) -> Tensors:
+        given = [other.parts if isinstance(other, Tensors) else other for other in others]
+        return Tensors(getattr(torch(), f"_foreach_{name}")(tensors.parts, *given))
+
+    return run
+
+
 class Tensors:
-    """Several tensors in the place of one in these rules: each operation is one call for all of them.
+    """Several tensors in the place of one in these rules.
 
     >>> pair = Tensors([torch().ones(2), torch().zeros(3)])
     >>> [part.tolist() for part in (1 - 2 * pair).parts]
@@ -146,46 +156,22 @@ class Tensors:
     def __init__(self, parts: Sequence[Any]):
         self.parts = list(parts)
 
+    __add__ = __radd__ = _foreach("add")
+    __mul__ = __rmul__ = _foreach("mul")
+    __sub__, __truediv__, __neg__ = _foreach("sub"), _foreach("div"), _foreach("neg")
+    sqrt, abs, sign = _foreach("sqrt"), _foreach("abs"), _foreach("sign")
+    clamp_min, clamp_max = _foreach("clamp_min"), _foreach("clamp_max")
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def clamp(self, min: float, max: float | None = None) -> Any:
+        above = self.clamp_min(min)
+        return above if max is None else above.clamp_max(max)
+
     @property
     def dtype(self) -> Any:
         return self.parts[0].dtype
-
-    def _all(self, name: str, *args: Any) -> Tensors:
-        given = [arg.parts if isinstance(arg, Tensors) else arg for arg in args]
-        return Tensors(getattr(torch(), f"_foreach_{name}")(self.parts, *given))
-
-    def __add__(self, other: Any) -> Tensors:
-        return self._all("add", other)
-
-    def __mul__(self, other: Any) -> Tensors:
-        return self._all("mul", other)
-
-    def __sub__(self, other: Any) -> Tensors:
-        return self._all("sub", other)
-
-    def __truediv__(self, other: Any) -> Tensors:
-        return self._all("div", other)
-
-    def __neg__(self) -> Tensors:
-        return self._all("neg")
-
-    def __rsub__(self, other: Any) -> Tensors:
-        return (-self)._all("add", other)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def sqrt(self) -> Tensors:
-        return self._all("sqrt")
-
-    def abs(self) -> Tensors:
-        return self._all("abs")
-
-    def sign(self) -> Tensors:
-        return self._all("sign")
-
-    def clamp(self, min: float, max: float | None = None) -> Tensors:
-        above = self._all("clamp_min", min)
-        return above if max is None else above._all("clamp_max", max)
 
     def to(self, dtype: Any) -> Tensors:
         return Tensors([part.to(dtype) for part in self.parts])

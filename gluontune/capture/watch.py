@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from gluontune.capture.helpers.base import patched
+from gluontune.capture.helpers.base import patched, with_subclasses
 from gluontune.capture.steps import Steps
 
 
@@ -46,9 +47,9 @@ class Watch(Steps):
             patched(mx.gluon.Trainer, name, self._around_batch_size)
         patched(mx.autograd._RecordingStateScope, "__enter__", self._around_recording)
         patched(mx.gluon.data.DataLoader, "__iter__", self._around_loader)
-        for kind in _with_subclasses(mx.io.DataIter):
+        for kind in with_subclasses(mx.io.DataIter):
             if "next" in vars(kind):
-                patched(kind, "next", self._around_next)
+                patched(kind, "next", self._fetched)
 
     def wait(self) -> None:
         """Until all is computed."""
@@ -88,31 +89,26 @@ class Watch(Steps):
             self._phases[phase] = self._phases.get(phase, 0.0) + time.perf_counter() - began
         return found
 
-    def _around_batch_size(self, original: Any) -> Any:
-        def update(trainer: Any, batch_size: Any, *args: Any, **kwargs: Any) -> Any:
-            self._batch = int(batch_size)
-            return original(trainer, batch_size, *args, **kwargs)
+    def _around_batch_size(self, original: Any, trainer: Any, batch_size: Any, *args: Any, **kwargs: Any) -> Any:
+        self._batch = int(batch_size)
+        return original(trainer, batch_size, *args, **kwargs)
 
-        return update
+    def _around_update(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        timed = functools.partial(self._timed, "update", original)
+        return super()._around_update(timed, trainer, *args, **kwargs)
 
-    def _around_update(self, original: Any) -> Any:
-        def update(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._timed("update", original, trainer, *args, **kwargs)
-
-        return super()._around_update(update)
-
-    def _around_backward(self, original: Any) -> Any:
-        def backward(heads: Any, *args: Any, **kwargs: Any) -> Any:
+    def _around_backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        def backward(heads: Any, *rest: Any, **more: Any) -> Any:
             if self._phases is not None and self._recording_since is not None:
                 self.wait()
                 spent = time.perf_counter() - self._recording_since
                 self._phases["forward"] = self._phases.get("forward", 0.0) + spent
             self._recording_since = None
-            found = self._timed("backward", original, heads, *args, **kwargs)
+            found = self._timed("backward", original, heads, *rest, **more)
             self._note(list(heads) if isinstance(heads, (list, tuple)) else [heads])
             return found
 
-        return super()._around_backward(backward)
+        return super()._around_backward(backward, *args, **kwargs)
 
     def _note(self, heads: list[Any]) -> None:
         shapes = [getattr(head, "shape", ()) for head in heads]
@@ -125,37 +121,25 @@ class Watch(Steps):
             return
         self._loss = read if self._loss is None else self._loss + read
 
-    def _around_recording(self, original: Any) -> Any:
-        def enter(scope: Any) -> Any:
-            if scope._enter_is_record:
-                now = time.perf_counter()
-                if self._no_data_since is not None:
-                    self.left_out_s += now - self._no_data_since
-                    self._no_data_since = None
-                self._recording_since = now
-            return original(scope)
+    def _around_recording(self, original: Any, scope: Any) -> Any:
+        if scope._enter_is_record:
+            now = time.perf_counter()
+            if self._no_data_since is not None:
+                self.left_out_s += now - self._no_data_since
+                self._no_data_since = None
+            self._recording_since = now
+        return original(scope)
 
-        return enter
-
-    def _around_loader(self, original: Any) -> Any:
-        def iterate(loader: Any) -> Iterator[Any]:
-            self.loaders += 1
-            self.workers = max(self.workers, int(getattr(loader, "_num_workers", 0) or 0))
-            batches = iter(original(loader))
-            while True:
-                try:
-                    batch = self._fetched(next, batches)
-                except StopIteration:
-                    return
-                yield batch
-
-        return iterate
-
-    def _around_next(self, original: Any) -> Any:
-        def following(source: Any, *args: Any) -> Any:
-            return self._fetched(original, source, *args)
-
-        return following
+    def _around_loader(self, original: Any, loader: Any) -> Iterator[Any]:
+        self.loaders += 1
+        self.workers = max(self.workers, int(getattr(loader, "_num_workers", 0) or 0))
+        batches = iter(original(loader))
+        while True:
+            try:
+                batch = self._fetched(next, batches)
+            except StopIteration:
+                return
+            yield batch
 
     def _fetched(self, fetch: Callable[..., Any], *args: Any) -> Any:
         """The next batch; the clock of a slice stands still from the end of the data on."""
@@ -183,10 +167,3 @@ def _values(head: Any) -> Any:
         return head.asnumpy()
     except TypeError:  # of bfloat16
         return head.astype("float32").asnumpy()
-
-
-def _with_subclasses(kind: Any) -> list[Any]:
-    found = [kind]
-    for one in kind.__subclasses__():
-        found += _with_subclasses(one)
-    return found

@@ -14,12 +14,14 @@ from small_scripts import (
     HELD_OUT,
     NUMPY_UPDATES,
     ODD,
+    PREDICTED,
     SCRIPTS,
     TYPED,
     WHOLE,
     called_script,
     followed_script,
     odd_script,
+    predicted_script,
     script,
 )
 from warm_python import warm
@@ -143,6 +145,12 @@ QUICK_CALLED = ("blocks that do the same", "a forward that counts its calls", "a
 def test_calls_of_blocks_are_answered_where_their_python_does_nothing_else(names, tmp_path):
     found = run_together(tmp_path, names, called_script)
     assert found["calls_answered"] >= sum(CALLED[name][-1] for name in names)
+
+
+@pytest.mark.parametrize("names", [list(PREDICTED)])
+def test_predictions_are_followed_as_steps_of_their_own(names, tmp_path):
+    found = run_together(tmp_path, names, predicted_script)
+    assert found["steps_followed"] >= sum(PREDICTED[name][-1] for name in names)
 
 
 def test_updates_of_numpy_arrays_are_answered(tmp_path):

@@ -442,6 +442,59 @@ def called_script(name: str) -> str:
     return text.replace("BEFORE", before).replace("AFTER", after)
 
 
+_PREDICTED = """
+def batches(size):
+    for at in range(0, 90, size):
+        yield nd.array(X[at : at + size].reshape(-1, 64)), nd.array(Y[at : at + size])
+net = nn.HybridSequential()
+net.add(nn.Dense(8, activation="relu"), nn.BatchNorm(), nn.Dense(4))
+net.initialize(mx.init.Xavier())
+def plain(x):
+    w, b = (net[2].weight.data(), net[2].bias.data())
+    return nd.dot(net[0](x), w.T) + b
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05, "momentum": 0.9})
+for epoch in range(5):
+    total, right = 0.0, 0.0
+    for x, y in batches(18):
+        with autograd.record():
+            out = net(x)
+            loss = cross(out, y)
+        BEFORE
+        loss.backward()
+        trainer.step(len(x))
+        total += float(loss.mean().asscalar())
+    PREDICT
+    print(epoch, round(total, 4), round(right, 4), round(float(net[0].weight.data().norm().asscalar()), 4))
+"""
+
+#: Passes that are not recorded, in the midst of training: what is done before a backward pass and after an epoch, and
+#: how many steps are followed at least.
+PREDICTED = {
+    "by a net": ("", """for x, y in batches(4):
+        right += float((net(x).argmax(axis=1) == y).sum().asscalar())""", 80),
+    "by functions": ("", """for x, y in batches(4):
+        p = plain(x).softmax(); p = p / p.sum(axis=1, keepdims=True)
+        right += float((p.argmax(axis=1) == y).sum().asscalar()) + float((p * p.log()).mean().asscalar())""", 130),
+    "of several losses": ("", """for x, y in batches(4):
+        out = net(x); right += float(cross(out, y).mean().asscalar())
+        right += float(out.max().asscalar()) + out.asnumpy().std()""", 100),
+    "of longer and longer inputs": ("", """seen = nd.array(X[:1].reshape(1, 64))
+    for step in range(20):
+        seen = nd.concat(seen, seen[-1:] + net(seen).mean() * 0.1, dim=0); right += float(seen.sum().asscalar())
+        if step % 6 == 5: right += seen[1:3].asnumpy().sum()""", 10),
+    "before the backward pass": ("""for a, b in batches(30):
+            right += float((net(a).argmax(axis=1) == b).sum().asscalar()) + float(out.sum().asscalar())""", "", 8),
+    "with a value that is kept": ("", """for x, y in batches(4):
+        kept = net(x); old = kept if not right else old; right += float((kept - old[0]).sum().asscalar())""", 80),
+}  # fmt: skip
+
+
+def predicted_script(name: str) -> str:
+    """The text of one of :data:`PREDICTED`."""
+    before, predict, _ = PREDICTED[name]
+    return _BEGIN + _PREDICTED.replace("BEFORE", before).replace("PREDICT", predict)
+
+
 #: Of ``mx.np``: three epochs of eight steps, in one of which another operator comes.
 NUMPY_UPDATES = """
 import mxnet as mx, numpy as onp

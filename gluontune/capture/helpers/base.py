@@ -66,7 +66,17 @@ class Helper(abc.ABC):
         logger.debug("%s", self.name, exc_info=error)
 
 
-def patched(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace ``owner.name`` by ``wrap`` of it, with its name and doc string."""
+def patched(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Have calls of ``owner.name`` call ``around(original, …)``."""
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(wrap(original)))
+
+    @functools.wraps(original)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+def with_subclasses(kind: Any) -> list[Any]:
+    """A class and all that were made of it."""
+    return [kind, *[each for one in kind.__subclasses__() for each in with_subclasses(one)]]

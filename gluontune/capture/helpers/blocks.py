@@ -57,33 +57,29 @@ class Blocks(Helper):
 
     # -- calls
 
-    def _around_forward(self, original: Any) -> Any:
+    def _around_forward(self, original: Any, block: Any, *args: Any) -> Any:
         local = self._local
-
-        def forward(block: Any, *args: Any) -> Any:
-            if self.broken or getattr(local, "inside", False) or self._phase == "over":
-                return original(block, *args)
-            if threading.get_ident() != self._main:
-                self._stop("the script calls blocks from several threads")
-                return original(block, *args)
-            root = self._roots.get(id(block))
-            if root is None:
-                root = self._meet(block)
-            if root.reason or not args or not isinstance(args[0], self._array):
-                return original(block, *args)  # its children may be roots
-            local.inside = True
-            try:
-                if self.state and self._phase == "proven":
-                    way = root.ways.get(self.state)
-                    if way is not None and way.takes(args):
-                        return self._compiled(root, way, original, args)
-                if self._phase == "watching" and self._autograd.is_recording():
-                    self._watch(root, args)
-                return original(block, *args)
-            finally:
-                local.inside = False
-
-        return forward
+        if self.broken or getattr(local, "inside", False) or self._phase == "over":
+            return original(block, *args)
+        if threading.get_ident() != self._main:
+            self._stop("the script calls blocks from several threads")
+            return original(block, *args)
+        root = self._roots.get(id(block))
+        if root is None:
+            root = self._meet(block)
+        if root.reason or not args or not isinstance(args[0], self._array):
+            return original(block, *args)  # its children may be roots
+        local.inside = True
+        try:
+            if self.state and self._phase == "proven":
+                way = root.ways.get(self.state)
+                if way is not None and way.takes(args):
+                    return self._compiled(root, way, original, args)
+            if self._phase == "watching" and self._autograd.is_recording():
+                self._watch(root, args)
+            return original(block, *args)
+        finally:
+            local.inside = False
 
     def _compiled(self, root: Root, way: Compiled, original: Any, args: tuple[Any, ...]) -> Any:
         try:
@@ -105,22 +101,16 @@ class Blocks(Helper):
         root.arguments, root.calls = args, root.calls + 1
         root.shapes.add(tuple(getattr(a, "shape", None) for a in args))
 
-    def _around_change(self, original: Any) -> Any:
-        def clear(block: Any) -> None:
-            original(block)
+    def _around_change(self, original: Any, block: Any) -> None:
+        original(block)
+        self._changed(block)
+
+    def _around_setting(self, original: Any, block: Any, name: str, value: Any) -> None:
+        before = vars(block).get(name)
+        original(block, name, value)
+        simple = isinstance(value, (int, float, str, bool, tuple)) and name not in _OWN
+        if self._phase == "proven" and simple and before is not None and before != value:
             self._changed(block)
-
-        return clear
-
-    def _around_setting(self, original: Any) -> Any:
-        def setting(block: Any, name: str, value: Any) -> None:
-            before = vars(block).get(name)
-            original(block, name, value)
-            simple = isinstance(value, (int, float, str, bool, tuple)) and name not in _OWN
-            if self._phase == "proven" and simple and before is not None and before != value:
-                self._changed(block)
-
-        return setting
 
     def _changed(self, block: Any) -> None:
         """The script has changed a block: graphs that were compiled before may no longer be what it computes."""

@@ -54,24 +54,21 @@ class Samples(Helper):
         patched(self._loader, "__init__", self._around_init)
         patched(self._loader, "_prefetch_iter", self._around_iteration)
 
-    def _around_init(self, original: Any) -> Any:
-        def init(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
-            workers = kwargs.get("num_workers", 0)
-            late = type(loader) is self._loader and isinstance(workers, int) and workers > 0 and not self.broken
-            late = late and len(args) <= 6 and not kwargs.get("thread_pool") and not kwargs.get("auto_reload")
-            late = late and kwargs.get("batchify_fn") is None and self._is_pure(dataset)
-            if kwargs.get("thread_pool"):
-                self._guard_records()
-            if not late:
-                original(loader, dataset, *args, **kwargs)
-                return
-            original(loader, dataset, *args, **{**kwargs, "num_workers": 0, "auto_reload": False})
-            loader._batchify_fn = self._mx.gluon.data.dataloader.default_mp_batchify_fn
-            loader._num_workers = workers
-            prefetch = kwargs.get("prefetch")
-            loader._prefetch = max(0, int(prefetch) if prefetch is not None else 2 * workers)
-
-        return init
+    def _around_init(self, original: Any, loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+        workers = kwargs.get("num_workers", 0)
+        late = type(loader) is self._loader and isinstance(workers, int) and workers > 0 and not self.broken
+        late = late and len(args) <= 6 and not kwargs.get("thread_pool") and not kwargs.get("auto_reload")
+        late = late and kwargs.get("batchify_fn") is None and self._is_pure(dataset)
+        if kwargs.get("thread_pool"):
+            self._guard_records()
+        if not late:
+            original(loader, dataset, *args, **kwargs)
+            return
+        original(loader, dataset, *args, **{**kwargs, "num_workers": 0, "auto_reload": False})
+        loader._batchify_fn = self._mx.gluon.data.dataloader.default_mp_batchify_fn
+        loader._num_workers = workers
+        prefetch = kwargs.get("prefetch")
+        loader._prefetch = max(0, int(prefetch) if prefetch is not None else 2 * workers)
 
     def _is_pure(self, dataset: Any) -> bool:
         try:
@@ -87,37 +84,31 @@ class Samples(Helper):
         self._guarded, lock = True, threading.RLock()
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
-        def one_by_one(original: Any) -> Any:
-            def read_idx(*args: Any) -> Any:
-                with lock:
-                    return original(*args)
-
-            return read_idx
+        def one_by_one(original: Any, *args: Any) -> Any:
+            with lock:
+                return original(*args)
 
         patched(self._mx.recordio.MXIndexedRecordIO, "read_idx", one_by_one)
         self.note("threads that read records of one file take turns: they would get each other's")
 
-    def _around_iteration(self, original: Any) -> Any:
-        def iteration(loader: Any) -> Any:
-            if not self.broken:
-                try:
-                    found = self._iteration(loader)
-                    if found is not None:
-                        return found
-                except Exception as error:
-                    self.gave_up(error)
-            self._start_pool(loader)
-            rows = vars(loader).get("_gluontune_rows")
-            if self.broken or rows is None or rows.refused:
-                return original(loader)
-            sampler = loader._batch_sampler
-            loader._batch_sampler = noted = Noted(sampler)
+    def _around_iteration(self, original: Any, loader: Any) -> Any:
+        if not self.broken:
             try:
-                return _from_workers(self, rows, noted.drawn, original(loader))
-            finally:
-                loader._batch_sampler = sampler
-
-        return iteration
+                found = self._iteration(loader)
+                if found is not None:
+                    return found
+            except Exception as error:
+                self.gave_up(error)
+        self._start_pool(loader)
+        rows = vars(loader).get("_gluontune_rows")
+        if self.broken or rows is None or rows.refused:
+            return original(loader)
+        sampler = loader._batch_sampler
+        loader._batch_sampler = noted = Noted(sampler)
+        try:
+            return _from_workers(self, rows, noted.drawn, original(loader))
+        finally:
+            loader._batch_sampler = sampler
 
     def _start_pool(self, loader: Any) -> None:
         """The workers that MXNet starts with the loader, and we only where they are needed."""

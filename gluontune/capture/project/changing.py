@@ -29,7 +29,7 @@ def numbers_as_inputs(plans: Sequence[Plan]) -> bool:
     groups: dict[Any, list[list[int]]] = {}
     of: dict[int, Plan] = {}
     for plan in plans:
-        inside = {place for told in plan.seen.told for place in range(told.begin, told.end)}
+        inside = plan.seen.inside
         places = [place for place in plan.live if place not in inside]
         key = tuple(_kind(plan.events[place]) for place in places)
         of[id(places)] = plan
@@ -97,7 +97,7 @@ def batches_as_inputs(seens: Sequence[Seen]) -> None:
     known: dict[int, np.ndarray] = {}
     for seen in seens:
         values, written = seen.step.values, set(seen.step.writes.values())
-        inside = {place for told in seen.told for place in range(told.begin, told.end)}
+        inside = seen.inside
         for number, value in values.items():
             if value.array is not None and value.source in ("batch", "host", "mxnet", "earlier"):
                 known[number] = value.array

@@ -12,7 +12,7 @@ import numpy as np
 from gluontune.capture.events import RUNNING, Op, Value, draws
 from gluontune.capture.interpret import Interpreter
 from gluontune.capture.program import StepProgram, program_of
-from gluontune.capture.project.sections import Differentiated, Plan
+from gluontune.capture.project.sections import Plan
 from gluontune.capture.proof import rounded
 from gluontune.capture.replay import MXNetReplay
 from gluontune.convert.bridge.operators import drawing
@@ -46,8 +46,7 @@ def reference(mx: Any, plans: Sequence[Plan], names: Mapping[str, str]) -> tuple
         found.update(_in_order(program, batches, leaves, found))
         known.update({name: found[at] for name, at in program.writes.items()})
         made = {r: found[at] for r, at in shown.items()}
-        heads = [h for part in plan.parts if isinstance(part, Differentiated) for h in part.event.heads]
-        for place, head in enumerate(dict.fromkeys(heads)):
+        for place, head in enumerate(dict.fromkeys(plan.heads)):
             kept[f"{kind}/{n}/loss/{place}"] = found[number[id(plan.value(head))]]
             recorded = np.asarray(plan.value(head).array)
             kept[f"float32/{n}/loss/{place}"] = recorded

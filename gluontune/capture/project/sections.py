@@ -13,8 +13,6 @@ from gluontune.convert.bridge.names import identifier
 from gluontune.convert.migrate.calls import Call
 from gluontune.core.errors import GluontuneError
 
-_SAME = {"_copy", "identity", "_np_copy", "_copyto"}
-
 
 @dataclass
 class Section:
@@ -77,6 +75,21 @@ class Plan:
 
     def value(self, number: int) -> Value:
         return self.step.values[number]
+
+    @property
+    def passes(self) -> list[Differentiated]:
+        """The backward passes."""
+        return [part for part in self.parts if isinstance(part, Differentiated)]
+
+    @property
+    def heads(self) -> list[int]:
+        """What is differentiated, in order."""
+        return [head for part in self.passes for head in part.event.heads]
+
+    @property
+    def line(self) -> str:
+        """The line of the first backward pass."""
+        return self.passes[0].event.line if self.passes else ""
 
     def _own(self) -> None:
         for number, value in self.step.values.items():
@@ -201,10 +214,9 @@ class Plan:
         self._name(sections)
 
     def _wanted(self) -> Iterator[int]:
-        for part in self.parts:
-            if isinstance(part, Differentiated):
-                yield from part.event.heads
-                yield from (g for g in part.event.head_grads or () if g is not None)
+        for part in self.passes:
+            yield from part.event.heads
+            yield from (g for g in part.event.head_grads or () if g is not None)
         yield from sorted(self.roots)
         yield from self.step.writes.values()
         yield from (number for number, _ in self._slopes())
@@ -218,7 +230,7 @@ class Plan:
     def _name(self, sections: Sequence[Section]) -> None:
         """Names of inputs and of what sections give each other."""
         taken = {"model", "trainers", "batch", "states", "step", "torch", "train", "data_py"}
-        heads = {h for part in self.parts if isinstance(part, Differentiated) for h in part.event.heads}
+        heads = self.heads
         for number in self.inputs:
             value = self.value(number)
             name = "noise" if draws_it(self, number) else "array"

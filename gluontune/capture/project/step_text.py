@@ -111,17 +111,10 @@ class _Lines:
                 lines += self._backward(part)
             else:
                 lines += self._told(part)
-        losses = ", ".join(dict.fromkeys(plan.names[h] for h in self.heads()))
-        lines.append(f"return [{losses}], {self.kept(states)}")
+        losses = ", ".join(dict.fromkeys(plan.names[h] for h in plan.heads))
+        kept = ", ".join(f"{plan.names[n]}.detach()" for n in plan.next_states)  # what the next step takes
+        lines.append(f"return [{losses}], [{kept}]")
         return lines
-
-    def heads(self) -> list[int]:
-        return [h for part in self.plan.parts if isinstance(part, Differentiated) for h in part.event.heads]
-
-    def kept(self, states: Sequence[int]) -> str:
-        """What the next step takes."""
-        order = self.plan.next_states
-        return f"[{', '.join(f'{self.plan.names[n]}.detach()' for n in order)}]"
 
     def _tuple(self, numbers: Sequence[int]) -> str:
         names = ", ".join(self.plan.names[n] for n in numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,11 @@ class Seen:
     loaders: list[Any] = field(default_factory=list)
     gradients: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def inside(self) -> set[int]:
+        """The places of events within what was told."""
+        return {place for told in self.told for place in range(told.begin, told.end)}
+
 
 class Tracing(Recorder):
     """Records steps as :class:`Seen`; ``finished`` is called with each."""
@@ -101,15 +106,12 @@ class Tracing(Recorder):
 
     def _name_of(self, block: Any) -> str:
         """The variable of the script that holds a block, from the innermost frame that has one."""
-        frame: Any = sys._getframe(2)
-        while frame is not None:
-            if _is_the_scripts(frame):
-                own = vars(frame.f_locals["self"]) if hasattr(frame.f_locals.get("self"), "__dict__") else {}
-                for names in (frame.f_locals, own, frame.f_globals):
-                    found = next((str(name) for name, value in names.items() if value is block), "")
-                    if found and not found.startswith("_"):
-                        return found
-            frame = frame.f_back
+        for frame in _frames():
+            own = vars(frame.f_locals["self"]) if hasattr(frame.f_locals.get("self"), "__dict__") else {}
+            for names in (frame.f_locals, own, frame.f_globals):
+                found = next((str(name) for name, value in names.items() if value is block), "")
+                if found and not found.startswith("_"):
+                    return found
         return ""
 
     def clip(self, gradients: Sequence[Any], most: float, run: Callable[[], Any]) -> Any:
@@ -160,15 +162,12 @@ class Tracing(Recorder):
         while name in self.trainers.values():
             name, number = f"{name.rstrip('0123456789')}{number}", number + 1
         self.trainers[id(trainer)] = name
-        frame: Any = sys._getframe(2)
-        while frame is not None and not self.epochs[1]:
-            for names in (frame.f_locals, frame.f_globals) if _is_the_scripts(frame) else ():
-                spaces = [(f"{k}.", vars(v)) for k, v in names.items() if type(v).__name__ == "Namespace"]
-                for prefix, space in [("", names), *spaces]:
-                    for key in _EPOCHS:
-                        if isinstance(space.get(key), int) and not self.epochs[1]:
-                            self.epochs = space[key], f"{prefix}{key} of the script"
-            frame = frame.f_back
+        for names in (space for frame in _frames() for space in (frame.f_locals, frame.f_globals)):
+            spaces = [(f"{k}.", vars(v)) for k, v in names.items() if type(v).__name__ == "Namespace"]
+            for prefix, space in [("", names), *spaces]:
+                for key in _EPOCHS:
+                    if isinstance(space.get(key), int) and not self.epochs[1]:
+                        self.epochs = space[key], f"{prefix}{key} of the script"
 
     def variable_names(self) -> dict[str, str]:
         """The script's names of ``attach_grad``'s arrays, by the recorder's."""
@@ -198,6 +197,15 @@ class Tracing(Recorder):
         self.latest, self.seen = self.seen, Seen()
         self.latest.step = self.step
         super().end()
+
+
+def _frames() -> Iterator[Any]:
+    """The script's frames, from the innermost on."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if _is_the_scripts(frame):
+            yield frame
+        frame = frame.f_back
 
 
 def _is_the_scripts(frame: Any) -> bool:

@@ -17,7 +17,7 @@ from gluontune.capture.project.changing import batches_as_inputs, numbers_as_inp
 from gluontune.capture.project.clipping import clipped
 from gluontune.capture.project.moving import moved
 from gluontune.capture.project.reference import reference
-from gluontune.capture.project.sections import Differentiated, Plan
+from gluontune.capture.project.sections import Plan
 from gluontune.capture.project.step_text import StepText, step_text
 from gluontune.capture.project.tracing import Seen
 from gluontune.capture.project.trainers import TrainerText, trainer_text
@@ -91,9 +91,7 @@ def plans_of(seens: Sequence[Seen], known: Known) -> list[Plan]:
         found.insert(0, plan)
         roots = {int(plan.value(n).name) for n in plan.inputs if plan.is_state(n)}
         before = seens[at - 1].gradients if at else {}
-        adds = {
-            name for part in plan.parts if isinstance(part, Differentiated) and part.adds for name in part.variables
-        }
+        adds = {name for part in plan.passes if part.adds for name in part.variables}
         roots |= {before[name] for name in adds if name in before}
     goes_on = any(plan.is_state(n) for plan in found for n in plan.inputs) or roots
     return found[:-1] if goes_on and len(found) > 1 else found
@@ -101,8 +99,7 @@ def plans_of(seens: Sequence[Seen], known: Known) -> list[Plan]:
 
 def _computed(seen: Seen) -> set[int]:
     """Values that a step's operators made, but for updates by trainers."""
-    inside = {place for told in seen.told for place in range(told.begin, told.end)}
-    events = enumerate(seen.step.events)
+    events, inside = enumerate(seen.step.events), seen.inside
     ops = [e for place, e in events if isinstance(e, Op) and place not in inside]
     return {n for op in ops for n in op.outputs if seen.step.values[n].source != "mxnet"}
 
@@ -202,7 +199,7 @@ class Project:
         with atomic_write(place / "reference.npz") as stream:
             np.savez(stream, **arrays)
         return {"steps": len(self.plans), "nets": [name for name, _ in self.known.nets], "by_hand": [*by_hand, *noted],
-                "parameters": sum(w.numel() for w in weights.values()), "losses": len(_heads(first))}  # fmt: skip
+                "parameters": sum(w.numel() for w in weights.values()), "losses": len(first.heads)}  # fmt: skip
 
     def _check(self, kind: str, steady: bool) -> str:
         first = self.plans[0]
@@ -238,13 +235,13 @@ class Project:
                 chosen=f"[{', '.join(map(literal, self._chosen(trainer)))}]",
             )  # fmt: skip
         epochs, where = self.epochs
-        line = next((part.event.line for part in first.parts if isinstance(part, Differentiated)), self.script)
         text = jinja2.Template((_TEMPLATES / "train.py.j2").read_text("utf-8"), trim_blocks=True, lstrip_blocks=True)
         classes = set(re.findall(r"^class (\w+)", self.text.model, re.MULTILINE))
         used = {name for name in classes if re.search(rf"\b{name}\(", self.text.training)}
         rules = sorted({"Trainer", *(t.rule for t in self.trainers)}) if self.trainers else []
         return text.render(
-            script=self.script, epochs=epochs, rules=rules, epochs_from=f"  # {where}" if where else "", line=line,
+            script=self.script, epochs=epochs, rules=rules, epochs_from=f"  # {where}" if where else "",
+            line=first.line or self.script,
             training=self.text.training.rstrip(), build=self.text.build, step=self.text.step, trainers=self.trainers,
             imports=sorted({*used, *self.text.nets}), helpers=self.text.helpers,
             text=" ".join(t.rate for t in self.trainers),
@@ -267,10 +264,6 @@ def _roots(plan: Plan) -> list[Any]:
     return [part.call for part in plan.parts if hasattr(part, "call")]
 
 
-def _heads(plan: Plan) -> list[int]:
-    return [h for part in plan.parts if isinstance(part, Differentiated) for h in part.event.heads]
-
-
 def _longest(plans: Sequence[Plan], texts: Sequence[StepText]) -> tuple[list[Plan], StepText]:
     """The first consecutive steps of one text.
 
@@ -283,7 +276,7 @@ def _longest(plans: Sequence[Plan], texts: Sequence[StepText]) -> tuple[list[Pla
         runs[-1].append(at) if same else runs.append([at])
     best = max(runs, key=len, default=[])
     if len(best) < _LEAST:
-        line = next((p.event.line for plan in plans for p in plan.parts if isinstance(p, Differentiated)), "")
+        line = next((plan.line for plan in plans if plan.line), "")
         raise GluontuneError(f"{line}: {len(runs)} structures in {len(plans)} steps; a project has one")
     return [plans[at] for at in best], texts[best[0]]
 
