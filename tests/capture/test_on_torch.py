@@ -29,11 +29,12 @@ from warm_python import warm
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]
 
 
-def run(folder, text):
+def run(folder, text, *leave):
     """What ``gluontune run --backend torch`` prints, its document, and its lines on stderr; a fork of a warm Python."""
     (folder / "train.py").write_text(text)
-    options = {"began": time.time(), "settings": [], "out": str(folder / "out.json"), "leave": [], "dtype": "float32"}
-    words = ["-m", "gluontune.capture.running", json.dumps({**options, "backend": "torch"}), "train.py"]
+    options = {"began": time.time(), "settings": [], "out": str(folder / "out.json"), "leave": leave}
+    more = {"dtype": "float32", "backend": "torch"}
+    words = ["-m", "gluontune.capture.running", json.dumps({**options, **more}), "train.py"]
     return shown(warm("cv2", "torch").run(folder, *words), folder)
 
 
@@ -120,7 +121,7 @@ QUICK_FOLLOWED = ("another operator in mid-step", "a value that is read at times
 
 
 def test_samples_that_are_parts_of_one_array_keep_their_values(tmp_path):
-    printed, found, told = run(tmp_path, HELD_OUT, "--backend", "torch", "--leave", "samples")
+    printed, found, told = run(tmp_path, HELD_OUT, "samples")
     assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, HELD_OUT)), rel=1e-5)
     assert found["why_not"] == "" and found["steps_on_torch"] == 25
     assert "legacy_json" not in told  # MXNet's words on symbols of other versions
