@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -60,6 +60,16 @@ def say(*lines: Any, to: Console | None = None) -> None:
     """Print lines unwrapped and unstyled, for logs and for copying."""
     for line in lines:
         (to or stdout).print(line, highlight=False, soft_wrap=True)
+
+
+def say_table(headings: Sequence[str], rows: Iterable[Sequence[str]], to: Console | None = None) -> None:
+    """Print a table."""
+    from rich.table import Table
+
+    table = Table(*headings)
+    for row in rows:
+        table.add_row(*row)
+    (to or stdout).print(table)
 
 
 def deliver(document: Any, as_json: bool, show: Callable[[], None]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, argument, deliver, option, parse_settings, say, stderr, stdout
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option, parse_settings, say, say_table, stderr, stdout
 
 FOLDER = option(None, "The notebooks [default: ./notebooks, or those of gluontune].", "--folder")
 NAMES = argument(None, "02, or 02_multi_worker; none: all.", metavar="[LESSON…]")
@@ -25,7 +24,7 @@ def list_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -
     lessons = find_lessons(folder)
     rows = [(lesson.title, lesson.question) for lesson in lessons]
     document = {"lessons": [{**vars(lesson), "path": str(lesson.path)} for lesson in lessons]}
-    deliver(document, as_json, lambda: _table(stdout, ("lesson", "question"), rows))
+    deliver(document, as_json, lambda: say_table(("lesson", "question"), rows))
 
 
 def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION) -> None:
@@ -38,7 +37,7 @@ def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION)
     def show() -> None:
         rows = [(p.name, p.state, f"{p.cells_run} of {p.cells}", f"{p.predicted} of {p.predictions}",
                  f"{p.right} of {p.exercises}") for p in found]  # fmt: skip
-        _table(stdout, ("lesson", "", "cells run", "predicted", "exercises right"), rows)
+        say_table(("lesson", "", "cells run", "predicted", "exercises right"), rows)
         done = sum(p.state == "done" for p in found)
         go_on = f"; go on with: gluontune course open {after.name}" if after else ""
         say(f"{done} of {len(found)} lessons done{go_on}")
@@ -135,19 +134,10 @@ def _execute(names: list[str], folder: Path | None, out: Path, settings: list[st
 def _show(outcomes: list[Any], out: Path, console: Any = stdout) -> None:
     notes = ["from the run before" if outcome.resumed else outcome.error or "" for outcome in outcomes]
     rows = [(o.name, o.status, f"{o.seconds:.0f}", str(o.figures), note) for o, note in zip(outcomes, notes)]
-    _table(console, ("lesson", "status", "seconds", "figures", ""), rows)
+    say_table(("lesson", "status", "seconds", "figures", ""), rows, to=console)
     total = sum(outcome.seconds for outcome in outcomes)
     passed = sum(outcome.status == "passed" for outcome in outcomes)
     say(f"{passed} of {len(outcomes)} passed, {total:.0f} s; results in {out}", to=console)
-
-
-def _table(console: Any, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table
-
-    table = Table(*headings)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
 
 
 GROUP = "List, open, run and export the lessons; see how far you are."

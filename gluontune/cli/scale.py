@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, deliver, numbers_of, option, say, stdout
+from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, deliver, numbers_of, option, say, say_table
 from gluontune.cli._progress import status_line
 from gluontune.recipe import Recipe
 
@@ -34,18 +34,15 @@ def scale(
 
 
 def _show(found: dict[str, Any]) -> None:
-    from rich.table import Table
-
     parts = found["parts"]
     say(
         f"Measured here: {parts['step_ms']:.1f} ms a step of {parts['batch']}, "
         f"{parts['gradient_bytes'] / 1e6:.2f} MB of gradients in {parts['tensors']} tensors. A second device brings "
         f"nothing below {found['minimum_bandwidth_gb_per_sec']:.3g} GB/s."
     )
-    table = Table("exchange", "GB/s", "devices", "samples/s", "efficiency %", "exchange ms", "bound by")
-    for row in found["rows"]:
-        rates = (f"{row['gb_per_sec']:g}", str(row["devices"]), f"{row['samples_per_sec']:,.0f}")
-        table.add_row(row["algorithm"], *rates, f"{100 * row['efficiency']:.0f}", f"{row['exchange_ms']:.2f}",
-                      row["bound_by"])  # fmt: skip
-    stdout.print(table)
+    rows = [
+        (row["algorithm"], f"{row['gb_per_sec']:g}", str(row["devices"]), f"{row['samples_per_sec']:,.0f}",
+         f"{100 * row['efficiency']:.0f}", f"{row['exchange_ms']:.2f}", row["bound_by"]) for row in found["rows"]
+    ]  # fmt: skip
+    say_table(("exchange", "GB/s", "devices", "samples/s", "efficiency %", "exchange ms", "bound by"), rows)
     say(found["note"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say, stdout
+from gluontune.cli._common import JSON_OPTION, argument, deliver, option, say, say_table
 from gluontune.cli._progress import status_line
 
 
@@ -34,15 +34,13 @@ def size(
 
 def show(report: Any) -> None:
     """The curve, the choice, the decks' rule, and the limits."""
-    from rich.table import Table
-
-    table = Table("loader", "workers", "prefetch", "images/s", "trainer waits", "")
+    rows = []
     for point in report.points:
         prefetch, waits = "auto" if point.prefetch is None else str(point.prefetch), point.wait_pct
         rate, waited = f"{point.samples_per_sec:,.0f}", "" if waits is None else f"{waits:.0f} %"
         chosen = "chosen" if point == report.choice else ""
-        table.add_row(point.loader, str(point.num_workers), prefetch, rate, waited, chosen)
-    stdout.print(table)
+        rows.append((point.loader, str(point.num_workers), prefetch, rate, waited, chosen))
+    say_table(("loader", "workers", "prefetch", "images/s", "trainer waits", ""), rows)
     say(*lines(report))
 
 

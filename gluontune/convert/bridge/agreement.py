@@ -14,9 +14,9 @@ import numpy as np
 from gluontune.compute.tracing import traced
 from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.references import NOTHING, Writer, right_way
+from gluontune.convert.bridge.registry import default_of
 from gluontune.convert.bridge.source import settle
 from gluontune.convert.bridge.stand_ins import stand_in
-from gluontune.convert.graph.schemas import known_schema
 from gluontune.core.errors import GluontuneError, UsageError, first_line
 from gluontune.core.gaps import gap, size
 from gluontune.core.nests import flat
@@ -146,16 +146,9 @@ def _steady(symbol: str, dtype: str) -> str:
             attrs["sparse_grad"] = "False"
         if node["op"] != "null" and attrs.get("dtype") == "float32":
             attrs["dtype"] = dtype
-        if "dtype" not in attrs and _made_in(node["op"]) == "float32":
+        if "dtype" not in attrs and default_of(node["op"], "dtype") == "float32":
             node["attrs"] = {**attrs, "dtype": dtype}
     return json.dumps(document, ensure_ascii=False)
-
-
-def _made_in(op: str) -> str | None:
-    """The default dtype of an operator's output."""
-    known = known_schema(op)
-    attribute = known.attributes.get("dtype") if known else None
-    return None if attribute is None else attribute.default
 
 
 def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:

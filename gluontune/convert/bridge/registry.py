@@ -103,7 +103,7 @@ def attributes(entry: Operator, node: Node) -> dict[str, Any]:
             raise GluontuneError(f"layer {where}: {clean(odd[0], 80)!r} is no name of an attribute")
         return dict(node.attrs)
     for key, value in node.attrs.items():
-        if key not in taken and key not in IGNORED and value != _default(node.op or "", key):
+        if key not in taken and key not in IGNORED and value != default_of(node.op or "", key):
             raise GluontuneError(
                 f"layer {where}: {name} with {clean(f'{key}={value!r}', 80)} is not known to the bridge; register your "
                 f"own with gt.bridge.operator({name!r})"
@@ -111,7 +111,7 @@ def attributes(entry: Operator, node: Node) -> dict[str, Any]:
     return {key: value for key, value in node.attrs.items() if key in taken}
 
 
-def _default(op: str, key: str) -> Any:
+def default_of(op: str, key: str) -> Any:
     """MXNet's default of an operator's attribute, or None."""
     known = known_schema(op)
     attribute = known.attributes.get(key) if known else None

@@ -37,20 +37,18 @@ _ONE: dict[str, Callable[[Any], Any]] = {
     "gammaln": torch.lgamma, "gamma": lambda x: torch.lgamma(x).exp(), "relu": torch.relu, "sigmoid": torch.sigmoid,
     "softsign": F.softsign, "logical_not": _cast_back(torch.logical_not), "_copy": lambda x: x,
 }  # fmt: skip
-_NUMPY_ONE = {
-    "_npi_absolute": "abs", "_npi_sign": "sign", "_npi_floor": "floor", "_npi_ceil": "ceil", "_npi_trunc": "trunc",
-    "_npi_square": "square", "_npi_sqrt": "sqrt", "_npi_exp": "exp", "_npi_expm1": "expm1", "_npi_log": "log",
-    "_npi_log2": "log2", "_npi_log10": "log10", "_npi_log1p": "log1p", "_npi_sin": "sin", "_npi_cos": "cos",
-    "_npi_tan": "tan", "_npi_tanh": "tanh", "_npi_sinh": "sinh", "_npi_cosh": "cosh", "_npi_arctan": "arctan",
-    "_npi_reciprocal": "reciprocal", "_npi_negative": "negative", "_npi_arcsin": "arcsin", "_npi_arccos": "arccos",
-    "_np_copy": "_copy",
-}  # fmt: skip
+_NUMPY_ONE = (
+    "sign", "floor", "ceil", "trunc", "square", "sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos",
+    "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "reciprocal", "negative",
+)  # fmt: skip
 
 _ROUNDED = ("degrees", "radians", "erf", "erfinv", "gamma", "gammaln")
 for _name, _run in _ONE.items():
     operator(_name, rounded=_name in _ROUNDED)(_run)
-for _name, _same in _NUMPY_ONE.items():
-    operator(_name)(_ONE[_same])
+for _name in _NUMPY_ONE:
+    operator(f"_npi_{_name}")(_ONE[_name])
+operator("_npi_absolute")(_ONE["abs"])
+operator("_np_copy")(_ONE["_copy"])
 
 
 def _maximum(a: Any, b: Any) -> Any:
