@@ -120,6 +120,11 @@ class Step:
     unknown: list[str] = field(default_factory=list)
 
 
+def sets_gamma(call: Call) -> bool:
+    """Whether MXNet writes ones into a BatchNorm's gamma, as ``fix_gamma`` asks of it whenever it computes."""
+    return call.name in NORMALIZING and call.attrs.get("fix_gamma", "True") in ("True", "1")
+
+
 def mutated(call: Call) -> tuple[int, ...]:
     """The places of the inputs that an update operator changes."""
     if not call.name.startswith("multi_"):

@@ -21,6 +21,7 @@ from gluontune.capture.events import (
     draws,
     mutated,
     one_by_one,
+    sets_gamma,
 )
 from gluontune.capture.handler import Call
 from gluontune.capture.held import Alias, Held, Tape, View
@@ -75,6 +76,11 @@ class Recorder(Values):
             call = call._replace(name=name, attrs=attrs)
         for array in [*_many(call.out), *[call.inputs[place] for place in mutated(call)]]:
             self._check_target(array)
+        if sets_gamma(call) and self._variable(call.inputs[1]):
+            value = self.hold(call.inputs[1]).value
+            number = self._like(value)
+            self.step.events.append(Op("ones_like", {}, [value], [number], False, self.training, self._line()))
+            self._write(call.inputs[1], number)
         return call
 
     def _between_steps(self) -> None:

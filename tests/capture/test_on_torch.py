@@ -10,6 +10,7 @@ import time
 import pytest
 from small_scripts import (
     CALLED,
+    FIXED_GAMMA,
     FOLLOWED,
     HELD_OUT,
     NUMPY_UPDATES,
@@ -118,6 +119,12 @@ def run_together(folder, names, text_of):
 
 
 QUICK_FOLLOWED = ("another operator in mid-step", "a value that is read at times", "a view that outlives its step")
+
+
+def test_ones_are_written_into_a_fixed_gamma(tmp_path):
+    printed, found, _ = run(tmp_path, FIXED_GAMMA)
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, FIXED_GAMMA)), rel=1e-4)
+    assert found["why_not"] == "" and found["steps_on_torch"] == 16
 
 
 def test_samples_that_are_parts_of_one_array_keep_their_values(tmp_path):

@@ -306,6 +306,34 @@ FOLLOWED = {
     "a part that is written to, once": ("", "if count == 13: net[0].weight.data()[1:3] = 0", "", 8),
 }  # fmt: skip
 
+#: A gamma that is trained and fixed: the decay changes it, and MXNet writes ones into it at the next forward.
+FIXED_GAMMA = (
+    _BEGIN
+    + """
+class Fixed(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        for name, value in (("gamma", 0.5), ("beta", 0.0), ("mean", 0.0), ("var", 1.0)):
+            req = "write" if name in ("gamma", "beta") else "null"
+            setattr(self, name, self.params.get(name, shape=(64,), init=mx.init.Constant(value), grad_req=req))
+    def hybrid_forward(self, F, x, gamma, beta, mean, var):
+        return F.BatchNorm(x, gamma, beta, mean, var)
+net = nn.HybridSequential()
+net.add(nn.Flatten(), Fixed(), nn.Dense(4))
+net.initialize(mx.init.Xavier())
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.1})
+for epoch in range(3):
+    for x, y in loader:
+        with autograd.record():
+            loss = cross(net(x), y)
+        loss.backward()
+        trainer.step(len(x))
+        print(net[1].gamma.data().asnumpy()[3], loss.mean().asscalar())
+    if epoch == 1:
+        print(net(x).sum().asscalar(), net[1].gamma.data().asnumpy()[3])
+"""
+)
+
 #: Training and test data are parts of one array, as large as a batch; each sample is a view of a view.
 HELD_OUT = """
 import mxnet as mx
