@@ -85,24 +85,18 @@ class Follower:
     def op(self, handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:
         """An operator's results."""
         outs = None if out is None else list(out) if isinstance(out, (list, tuple)) else [out]
-        entry = None if self.at == len(self.entries) else self.entries[self.at]
         try:
-            if entry is None or not self._is_op(entry, handle, arrays, keys, values, out, outs, is_np, many):
-                entry = self._next(lambda e: self._is_op(e, handle, arrays, keys, values, out, outs, is_np, many), 0)
+            entry = self._next(lambda e: self._is_op(e, handle, arrays, keys, values, out, outs, is_np, many), 0)
         except ERRORS:
             return None
         if entry is None:
             return None
-        if outs is not None:
-            results = outs
-        else:
-            results = [self._empty(*spec, is_np) for spec in entry.specs]
-            for place, array in zip(entry.results, results):
-                self.arrays[place] = array
-                self.place[id(array)] = place
         self.at += 1
         if outs is not None:
             return out
+        results = [self._empty(*spec, is_np) for spec in entry.specs]
+        for place, array in zip(entry.results, results):
+            self._new(place, array)
         return results if many or len(results) > 1 else results[0]
 
     def _is_op(self, entry: Entry, handle: Any, arrays: Any, keys: Any, values: Any, out: Any,
@@ -113,9 +107,8 @@ class Follower:
             return False
         dynamic = entry.dynamic_places
         if dynamic:
-            if len(values) != len(entry.values):
-                return False
-            if any(a != b for at, (a, b) in enumerate(zip(values, entry.values)) if at not in dynamic):
+            pairs = enumerate(zip(values, entry.values))
+            if len(values) != len(entry.values) or any(a != b for at, (a, b) in pairs if at not in dynamic):
                 return False
         elif values != entry.values:
             return False
@@ -155,8 +148,7 @@ class Follower:
         earlier = self.arrays[leaf.place]
         if earlier is not None:
             self.place.pop(id(earlier), None)
-        self.arrays[leaf.place] = array
-        self.place[id(array)] = leaf.place
+        self._new(leaf.place, array)
         return True
 
     def _put(self, number: int, tensor: Any) -> None:

@@ -265,9 +265,8 @@ class Hooks:
             self._method(module("mxnet.executor").Executor, name, lambda run, *_, **__: handler.unknown(
                 "a symbol that was bound", run))  # fmt: skip
         loader = mx.gluon.data.DataLoader
-        before = loader.__dict__["__iter__"]
 
-        def batches(source: Any) -> Iterator[Any]:
+        def batches(before: Any, source: Any) -> Iterator[Any]:
             begin = functools.partial(self._quietly, before, source)
             iterator = handler.outside(arrays_behind(source._dataset), begin) if self.active else begin()
             following = functools.partial(self._quietly, next, iterator)
@@ -277,7 +276,7 @@ class Hooks:
                 except StopIteration:
                     return
 
-        self._put(loader, "__iter__", batches)
+        self._around(loader, "__iter__", batches)
         self._method(  # which forks
             loader, "__init__", lambda run, _, dataset, *__, **___: handler.outside(arrays_behind(dataset), run)
         )

@@ -276,12 +276,16 @@ class LazyTorch(Recorder):
                     self.truth[key] = Truth(entry.array, *self._kept(entry))
                 else:
                     self.truth.pop(key, None)
-        for key in [key for key in self.truth if key not in self.held and key not in bases]:
-            if -key not in self.variables and sys.getrefcount(self.truth[key].array) <= ours[abs(key)] + 1:
-                del self.truth[key]
+        self._drop(ours, bases)
         self.env.clear()
         self.interpreter.wanted.clear()
         self.done = 0
+
+    def _drop(self, ours: Counter[int], bases: set[int]) -> None:
+        """Forget values of arrays that the program has no more, but for those of this step."""
+        for key in [key for key in self.truth if key not in self.held and key not in bases]:
+            if -key not in self.variables and sys.getrefcount(self.truth[key].array) <= ours[abs(key)] + 1:
+                del self.truth[key]
 
     def _kept(self, entry: Held) -> tuple[Any, tuple[tuple[int, ...], str]]:
         value = self.step.values[entry.value]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -88,7 +87,7 @@ class RepeatingTorch(LearningTorch):
         self.followed, self._fruitless = self.followed + 1, 0
         if self.followed % 16 == 0:
             del follow, array
-            self._sweep()
+            self._drop(self._forget_unused(), {id(alias.base) for alias in self.aliases.values()})
         if trained:
             self.finished(Step())
         self._begin()
@@ -103,14 +102,6 @@ class RepeatingTorch(LearningTorch):
             self.follow.template.refused = str(error) or type(error).__name__
             return False
         return True
-
-    def _sweep(self) -> None:
-        """Forget values of arrays that the program has no more."""
-        ours = self._forget_unused()
-        bases = {id(alias.base) for alias in self.aliases.values()}
-        for key in [key for key in self.truth if key > 0 and key not in bases]:
-            if sys.getrefcount(self.truth[key].array) <= ours[key] + 1:
-                del self.truth[key]
 
     def _cut(self, block: bool = False) -> None:
         """End a step in what is not recorded, so that passes of predictions are steps that come again.

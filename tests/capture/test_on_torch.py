@@ -216,3 +216,13 @@ w, b =""",
     assert found["steps_on_torch"] == 0
     assert "Custom (train.py:" in found["why_not"]
     assert "MXNet computed all" in told
+
+
+def test_a_script_starts_without_the_command_line(tmp_path):
+    (tmp_path / "train.py").write_text("print('here')")
+    words = [sys.executable, "-X", "importtime", "-m", "gluontune", "run", "--backend", "torch", "train.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "here\n"
+    assert "MXNet computed all" in done.stderr
+    assert "gluontune.capture.starting" in done.stderr
+    assert "typer" not in done.stderr

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.capture.helpers.rows import as_fields
 from gluontune.capture.purity import branches, why_impure
 
 _CHUNK_BYTES = 1 << 24
@@ -111,7 +112,7 @@ class Bulk:
         parts = found if self.is_tuple else (found,)
         if not all(hasattr(part, "dtype") or isinstance(part, (int, float)) for part in parts):
             return None
-        return [part.asnumpy() if hasattr(part, "asnumpy") else np.asarray(part) for part in parts]
+        return as_fields(found)
 
     def chunks(self) -> Iterator[tuple[int, list[Any]]]:
         """``(start, fields)`` of consecutive samples; a field has a row for each of them. Ends where it fails."""
@@ -136,19 +137,14 @@ class Bulk:
 
     def _transformed(self, start: int, stop: int) -> list[Any]:
         given: Any = tuple(array[start:stop] for array in self._arrays)
-        if len(given) == 1 and not self._is_pair():
-            given = given[0]
+        given = given[0] if len(given) == 1 else given
         closure = self._mx.gluon.data.dataset._TransformFirstClosure
         for function in self._functions:
             if type(function) is closure:
                 given = (function._fn(given[0]), *given[1:]) if isinstance(given, tuple) else function._fn(given)
             else:
                 given = function(*given) if isinstance(given, tuple) else function(given)
-        parts = given if isinstance(given, tuple) else (given,)
-        return [part.asnumpy() if hasattr(part, "asnumpy") else np.asarray(part) for part in parts]
-
-    def _is_pair(self) -> bool:
-        return len(self._arrays) > 1
+        return as_fields(given)
 
 
 def _decides(mx: Any, function: Any) -> bool:
