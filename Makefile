@@ -42,7 +42,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # A codec that works, or why there is none: see gluontune/codec/building.py. Without a C compiler zig's is brought (81 MB).
 CODEC = $(PY) -c 'import sys; from gluontune.codec import native; \
   sys.exit(native.why_not() in ("no C compiler", "not compiled"))'
-BYTECODE = $(PY) -m compileall -q -j 0 -x '/tests/' $(VENV)/lib gluontune >/dev/null 2>&1 || true
+# What neither engine nor the lessons import is left until somebody does; it is half of all.
+SELDOM = tests|sympy|mpmath|networkx|pandas|debugpy|fontTools|mypyc?|pip|_inductor|_dynamo|testing/_internal|transformers
+BYTECODE = $(PY) -m compileall -q -j 0 -x '/($(SELDOM))/' $(VENV)/lib gluontune >/dev/null 2>&1 || true
 # What libmxnet.so needs of the system, by name; scikit-learn's wheel has the OpenMP library, where nothing else has.
 LIBRARIES = $(PY) -m gluontune doctor --only shared-libraries
 setup: $(STAMP)

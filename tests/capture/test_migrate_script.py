@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_scripts import script
+from warm_python import warm
 
 from gluontune.capture.project.api import check, migrate_script, trains
 from gluontune.cli.main import main
@@ -33,7 +34,10 @@ def migrated(tmp_path_factory):
     return migrate
 
 
-@pytest.mark.parametrize("name", ["normalized", "adversaries", "recurrent", "by hand", "gathered", "numpy", "compiled"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("by hand", "compiled")]  # steps: see test_capture.py
+
+
+@pytest.mark.parametrize("name", ["normalized", "adversaries", "recurrent", "gathered", "numpy", *SLOW])
 def test_a_script_becomes_a_project_that_agrees(name, migrated):
     made = migrated(name)
     assert made.told.endswith("\nagrees")
@@ -61,7 +65,7 @@ def test_the_project_reads_as_the_script_does(migrated):
 
 def test_the_project_trains_alone_on_the_scripts_samples(migrated):
     place = migrated("normalized").path
-    told = subprocess.run([sys.executable, "train.py", "--epochs", "2"], cwd=place, capture_output=True, text=True)
+    told = warm("torch").run(place, "train.py", "--epochs", "2")
     assert told.returncode == 0, told.stderr
     losses = [float(number) for number in re.findall(r"losses \[(.+)\]", told.stdout)]
     assert len(losses) == 2 and losses[1] < losses[0]
@@ -90,7 +94,8 @@ def test_a_project_that_computes_something_else_is_found_out(name, file, before,
     assert before in text
     path.write_text(text.replace(before, after))
     try:
-        assert "does NOT agree" in check(path.parent) or "Error" in check(path.parent)
+        told = warm("torch").run(path.parent, "check.py")
+        assert told.stdout.strip().endswith("does NOT agree") or "Error" in told.stderr
     finally:
         path.write_text(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def text_of(path):
     return path.read_text(encoding="utf-8") + (stub.read_text(encoding="utf-8") if stub.exists() else "")
 
 
+@functools.cache
 def modules():
     """Each module of gluontune with its syntax tree."""
     found = {}
@@ -27,7 +29,8 @@ def modules():
 
 def names_handed_on(tree):
     """The names of a room's face, which imports nothing before it is asked: each with the module that has it."""
-    if "lazy.attach" not in ast.unparse(tree):
+    calls = [node.value.func for node in tree.body if isinstance(getattr(node, "value", None), ast.Call)]
+    if not any(ast.unparse(func).startswith("lazy.attach") for func in calls):
         return None
     found = {}
     for node in ast.walk(tree):
