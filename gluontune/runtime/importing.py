@@ -114,8 +114,9 @@ def _import_mxnet() -> ModuleType:
             found = importlib.import_module("mxnet")
             with contextlib.suppress(ModuleNotFoundError):
                 importlib.import_module("mxnet.onnx")  # MXNet's own import of it stands in mxnet.contrib.onnx
-            for name in ("init", "broadcast"):
-                setattr(found.kv.KVStore, name, _row_major(getattr(found.kv.KVStore, name)))
+            store = getattr(sys.modules.get("mxnet.kvstore.kvstore"), "KVStore", None)
+            for name in ("init", "broadcast") if store else ():
+                setattr(store, name, _row_major(getattr(store, name)))
             return found
     except Exception as error:
         raise explain_import_error(error) from error
@@ -123,6 +124,7 @@ def _import_mxnet() -> ModuleType:
 
 def to_row_major(array: Any) -> None:
     """Bring an array to row-major order, in place, from one of oneDNN's layouts, as a forward pass leaves it."""
+    array.wait_to_read()
     base = sys.modules["mxnet.base"]
     base.check_call(base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))  # reorders it
 

@@ -95,8 +95,7 @@ class Site:
 
 
 def _children_seconds() -> float:
-    """Processor time of all processes that were waited for."""
-    return sum(os.times()[2:4])
+    return sum(os.times()[2:4])  # of all that were waited for
 
 
 Stage = Callable[[Script, Site], dict[str, Any]]
