@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,16 +13,6 @@ from gluontune.optim.schedules import constant
 from gluontune.runtime import mxnet
 
 mx: Any = mxnet()
-
-
-def to_default_layout(array: Any) -> None:
-    """Convert an array in one of oneDNN's layouts, as a forward pass leaves it, to row-major order, in place.
-
-    A ``dist`` kvstore cannot send oneDNN's: its first push fails unseen, and the server then ends with
-    ``init KEY first``. Reading the address of the data makes MXNet reorder them.
-    """
-    address = ctypes.c_void_p()
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
 
 
 class TunedTrainer(mx.gluon.Trainer):
@@ -66,10 +55,6 @@ class TunedTrainer(mx.gluon.Trainer):
             # The servers' optimizer keeps the present factor.
             self._optimizer.rescale_grad = self._scale / self.global_batch_size
             self._init_kvstore()
-            for param in self._params:
-                if not param._deferred_init:
-                    for data in param.list_data():
-                        to_default_layout(data)
             self._init_params()
 
     def _init_params(self) -> None:

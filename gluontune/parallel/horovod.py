@@ -140,11 +140,11 @@ class Exchange:
 
     def take_from_first(self, named: Mapping[str, Any]) -> None:
         """Overwrite each NDArray with that of rank 0 (parameters, and BatchNorm's running statistics)."""
-        from gluontune.optim.trainer import to_default_layout
+        from gluontune.runtime.importing import to_row_major
 
         mxnet().nd.waitall()
         for array in named.values():
-            to_default_layout(array)  # the only one that Horovod sends
+            to_row_major(array)  # the only one that Horovod sends
         for name in sorted(named):
             self.hvd.broadcast_(named[name], root_rank=0, name=f"first.{name}")
         mxnet().nd.waitall()

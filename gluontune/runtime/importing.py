@@ -7,6 +7,8 @@ is answered with "no torch" here, which gluoncv accepts; torch is then not impor
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import importlib
 import importlib.util
 import os
@@ -15,6 +17,7 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import amx, cuda, elf, no_driver, packages
@@ -111,9 +114,35 @@ def _import_mxnet() -> ModuleType:
             found = importlib.import_module("mxnet")
             with contextlib.suppress(ModuleNotFoundError):
                 importlib.import_module("mxnet.onnx")  # MXNet's own import of it stands in mxnet.contrib.onnx
+            store = getattr(sys.modules.get("mxnet.kvstore.kvstore"), "KVStore", None)
+            for name in ("init", "broadcast") if store else ():
+                setattr(store, name, _row_major(getattr(store, name)))
             return found
     except Exception as error:
         raise explain_import_error(error) from error
+
+
+def to_row_major(array: Any) -> None:
+    """Bring an array to row-major order, in place, from one of oneDNN's layouts, as a forward pass leaves it."""
+    array.wait_to_read()
+    base = sys.modules["mxnet.base"]
+    base.check_call(base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))  # reorders it
+
+
+def _row_major(send: Any) -> Any:
+    """``send`` of a ``dist`` kvstore, which sends nothing of other layouts, and whose first pull then never ends."""
+
+    @functools.wraps(send)
+    def sends(store: Any, key: Any, value: Any, *rest: Any, **more: Any) -> Any:
+        values = [value] if "dist" in store.type else []
+        for one in values:
+            if isinstance(one, (list, tuple)):
+                values += one
+            elif one.stype == "default":
+                to_row_major(one)
+        return send(store, key, value, *rest, **more)
+
+    return sends
 
 
 def _check_platform() -> None:

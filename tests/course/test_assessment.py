@@ -464,3 +464,24 @@ print(json.dumps(tried))
         assert set(files.values()) <= {"PermissionError", "FileNotFoundError", "OSError"}  # read-only
     calls = {name: answer for name, answer in tried.items() if name not in files}
     assert set(calls.values()) == {"PermissionError"} and len(calls) == 5
+
+
+REORDERED = """
+import gluontune as gt
+mx, nn = gt.runtime.mxnet(), gt.runtime.mxnet().gluon.nn
+store, net = mx.kv.create("dist_sync"), nn.Conv2D(16, 3, in_channels=16)
+net.initialize(mx.init.One())
+net(mx.nd.ones((2, 16, 16, 16))).wait_to_read()  # leaves the weight in a layout of oneDNN's
+weight = net.weight.data()
+store.init(0, weight)
+got = mx.nd.zeros(weight.shape)
+store.push(0, mx.nd.ones(weight.shape))
+store.pull(0, got)
+print("got", float(got.mean().asscalar()))
+"""
+
+
+def test_weights_that_a_forward_pass_has_reordered_reach_the_parameter_server(tmp_path):
+    """MXNet 1.9.1 sends nothing of them, and the first pull never ends."""
+    run = run_alone(tmp_path, REORDERED, seconds=150.0, memory_mib=2048, ranks=2)
+    assert run["stopped_by"] is None and [rank["tail"].strip() for rank in run["ranks"]] == ["got 2.0"] * 2, run

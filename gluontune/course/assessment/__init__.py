@@ -22,15 +22,7 @@ What is graded, for each of the two runs:
   training images and from no others, each rank worked for an epoch and as much as the others (by CPU time, which the
   kernel counts; the reported number of images does not count), and (on two ranks) the parameters agree.
 
-Measures against cheating: the classes are drawn anew for each assessment and the test images painted after the script
-has ended (:mod:`~gluontune.course.assessment.fresh`), so neither earlier parameters nor any file contain them; the
-grader examines the parameters in its own process, and uses its own clock; an exact test of the net detects training
-on validation images (a false accusation in one season of 10,000; 99 % of the nets that learned a tenth of the images
-with random classes are detected); the goals are this machine's, under a seal; Landlock (Linux 5.13; signals from 6.12)
-keeps the script from other files and processes, and namespaces (as root, or where users may make them) from the
-network, the sockets of other programs and all changes outside its folder; all processes of the script are ended.
-
-What is not detected is in `docs/threats.md`.
+What is done against cheating, and what is not detected, is in `docs/threats.md`.
 """
 
 from __future__ import annotations

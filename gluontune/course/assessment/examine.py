@@ -93,7 +93,6 @@ def _joined(
 
 
 def _net(folder: Path, arrays: Mapping[str, Any]) -> Any:
-    """The net of a folder, with these arrays."""
     from gluontune.runtime import mxnet
 
     mxnet().nd.save("net.params", dict(arrays))
@@ -137,7 +136,6 @@ def _held(net: Any) -> dict[str, np.ndarray]:
 
 
 def _answers(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> Iterator[np.ndarray]:
-    """What a net gives for each batch."""
     from gluontune.course.assessment.task import Task
     from gluontune.runtime import mxnet
 
