@@ -38,14 +38,14 @@ def advice(ladder: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     for answer in ladder["revisited"]:
         if answer["adopted"] and answer["kind"] == "asked again" and answer["ratio"]:
             kept.append((_what(answer["rung"]), f"{fmt.ratio(answer['ratio']['median'])} the speed"))
-    files = ladder.get("files") if isinstance(ladder.get("files"), Mapping) else {}
+    files: Mapping[str, Any] = found if isinstance(found := ladder.get("files"), Mapping) else {}
     shown = []
     for kind, command in (("script", "python {}"), ("command", "sh {}"), ("yaml", "gluontune train --recipe {}")):
-        name = (files or {}).get(kind)
+        name = files.get(kind)
         text = _read(folder, name) if folder is not None and isinstance(name, str) else None
         if text is not None:
             shown.append({"name": fmt.clean(name, 40), "command": command.format(name), "text": text})
-    reason = fmt.clean((files or {}).get("reason") or "", 200)
+    reason = fmt.clean(files.get("reason") or "", 200)
     return {
         "kept": kept,
         "files": shown,

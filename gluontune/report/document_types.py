@@ -197,10 +197,8 @@ def _headline(document: Mapping[str, Any], name: str) -> str:
 
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:
-    remarks = []
-    for name, part in (document.get("parts") or {}).items():
-        if "holds" in part:
-            remarks.append(f"{name}: {part['bar']}: {'holds' if part['holds'] else 'does not hold'}")
+    parts = {name: part for name, part in (document.get("parts") or {}).items() if "holds" in part}
+    remarks = [f"{name}: {p['bar']}: {'holds' if p['holds'] else 'does not hold'}" for name, p in parts.items()]
     notes = {(r.get("peer"), r["note"]) for r in document.get("rows") or () if r.get("note")}
     return remarks + [f"{peer}: {note}" for peer, note in sorted(notes, key=str)]
 

@@ -203,14 +203,12 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _cost_entries(document: Mapping[str, Any], label: str = "") -> list[dict[str, Any]]:
-    """Points of the cost plot: one for each recipe of a document that reached its target."""
-    entries = []
-    for name, found in document["summary"].items():
-        title = ", ".join(part for part in (label, titles(document)[name]) if part)
-        joules = found["joules"]["median"] if found["joules"] else None
-        seconds = found["wall_seconds"]["median"]
-        entries.append({"name": title, "seconds": seconds, "usd": found["usd"], "joules": joules})
-    return entries
+    """Points of the cost plot, one for each recipe of a document."""
+    return [
+        {"name": ", ".join(filter(None, (label, titles(document)[name]))), "seconds": found["wall_seconds"]["median"],
+         "usd": found["usd"], "joules": (found["joules"] or {}).get("median")}
+        for name, found in document["summary"].items()
+    ]  # fmt: skip
 
 
 def finish_tta(
@@ -232,9 +230,7 @@ def tta_view(
     groups = {
         named[name]: [r for r in document["done"] if r["recipe"] == name] for name in document["given"]["recipes"]
     }
-    costs = _cost_entries(document)
-    for label, other in beside:
-        costs += _cost_entries(other, label)
+    costs = [entry for label, each in [("", document), *beside] for entry in _cost_entries(each, label)]
     recipes = document["given"]["recipes"]
     return study(
         key=key,

@@ -211,7 +211,7 @@ class _Search:
                 steps=plan.sgd_steps, updates=self.updates, back_off=plan.back_off, score=parent["score"],
                 start=self.seed * 10_000 + j if first and plan.start == "own" else None, path=self._file(name),
             ))  # fmt: skip
-        return [self._kept(record, offspring=False) for record in self._run_all(k, runs)]
+        return self._run_all(k, runs, offspring=False)
 
     def _evolve(self, k: int, v: int, population: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Make offspring by recombination and mutation, and select the elite of all, with others by chance."""
@@ -228,24 +228,20 @@ class _Search:
                 child = evolution.recombine([read_weights(self._file(population[p]["name"])) for p in chosen])
                 write_weights(run.weights, evolution.mutate(child, plan.sigma / k, rng, fixed))
             runs.append(dataclasses.replace(run, path=run.weights))
-        offspring = [self._kept(record, offspring=True) for record in self._run_all(k, runs)]
-        everyone = [*population, *offspring]
+        everyone = [*population, *self._run_all(k, runs, offspring=True)]
         fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in everyone]
         places = evolution.select(fitness, plan.population, plan.kept, self._rng(_CHOICE, k, v))
         return [everyone[place] for place in places]
 
-    def _run_all(self, k: int, runs: Sequence[IndividualRun]) -> list[dict[str, Any]]:
-        """Run those of ``runs`` that are not done with their files written; return the records of all, in order."""
+    def _run_all(self, k: int, runs: Sequence[IndividualRun], offspring: bool) -> list[dict[str, Any]]:
+        """Run those of ``runs`` that are not done with their files written; return the individuals, in order."""
         left = [one for one in runs if one.name not in self.done or not (one.path is None or one.path.is_file())]
         for count, (_, record) in enumerate(self.worker_pool.run(left), 1):
             self.done[record["name"]] = record
             self.store.enter(record)
             self._tell(k, count / len(runs), record["name"])
-        return [self.done[run.name] for run in runs]
-
-    @staticmethod
-    def _kept(record: Mapping[str, Any], offspring: bool) -> dict[str, Any]:
-        return {"name": record["name"], "score": record["score"], "setup": record["setup"], "offspring": offspring}
+        names = ("name", "score", "setup")
+        return [{**{n: self.done[run.name][n] for n in names}, "offspring": offspring} for run in runs]
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.npz"

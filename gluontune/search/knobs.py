@@ -69,22 +69,21 @@ def _compute(recipe: Recipe, site: Site) -> list[Variant]:
     return modes + [Variant(f"{dtype}, {o.label}", {**o.changes, "dtype": dtype}, remark=remark) for o in modes]
 
 
-def _several_rewrites(recipe: Recipe, site: Site) -> str | None:
-    return None if len(recipe.rewrites) > 1 else "the best recipe so far has fewer than two rewrites"
+_FEW = "the best recipe so far has fewer than two rewrites"
 
 
-@_knob("rewrites", "the rewrites, each left out", _several_rewrites, slot="compute")
+@_knob("rewrites", "the rewrites, each left out", lambda r, _: _FEW if len(r.rewrites) < 2 else None, slot="compute")
 def _rewrites(recipe: Recipe, site: Site) -> list[Variant]:
     kept = {"hybridize": recipe.hybridize, "dtype": recipe.dtype}
     rest = {name: tuple(r for r in recipe.rewrites if r != name) for name in recipe.rewrites}
     return [Variant(f"without {name}", {**kept, "rewrites": others}) for name, others in rest.items()]
 
 
-def _in_bfloat16(recipe: Recipe, site: Site) -> str | None:
-    return None if recipe.dtype == "bfloat16" else "the best recipe so far does not compute in bfloat16"
+_FULL = "the best recipe so far does not compute in bfloat16"
+_AMX = "Intel's matrix unit, which oneDNN leaves off"
 
 
-@_knob("amx", "Intel's matrix unit, which oneDNN leaves off", _in_bfloat16, exists=lambda site: site.amx)
+@_knob("amx", _AMX, lambda r, _: None if r.dtype == "bfloat16" else _FULL, exists=lambda site: site.amx)
 def _amx(recipe: Recipe, site: Site) -> list[Variant]:
     names = tuple(dict.fromkeys((*recipe.rewrites, "narrow-in-float32")))
     narrow = {"env": runtime.AMX_ENV, "rewrites": names}

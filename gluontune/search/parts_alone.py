@@ -75,12 +75,10 @@ def _together(device: float, loader: float, workers: int, site: Site, of_workers
 
 
 def _step_size(contender: Contender) -> int:
-    """Samples in one step of the one process."""
     return contender.recipe.batch_size_per_device * contender.recipe.num_devices
 
 
 def _net_rate(best: Contender) -> float | None:
-    """Samples a second of the best recipe's net alone."""
     size = _step_size(best)
     steps = _net(best, [size])
     return 1e3 * size / steps[size] if steps else None
@@ -122,11 +120,10 @@ def _multi_device(best: Contender, field: Sequence[Contender], site: Site) -> li
     if net is None or loader is None:
         return [None] * len(field)
     guesses: list[Guess | None] = []
-    for contender in field:
-        times = contender.recipe.num_devices if site.gpus else 1
+    for times in (contender.recipe.num_devices if site.gpus else 1 for contender in field):
         share = f"; {times} times the net" if site.gpus else "; the same cores, shared"
-        note = f"{share}, the exchange of gradients not counted"
-        guesses.append(_together(times * net, loader, workers, site, workers, note))
+        words = f"{share}, the exchange of gradients not counted"
+        guesses.append(_together(times * net, loader, workers, site, workers, words))
     return guesses
 
 

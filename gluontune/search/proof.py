@@ -77,7 +77,7 @@ def _refuted(
     row = length_rung(rows)
     if proof is None:
         return row, None
-    if row is not None and not arrived(proof):
+    if row is not None and proof["pairs"][0]["best"]["seconds"] is None:  # none of the tried lengths arrived
         return row, refuted_verdict(row, proof, longest)
     last = [each for each in rows if each["kept"]][-1]
     if proof["lost"] and by_time(last):
@@ -202,7 +202,6 @@ def length_rung(rows: Sequence[RungRow]) -> RungRow | None:
 
 
 def by_time(row: RungRow) -> bool:
-    """Whether a kept rung was judged by the time to an accuracy."""
     return bool((row["seconds_to_accuracy"] or {}).get("ratio"))
 
 
@@ -230,11 +229,6 @@ def next_length(epochs: float, longest: float) -> float:
 def still_helps(row: RungRow | None, epochs: float) -> bool:
     """Whether the rung would still be a gain at that length."""
     return row is None or verdict_of(ratio_at(row, epochs)) == "helped"
-
-
-def arrived(proof: Mapping[str, Any]) -> bool:
-    """Whether the best recipe reached the proof's accuracy at one of the tried lengths."""
-    return proof["pairs"][0]["best"]["seconds"] is not None
 
 
 def refuted_verdict(row: RungRow, proof: Mapping[str, Any], longest: float) -> dict[str, Any]:

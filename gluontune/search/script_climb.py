@@ -38,7 +38,7 @@ class ScriptContender(Contender):
 
     def __init__(self, run: ScriptRun, label: str, time_limit: float, logs: Path | None):
         super().__init__(cast(Any, run), label, time_limit)
-        self.run, self._logs = run, logs
+        self._logs = logs
         self.losses: list[float | None] = []
         self.notes: list[str] = []
 
@@ -67,6 +67,11 @@ class ScriptContender(Contender):
             self._warm = True
             return rate
         return 0.0
+
+    @property
+    def run(self) -> ScriptRun:
+        """Its recipe."""
+        return cast(ScriptRun, self.recipe)
 
     @property
     def seen(self) -> Mapping[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from gluontune.core import stats
 from gluontune.core.events import OnProgress, Progress, RungRow
 from gluontune.recipe import Recipe
@@ -161,14 +163,11 @@ class Trainings:
         other = Contender(recipe, f"{contender.label}, another seed", self.time_limit)
         other.rates = contender.rates
         other.launch()
-        try:
-            with other.guarded():
-                if other.group is not None:
-                    other.group.wait()
-                    result = self.train(row, other, part=1.0)
-                    return result.val_accuracy[-1] if result and result.val_accuracy else None
-        finally:
-            other.close()
+        with contextlib.closing(other), other.guarded():
+            if other.group is not None:
+                other.group.wait()
+                result = self.train(row, other, part=1.0)
+                return result.val_accuracy[-1] if result and result.val_accuracy else None
         return None
 
     def _untrained(self, row: RungRow, contender: Contender, best: Contender | None, same: bool) -> None:

@@ -138,11 +138,9 @@ class _Search:
         for candidate in finalists:
             if candidate is not winner:
                 candidate.close()
-        if winner is not None:
-            assert winner.option is not None
-            slot = knob.slot or knob.name
-            self.choices[slot] = winner.option
-            self._adopt(winner, slot)
+        if winner is not None and winner.option is not None:
+            self.choices[knob.slot or knob.name] = winner.option
+            self._adopt(winner, knob.slot or knob.name)
         if not whole:
             raise OutOfBudget
 

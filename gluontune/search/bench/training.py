@@ -8,10 +8,11 @@ the same threads. PyTorch gets the allocator that was the fastest for it in a sh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, Optional
 
 from gluontune import runtime
@@ -230,27 +231,24 @@ def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
 
 def _join(cases: list[dict[str, Any]], conditions: Mapping[str, Any]) -> dict[str, Any]:
     """One document of all cases; ratios over several are geometric means."""
-    ratios: dict[str, list[float]] = {}
-    figures: dict[str, list[float]] = {}
-    for case in cases:
-        for peer, ratio in case["ours"].get("ratio_to", {}).items():
-            ratios.setdefault(peer, []).append(ratio["median"])
-        for name, ratio in case["figures"].items():
-            figures.setdefault(name, []).append(ratio["median"])
     names = list(dict.fromkeys(case["ours"]["name"] for case in cases if case["ours"]))
     versions = {name: version for case in cases for name, version in case["versions"].items()}
     kept = ("net", "batch_size", "image_size", "parameters", "allocator_of_pytorch", "figures", "ours")
-    ours = {"name": " / ".join(names), "ratio_to": {p: _mean(v) for p, v in ratios.items()}} if names else {}
+    ratios = _means(case["ours"].get("ratio_to", {}) for case in cases)
+    ours = {"name": " / ".join(names), "ratio_to": ratios} if names else {}
     return {
         "rows": [row for case in cases for row in case["rows"]],
         "cases": [{name: case[name] for name in kept} for case in cases], "limit": {}, "ours": ours,
-        "figures": {name: _mean(values) for name, values in figures.items()}, "machine": cases[0]["machine"],
+        "figures": _means(case["figures"] for case in cases), "machine": cases[0]["machine"],
         "versions": versions, "conditions": dict(conditions),
     }  # fmt: skip
 
 
-def _mean(values: Sequence[float]) -> dict[str, Any]:
-    return {"median": math.exp(sum(map(math.log, values)) / len(values)), "cases": len(values)}
+def _means(ratios: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    found: dict[str, list[float]] = {}
+    for name, ratio in (pair for each in ratios for pair in each.items()):
+        found.setdefault(name, []).append(ratio["median"])
+    return {name: {"median": geometric_mean(values), "cases": len(values)} for name, values in found.items()}
 
 
 _WORDS = {
