@@ -9,17 +9,18 @@ import os
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from assessments import GOES_ON, TINY, assess, failing, left_of, plain, run_alone, script
 from course_cheats import CHEATS
+from waiting import until
 
 from gluontune.core import sealed
 from gluontune.core.errors import GluontuneError
 from gluontune.course.assessment import assessing, grading, limits
+from gluontune.course.assessment.leftovers import lives
 
 
 @pytest.fixture(autouse=True)
@@ -125,18 +126,14 @@ def test_nothing_is_left_when_the_supervisor_or_its_guard_is_killed(tmp_path, vi
 
     def grade():
         try:
-            run_alone(tmp_path, daemon + "open('ready', 'w').close()\ntrain()\n", seconds=100.0)
+            run_alone(tmp_path, daemon + "open('ready', 'w').close()\ntrain()\n", seconds=300.0)
         except BaseException as error:
             said.append(error)
 
     thread = threading.Thread(target=grade)
     thread.start()
-    until = time.monotonic() + 60
-    while not list(tmp_path.rglob("ready")) and time.monotonic() < until:
-        time.sleep(0.05)
-    while len(left_of(tmp_path)) != 2 and time.monotonic() < until:  # the daemon's parent takes a moment to end
-        time.sleep(0.05)
-    assert len(left_of(tmp_path)) == 2  # the script and its daemon
+    until(lambda: list(tmp_path.rglob("ready")))
+    until(lambda: len(left_of(tmp_path)) == 2)  # the script and its daemon, whose parent takes a moment to end
     guards = [
         process
         for process in psutil.Process().children()
@@ -146,10 +143,8 @@ def test_nothing_is_left_when_the_supervisor_or_its_guard_is_killed(tmp_path, vi
     os.kill(supervisor.pid if victim == "supervisor" else guards[0].pid, signal.SIGKILL)
     thread.join(60)
     assert isinstance(said[0], GluontuneError) and "was it killed" in str(said[0])
-    until = time.monotonic() + 30  # where the guard is gone, the supervisor still ends what it has started
-    while (left_of(tmp_path) or supervisor.is_running()) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert left_of(tmp_path) == [] and not supervisor.is_running()
+    # Where the guard is gone, the supervisor still ends what it has started; init may take its time to bury it.
+    until(lambda: not left_of(tmp_path) and not lives(supervisor.pid))
 
 
 def test_the_graders_report_and_folders_are_out_of_reach(tmp_path):
