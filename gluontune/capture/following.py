@@ -65,7 +65,7 @@ class FollowingTorch(RepeatingTorch):
         if id(array) in self.aliases:
             return None
         known = self.truth.get(id(array))
-        if self._owned(array) != leaf.owner or self._kind(array) != leaf.kind:
+        if self._owned(array) != leaf.owner or self._kind(array) != leaf.kind or (known is not None and known.lost):
             return None
         if leaf.number is None:  # it is written to, and not read
             return leaf

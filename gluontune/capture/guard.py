@@ -12,6 +12,10 @@ from gluontune.core.errors import GluontuneError
 ERRORS = (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
 
 
+class LostGradient(Exception):
+    """A program asks for a gradient that passes through an earlier step, which PyTorch has let go; no way back."""
+
+
 class Once:
     """MXNet's own call, made at most once; its errors are the program's."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -53,6 +54,7 @@ class Tape:
         values: that a variable went into, while recording. closed: those whose tape a backward pass has used up.
         reached: variables that a backward pass has reached, by id.
         left_open: values that no backward pass had used when the step could have ended, with what made them.
+        waited: how often the step went on for what was then not used, by what made it.
         statistics: running statistics by the output of their BatchNorm.
     """
 
@@ -60,6 +62,7 @@ class Tape:
     closed: set[int] = field(default_factory=set)
     reached: set[int] = field(default_factory=set)
     left_open: list[tuple[int, Any]] = field(default_factory=list)
+    waited: Counter[Any] = field(default_factory=Counter)
     statistics: dict[int, Any] = field(default_factory=dict)
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gluontune.capture.events import Op, Step
-from gluontune.capture.guard import ERRORS, or_mxnet
+from gluontune.capture.guard import ERRORS, LostGradient, or_mxnet
 from gluontune.capture.handler import Call
 from gluontune.capture.held import Held
 from gluontune.capture.interpret import Interpreter, as_declared, computes
 from gluontune.capture.operators import EmptyHandles, result_types
 from gluontune.capture.program import CHANGING
-from gluontune.capture.recorder import Recorder
+from gluontune.capture.recorder import PATIENCE, Recorder
 from gluontune.capture.retreat import Retreat
 from gluontune.core.errors import GluontuneError, first_line
 from gluontune.runtime.pytorch import torch
@@ -29,11 +29,16 @@ Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
 
 
 class Truth(NamedTuple):
-    """An array whose value is PyTorch's; for a gradient, its variable. kind: shape and type."""
+    """An array whose value is PyTorch's; for a gradient, its variable.
+
+    Args:
+        kind: shape and type. lost: it was recorded, and its step has ended before a backward pass went through it.
+    """
 
     array: Any
     tensor: Any
     kind: tuple[tuple[int, ...], str]
+    lost: bool = False
 
 
 class LazyTorch(Recorder):
@@ -65,6 +70,8 @@ class LazyTorch(Recorder):
             super()._arrived(value, array, key)
             return
         known = self.truth.get(key)
+        if known is not None and known.lost:
+            self.lost.add(value)
         self._written(array, value)
         self.interpreter.put(self.env, value, self._from_mxnet(array) if known is None else known.tensor)
 
@@ -133,6 +140,11 @@ class LazyTorch(Recorder):
             return self._recorded(call)
         call = self._begun(call)
         inputs = [self.hold(array).value for array in call.inputs]
+        if self.was_recording and not self.lost.isdisjoint(inputs):
+            raise LostGradient(
+                f"{self._line(always=True)}: {call.name} goes on from what an earlier step recorded, and in {PATIENCE} "
+                "steps before nothing did: its gradient is lost on PyTorch; run this program without --backend torch"
+            )
         if computes(call.name):
             return self._gathered(call, inputs)
         if self._is_taped(call, inputs):
@@ -177,7 +189,7 @@ class LazyTorch(Recorder):
         outputs = {number for event in self.step.events for number in event.outputs}
         leaves = {n: self.env[n].detach().numpy() for n in self.made if n not in outputs and n in self.env}
         with self.hooks.quiet():
-            for key, (array, tensor, _) in self.truth.items():
+            for key, (array, tensor, *_) in self.truth.items():
                 (array if key > 0 else array.grad)._sync_copyfrom(tensor.detach().numpy())
             views = {key: alias.run for key, alias in self.aliases.items() if alias.run is not None}
             Retreat(self.mx, self.made, leaves, views)(self.step)
@@ -261,6 +273,7 @@ class LazyTorch(Recorder):
         if not self.lazy:
             super()._close(step)
             return
+        lost = {number for number, _ in self._open()}
         for entry in [entry for entry in self.held.values() if entry.base is not None and entry.array is not None]:
             self.hold(entry.array)
         self.flush()
@@ -273,11 +286,12 @@ class LazyTorch(Recorder):
                 self.truth[key] = Truth(self.variables[-key].array, *self._kept(entry))
             elif entry.array is not None and entry.base is None:
                 if key in bases or sys.getrefcount(entry.array) > ours[key] + 1:
-                    self.truth[key] = Truth(entry.array, *self._kept(entry))
+                    self.truth[key] = Truth(entry.array, *self._kept(entry), entry.value in lost)
                 else:
                     self.truth.pop(key, None)
         self._drop(ours, bases)
         self.env.clear()
+        self.lost.clear()
         self.interpreter.wanted.clear()
         self.done = 0
 

@@ -27,6 +27,8 @@ from gluontune.capture.held import Alias, Held, Tape, View
 from gluontune.capture.operators import canonical
 from gluontune.capture.views import arrays_in, view_operators
 
+PATIENCE = 5  # times that a step goes on for values that no backward pass has used: critics of GANs train so often
+
 
 class Recorder(Gradients):
     """Records whole training steps.
@@ -226,10 +228,11 @@ class Recorder(Gradients):
     def _end_unless_open(self) -> None:
         """End the step, unless a later backward pass may go through it, as through a generator's images.
 
-        What was left open and then not used is left open for good: attention weights that a net shows.
+        What is left open so often and then not used is left open for good: attention weights that a net shows.
         """
         tape = self.tape
-        self.never_used.update(kind for number, kind in tape.left_open if number not in tape.closed)
+        tape.waited.update(kind for number, kind in tape.left_open if number not in tape.closed)
+        self.never_used.update(kind for kind, times in tape.waited.items() if times >= PATIENCE)
         tape.left_open = [(number, kind) for number, kind in self._open() if kind not in self.never_used]
         if not tape.left_open:
             self.end()

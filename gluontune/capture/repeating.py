@@ -63,7 +63,7 @@ class RepeatingTorch(LearningTorch):
         if not self._computed(follow.compute):
             return False
         template, env, truth = follow.template, follow.env, self.truth
-        kept = follow.kept()
+        kept, lost = follow.kept(), {place for place, _ in template.open_ones}
         for place in sorted(kept):
             array, number, leaf = follow.arrays[place], template.last[place], template.leaves.get(place)
             if (place in template.bases and place not in follow.alone) or number is None or env[number] is None:
@@ -71,7 +71,7 @@ class RepeatingTorch(LearningTorch):
             if leaf is not None and leaf.number == number and id(array) in truth:
                 continue
             value = template.values[number]
-            truth[id(array)] = Truth(array, env[number].detach(), (value.shape, value.dtype))
+            truth[id(array)] = Truth(array, env[number].detach(), (value.shape, value.dtype), place in lost)
         for place in set(range(template.count)) - kept:
             truth.pop(id(follow.arrays[place]), None)
         for at, run in follow.runs.items():

@@ -37,6 +37,7 @@ class Values(Handler):
         self.dtypes: dict[Any, str] = {}
         self.tape = Tape()
         self.updated = False
+        self.lost: set[int] = set()  # values that earlier steps recorded, whose tape is gone
         self.copying = True  # values are copied, for a proof
         self.lines = True
 
@@ -141,6 +142,8 @@ class Values(Handler):
             self.step.events.append(made)
             if taped:
                 self.tape.values.add(number)
+            if view.recording and value in self.lost:
+                self.lost.add(number)
             value = number
         return value
 

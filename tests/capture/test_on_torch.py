@@ -10,6 +10,7 @@ import time
 import pytest
 from small_scripts import (
     CALLED,
+    CRITICS,
     FIXED_GAMMA,
     FOLLOWED,
     HELD_OUT,
@@ -119,6 +120,21 @@ def run_together(folder, names, text_of):
 
 
 QUICK_FOLLOWED = ("another operator in mid-step", "a value that is read at times", "a view that outlives its step")
+
+
+def test_a_gradient_passes_through_what_was_recorded_some_updates_before(tmp_path):
+    text = CRITICS.replace("OFTEN", "5")
+    printed, found, _ = run(tmp_path, text)
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, text)), rel=1e-4)
+    assert found["why_not"] == "" and found["steps_on_torch"] >= 2  # of five updates each
+
+
+def test_a_gradient_that_is_lost_is_no_silent_one(tmp_path):
+    (tmp_path / "train.py").write_text(CRITICS.replace("OFTEN", "9"))
+    words = [sys.executable, "-m", "gluontune", "run", "--backend", "torch", "train.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "LostGradient: train.py:" in done.stderr and "run this program without --backend torch" in done.stderr
 
 
 def test_ones_are_written_into_a_fixed_gamma(tmp_path):

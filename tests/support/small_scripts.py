@@ -306,6 +306,32 @@ FOLLOWED = {
     "a part that is written to, once": ("", "if count == 13: net[0].weight.data()[1:3] = 0", "", 8),
 }  # fmt: skip
 
+#: A critic learns several times before the other net goes through what was recorded for it; ``OFTEN`` is how often.
+CRITICS = (
+    _BEGIN
+    + """
+make, judge = nn.Sequential(), nn.Sequential()
+make.add(nn.Dense(8, activation="relu"), nn.Dense(4))
+judge.add(nn.Dense(8, activation="tanh"), nn.Dense(1))
+for part in (make, judge):
+    part.initialize(mx.init.Xavier())
+makes, judges = [gluon.Trainer(part.collect_params(), "sgd", {"learning_rate": 0.05}) for part in (make, judge)]
+for i in range(4 * OFTEN):
+    real, noise = [nd.array(np.random.rand(8, size)) for size in (4, 3)]
+    with autograd.record():
+        fake = make(noise)
+        loss = judge(fake.detach()).mean() - judge(real).mean()
+    loss.backward()
+    judges.step(1)
+    if i % OFTEN == OFTEN - 1:
+        with autograd.record():
+            other = -judge(fake).mean()
+        other.backward()
+        makes.step(1)
+        print(i, loss.asscalar(), other.asscalar(), make[0].weight.data().norm().asscalar())
+"""
+)
+
 #: A gamma that is trained and fixed: the decay changes it, and MXNet writes ones into it at the next forward.
 FIXED_GAMMA = (
     _BEGIN
