@@ -55,7 +55,7 @@ def first_line(error: BaseException) -> str:
 
     >>> first_line(ValueError("3 is odd\\nsee above")), first_line(ValueError())
     ('3 is odd', 'ValueError')
-    >>> first_line(RuntimeError("Traceback (most recent call last):\\n  File \"a.cc\", line 9\\nMXNetError: no kernel"))
+    >>> first_line(RuntimeError("Traceback (most recent call last):\\n  File 'a.cc', line 9\\nMXNetError: no kernel"))
     'MXNetError: no kernel'
     """
     passed_over = ("Stack trace", "Traceback", "File ")
