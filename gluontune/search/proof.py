@@ -19,6 +19,7 @@ from gluontune.search.measure import Contender
 from gluontune.search.revisit import revisit
 from gluontune.search.rung import Site
 from gluontune.search.rung_contest import Rounds
+from gluontune.search.rungs import RUNGS
 from gluontune.search.time_to_target import first_crossing
 from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
@@ -62,8 +63,16 @@ def finish(
             ratio = ratio_at(row, proof["epochs"])
             results.lengthen(row, ratio, proof["missed"], proof["epochs"], proof["pairs"][0]["best"])
         elif proof and proof["lost"]:
-            reached = 100 * proof["pairs"][-1]["best"]["accuracy"]
-            results.take_back(_LOST.format(reached))
+            lost = _LOST.format(100 * proof["pairs"][-1]["best"]["accuracy"])
+            part = RUNGS["mixed-precision"].left_out(best.recipe, naive.recipe)
+            together = results.finished("together")
+            if together is not None and together["kept"] and set(part) & set(together["changes"]):
+                results.take_back_part("mixed-precision", part, lost, proof)  # what most often costs accuracy
+                best.close()
+                best = Contender(best.recipe.override(**part), "best", trainings.time_limit)
+                trainings.budget.reserve(2 * trainings.seconds_of(naive))
+                continue
+            results.take_back(lost)
         break
     if results.folder is not None:
         results.document["files"] = write_best(results.document, results.folder, site.step)

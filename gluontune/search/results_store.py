@@ -89,21 +89,33 @@ class ResultsStore(Document):
         together["notes"].append(f"measured with {rung}, too, which the best recipe does without")
 
     def take_back(self, why: str) -> None:
-        """After a proof that lost accuracy: withdraw the rungs kept after the last training that kept it.
+        """After a proof that lost accuracy: withdraw the last kept rung, and those before it that were never trained.
 
-        Explained rungs stay as parts of what was proven together; a note has what the proof showed.
+        Explained rungs go or stay with what was proven together; none of them is called the cause.
         """
+        taken: list[RungRow] = []
         kept = [r for r in self.document["rungs"] if r["kept"]]
-        while kept and not kept[-1]["accuracy_runs"]:
-            row = kept.pop()
-            if row.get("left_out"):
-                row["notes"].append(why)
+        while len(kept) > 1 and not (kept[-1]["accuracy_runs"] and any(not r.get("left_out") for r in taken)):
+            taken.append(kept.pop())
+        for row in taken:
+            if not row.get("left_out"):
+                row.update({"kept": False, "verdict": "hurt", "reason": why})
+            elif any(r["name"] == "together" for r in taken):
+                row.update({"kept": False, "verdict": "n/a", "measurable": False})
+                row["reason"] = f"taken back with the others: {why}"
             else:
-                row.update(kept=False, verdict="hurt", reason=why)
+                row["notes"].append(why)
         for answer in self.document["revisited"]:  # it came after all of them
             if answer["adopted"]:
                 answer.update(adopted=False, reason=why)
         self.name_best()
+
+    def take_back_part(self, name: str, back: Mapping[str, Any], why: str, proof: dict[str, Any]) -> None:
+        """After a proof that lost accuracy: the best recipe goes on without a rung of what was proven together."""
+        row = next(row for row in self.document["rungs"] if row["name"] == name)
+        row.update({"kept": False, "verdict": "hurt", "measurable": True, "reason": f"taken back: {why}"})
+        self.leave_out(name, back)
+        self._took_back(row, proof)
 
     def take_back_rung(self, row: RungRow, shown: Mapping[str, Any], proof: dict[str, Any]) -> None:
         """After a proof in which a rung that shortened the training is no gain: withdraw it, and save at once.
@@ -119,9 +131,14 @@ class ResultsStore(Document):
         row["kept"], row["verdict"] = False, shown["verdict"]
         row["measurable"], row["reason"] = shown["measurable"], shown["reason"]
         row["seconds_to_accuracy"] = {**(row["seconds_to_accuracy"] or {}), "ratio": None, "seconds": None}
+        self._took_back(row, proof)
+        self.document["revisited"] = []
+        self.save()
+
+    def _took_back(self, row: RungRow, proof: dict[str, Any]) -> None:
         taken = {"rung": row["name"], "reason": row["reason"], "proof": proof}
         self.document["taken_back"] = [*(self.document.get("taken_back") or ()), taken]
-        self.document.update(proof=None, revisited=[])
+        self.document["proof"] = None
         self.name_best()
         self.save()
 

@@ -68,19 +68,24 @@ def test_what_cannot_be_told_apart_stays_and_is_called_proven_only_together(mach
     assert rows(found)["together"]["kept"] and found["best"]["speedup_vs_naive"] > 1.3
 
 
-def test_explained_rungs_get_the_words_of_a_proof_that_lost_accuracy_and_are_not_called_hurt(machine):
+@pytest.mark.parametrize("cause", ["dtype", "hybridize"])
+def test_a_proof_that_lost_accuracy_takes_back_16_bits_and_then_what_was_proven_together(machine, cause):
     proving = []
-    machine.accuracy = lambda r: 0.5 if proving and r.dtype != "float32" else 0.8
+    machine.accuracy = lambda r: 0.5 if proving and getattr(r, cause) != getattr(Recipe(), cause) else 0.8
 
     def watch(event):
         proving.extend([event] if event.get("stage") == "proof" else [])
 
     found = ladder.climb(Recipe(), rungs=["together", *HELD], on_event=watch)
-    assert found["proof"]["same_accuracy"] is False
-    for name in HELD:
-        row = rows(found)[name]
-        assert row["left_out"] and row["kept"] and row["verdict"] == "helped"
-        assert row["notes"][-1] == "the best recipe with it ended at 50.0 % in the proof: accuracy was lost"
+    lost = "the best recipe with it ended at 50.0 % in the proof: accuracy was lost"
+    row = rows(found)["mixed-precision"]
+    assert (row["kept"], row["verdict"], row["reason"]) == (False, "hurt", f"taken back: {lost}")
+    assert found["taken_back"][0]["rung"] == "mixed-precision" and found["best"]["recipe"]["dtype"] == "float32"
+    for row in (rows(found)[name] for name in HELD if name != "mixed-precision"):
+        assert row["left_out"] and row["kept"] == (cause == "dtype")
+        assert row["verdict"] == ("helped" if cause == "dtype" else "n/a")
+    assert found["proof"]["same_accuracy"] == (cause == "dtype")
+    assert found["best"]["name"] != "naive" if cause == "dtype" else found["best"]["name"] == "naive"
 
 
 def test_a_guess_that_fails_or_is_no_gain_leaves_the_climb_as_it_was(machine):
