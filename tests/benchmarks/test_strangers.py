@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from plain_mxnet import by_python_alone
 
 from benchmarks.scripts import preparing
 from benchmarks.scripts.extraction import checkout, program
@@ -68,6 +70,8 @@ def test_a_notebook_is_its_code():
 @pytest.fixture
 def checkouts(tmp_path):
     """Two commits of a repository: a chapter that is changed later, and a module beside it."""
+    if shutil.which("git") is None:
+        pytest.skip("wants git")
     home = tmp_path / "checkouts" / "book"
     (home / "chapter").mkdir(parents=True)
     (home / "chapter" / "lines.md").write_text(CHAPTER)
@@ -172,6 +176,7 @@ def test_data_are_the_same_each_time(tmp_path):
 
 
 @pytest.mark.mxnet
+@by_python_alone
 def test_gluons_data_sets_read_what_is_made(place):
     MAKERS["mnist"](place, train=30, test=20, of="fashion-mnist")
     MAKERS["cifar10"](place, train=50, test=10)

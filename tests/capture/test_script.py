@@ -12,6 +12,7 @@ import textwrap
 import time
 
 import pytest
+from plain_mxnet import by_python_alone
 
 from gluontune.capture import script
 from gluontune.core.errors import UsageError
@@ -180,6 +181,7 @@ def test_a_program_is_read_as_python_reads_it():
             script.Program.of(words)
 
 
+@by_python_alone
 @pytest.mark.mxnet
 def test_mxnet_is_imported_once_by_every_way_of_importing_it(write, tmp_path):
     text = """

@@ -41,7 +41,8 @@ def test_ssh_never_asks_and_a_python_may_have_words_of_its_own():
 
 
 #: Writes down each call with the variables that it got, prints a line, and ends with the next code of `codes`.
-STAND_IN = f"""#!{sys.executable}
+STAND_IN = f"""#!/bin/sh
+"exec" "{sys.executable}" "$0" "$@"
 import json, os, sys, time
 here = os.path.dirname(os.path.abspath(__file__))
 if sys.argv[1:] == ["--version"]:

@@ -153,7 +153,8 @@ def test_airbench_stands_beside_ours_after_its_warm_up(quick, card, tmp_path):
 
 def test_nvidia_smi_stands_beside_nvml(quick, card, tmp_path, monkeypatch):
     smi, printed = tmp_path / "nvidia-smi", tmp_path / "printed"
-    smi.write_text(f"#!{sys.executable}\nimport pathlib, time\nprint('90, 800\\n[N/A], 900', flush=True)\n"
+    smi.write_text(f'#!/bin/sh\n"exec" "{sys.executable}" "$0"\n'
+                   f"import pathlib, time\nprint('90, 800\\n[N/A], 900', flush=True)\n"
                    f"pathlib.Path({str(printed)!r}).touch()\ntime.sleep(600)\n")  # fmt: skip
     smi.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda name: str(smi))

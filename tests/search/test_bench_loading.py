@@ -94,7 +94,8 @@ def test_a_contender_sleeps_while_it_is_not_its_turn():
     states: list[str] = []
 
     def look(done: list[Contender]) -> None:
-        children = [c for c in psutil.Process().children() if "child.py" in " ".join(c.cmdline())]
+        living = [c for c in psutil.Process().children() if c.status() != psutil.STATUS_ZOMBIE]
+        children = [c for c in living if "child.py" in " ".join(c.cmdline())]
         until = time.monotonic() + 5  # one that waits for a core takes its signal when it gets one
         while time.monotonic() < until and any(c.status() != psutil.STATUS_STOPPED for c in children):
             time.sleep(0.01)

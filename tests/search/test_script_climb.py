@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from plain_mxnet import by_python_alone
 
 from gluontune import ladder
 from gluontune.core.errors import GluontuneError, UsageError
@@ -161,6 +162,7 @@ def test_what_rounding_explains_grows_with_the_steps():
 
 @pytest.mark.mxnet
 @pytest.mark.process
+@by_python_alone
 def test_a_script_climbs_and_its_command_runs_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rung_contest, "DISTURBED_PCT", 1e9)  # what it finds does not matter here

@@ -17,6 +17,9 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from gluontune.runtime.elf import preload
+from gluontune.runtime.system import System
+
 
 class Warm:
     """One process that waits, and forks for each script."""
@@ -49,6 +52,7 @@ def warm(*libraries: str) -> Warm:
 
 
 def _serve(*libraries: str) -> None:
+    preload(System().mxnet_needs)  # a plain import of mxnet wants them
     for library in libraries:
         importlib.import_module(library)
     for line in sys.stdin:

@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+from plain_mxnet import by_python_alone
 
 from gluontune.core.errors import GluontuneError
 from gluontune.training.group import Group, RunFailed
@@ -47,6 +48,7 @@ def test_it_trains_as_many_steps_as_it_is_told_and_counts_their_samples(start, t
     assert group.peak_rss_mib() > 50
 
 
+@by_python_alone
 def test_losses_are_the_scripts_own_and_slices_go_on_where_it_ends(start):
     text = script("normalized").replace("total +=", "print('step', loss.mean().asscalar()); total +=")
     group = start(text)  # 12 steps in all
