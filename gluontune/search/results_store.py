@@ -112,10 +112,10 @@ class ResultsStore(Document):
 
     def take_back_part(self, name: str, back: Mapping[str, Any], why: str, proof: dict[str, Any]) -> None:
         """After a proof that lost accuracy: the best recipe goes on without a rung of what was proven together."""
-        row = next(row for row in self.document["rungs"] if row["name"] == name)
-        row.update({"kept": False, "verdict": "hurt", "measurable": True, "reason": f"taken back: {why}"})
+        for row in (r for r in self.document["rungs"] if r["name"] == name and r.get("left_out")):  # it was explained
+            row.update({"kept": False, "verdict": "hurt", "measurable": True, "reason": f"taken back: {why}"})
         self.leave_out(name, back)
-        self._took_back(row, proof)
+        self._took_back(name, f"taken back: {why}", proof)
 
     def take_back_rung(self, row: RungRow, shown: Mapping[str, Any], proof: dict[str, Any]) -> None:
         """After a proof in which a rung that shortened the training is no gain: withdraw it, and save at once.
@@ -131,12 +131,11 @@ class ResultsStore(Document):
         row["kept"], row["verdict"] = False, shown["verdict"]
         row["measurable"], row["reason"] = shown["measurable"], shown["reason"]
         row["seconds_to_accuracy"] = {**(row["seconds_to_accuracy"] or {}), "ratio": None, "seconds": None}
-        self._took_back(row, proof)
         self.document["revisited"] = []
-        self.save()
+        self._took_back(row["name"], row["reason"], proof)
 
-    def _took_back(self, row: RungRow, proof: dict[str, Any]) -> None:
-        taken = {"rung": row["name"], "reason": row["reason"], "proof": proof}
+    def _took_back(self, name: str, reason: str | None, proof: dict[str, Any]) -> None:
+        taken = {"rung": name, "reason": reason, "proof": proof}
         self.document["taken_back"] = [*(self.document.get("taken_back") or ()), taken]
         self.document["proof"] = None
         self.name_best()

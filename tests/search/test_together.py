@@ -88,6 +88,19 @@ def test_a_proof_that_lost_accuracy_takes_back_16_bits_and_then_what_was_proven_
     assert found["best"]["name"] != "naive" if cause == "dtype" else found["best"]["name"] == "naive"
 
 
+def test_16_bits_that_no_rung_explains_are_taken_back_too(machine):
+    proving = []
+    machine.accuracy = lambda r: 0.5 if proving and r.dtype != "float32" else 0.8
+
+    def watch(event):
+        proving.extend([event] if event.get("stage") == "proof" else [])
+
+    found = ladder.climb(Recipe(), rungs=["together", "environment"], on_event=watch)
+    assert found["best"]["recipe"]["dtype"] == "float32" and "dtype" not in rows(found)["together"]["changes"]
+    assert found["proof"]["same_accuracy"] and found["taken_back"][0]["rung"] == "mixed-precision"
+    assert not any(row["verdict"] == "hurt" for row in found["rungs"])
+
+
 def test_a_guess_that_fails_or_is_no_gain_leaves_the_climb_as_it_was(machine):
     machine.breaks = lambda r: RunFailed("X", "boom", "p") if r.runtime == "tuned" and r.hybridize == "static" else None
     found = ladder.climb(Recipe(), rungs=["together", "environment", "records"])
