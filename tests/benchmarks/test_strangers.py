@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from plain_mxnet import by_python_alone
+from plain_mxnet import python_alone
 
 from benchmarks.scripts import preparing
 from benchmarks.scripts.extraction import checkout, program
@@ -176,7 +176,6 @@ def test_data_are_the_same_each_time(tmp_path):
 
 
 @pytest.mark.mxnet
-@by_python_alone
 def test_gluons_data_sets_read_what_is_made(place):
     MAKERS["mnist"](place, train=30, test=20, of="fashion-mnist")
     MAKERS["cifar10"](place, train=50, test=10)
@@ -186,6 +185,6 @@ def test_gluons_data_sets_read_what_is_made(place):
             images, labels = kind(train=True)[:]
             print(images.shape, sorted({int(label) for label in labels}) == list(range(10)))
     """
-    environment = {"PYTHONPATH": str(place.site), "HOME": str(place.root)}
+    environment = {"PYTHONPATH": str(place.site), "HOME": str(place.root), **python_alone()}
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert said.stdout.splitlines() == ["(30, 28, 28, 1) True", "(50, 32, 32, 3) True"], said.stderr

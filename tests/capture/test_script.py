@@ -12,7 +12,7 @@ import textwrap
 import time
 
 import pytest
-from plain_mxnet import by_python_alone
+from plain_mxnet import python_alone
 
 from gluontune.capture import script
 from gluontune.core.errors import UsageError
@@ -36,7 +36,8 @@ def both(folder, *words, **options):
     """The program under python, and under ours, with our lines taken off its stderr."""
     found = []
     for start in (PYTHON, RUN):
-        done = subprocess.run([*start, *words], cwd=folder, capture_output=True, timeout=300, **options)
+        env = {**os.environ, **(python_alone() if start is PYTHON else {})}
+        done = subprocess.run([*start, *words], cwd=folder, capture_output=True, timeout=300, env=env, **options)
         lines = done.stderr.decode().splitlines()
         ours = [line for line in lines if line.startswith(TELLS)]
         assert len(ours) == (2 if start is RUN and b"no summary" not in done.stdout else 0)
@@ -181,7 +182,6 @@ def test_a_program_is_read_as_python_reads_it():
             script.Program.of(words)
 
 
-@by_python_alone
 @pytest.mark.mxnet
 def test_mxnet_is_imported_once_by_every_way_of_importing_it(write, tmp_path):
     text = """

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from plain_mxnet import by_python_alone
+from plain_mxnet import python_alone
 
 from gluontune import ladder
 from gluontune.core.errors import GluontuneError, UsageError
@@ -162,7 +162,6 @@ def test_what_rounding_explains_grows_with_the_steps():
 
 @pytest.mark.mxnet
 @pytest.mark.process
-@by_python_alone
 def test_a_script_climbs_and_its_command_runs_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rung_contest, "DISTURBED_PCT", 1e9)  # what it finds does not matter here
@@ -181,5 +180,7 @@ def test_a_script_climbs_and_its_command_runs_it(tmp_path, monkeypatch):
             assert rows[name]["losses"]["largest_gap"] < 1e-2
     command = found["best"]["command"]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    ran = subprocess.run(command, shell=True, capture_output=True, text=True, env={**os.environ, "PATH": path})
+    ran = subprocess.run(
+        command, shell=True, capture_output=True, text=True, env={**os.environ, **python_alone(), "PATH": path}
+    )
     assert ran.returncode == 0 and ran.stdout.startswith("['--x', '1']\n0 "), ran.stderr

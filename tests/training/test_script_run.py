@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
-from plain_mxnet import by_python_alone
+from plain_mxnet import python_alone
 
 from gluontune.core.errors import GluontuneError
 from gluontune.training.group import Group, RunFailed
@@ -48,11 +49,11 @@ def test_it_trains_as_many_steps_as_it_is_told_and_counts_their_samples(start, t
     assert group.peak_rss_mib() > 50
 
 
-@by_python_alone
 def test_losses_are_the_scripts_own_and_slices_go_on_where_it_ends(start):
     text = script("normalized").replace("total +=", "print('step', loss.mean().asscalar()); total +=")
     group = start(text)  # 12 steps in all
-    alone = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=True)
+    env = {**os.environ, **python_alone()}
+    alone = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=True, env=env)
     printed = [float(line.split()[1]) for line in alone.stdout.splitlines() if line.startswith("step")]
     seen = group.ready[0]["losses"]
     assert seen == pytest.approx(printed[: len(seen)], rel=1e-5)
