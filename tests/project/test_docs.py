@@ -24,13 +24,13 @@ DOCUMENTS = sorted((ROOT / "benchmarks").glob("*.json"))
 #: Numbers that are no measurement, with what they are.
 PLAIN = {
     "10": "CIFAR-10; images of the sample, in thousands", "80": "the target of tta-cifar10", "95": "% interval",
-    "3.9": "Python", "3.12": "Python", "5.0": "compute capability", "8.6": "compute capability", "2.0": "licence",
+    "3.9": "Python", "3.12": "Python", "4.0": "MPICH", "2.0": "licence",
     "1.9.1": "mxnet", "100": "H100", "200": "H200, B200", "11": "CUDA", "86": "x86-64", "64": "x86-64",
-    "2018": "a deck", "2019": "the deck", "2020": "a deck", "9": "a lecture",
+    "2018": "a deck", "2019": "the deck", "2020": "a deck", "9": "a lecture", "2014": "a paper", "2016": "a paper",
     "20": "ResNet-20", "224": "pixels of the loading table", "30": "seconds, held by the tests of launch",
     "50": "ResNet-50", "94": "airbench94",
     "10,000": "images of the sample", "2,000": "images of the sample", "5": "points below the grader's reference",
-    **dict.fromkeys(("8.0", "8.9", "9.0"), "compute capability"), "900": "GTX 900", "40": "RTX 40",
+    **dict.fromkeys(("5.0", "8.0", "8.6", "8.9", "9.0"), "compute capability"), "900": "GTX 900", "40": "RTX 40",
     "24.06": "container", "450.80": "driver", "65,536": "first loss scale",
     "1,333": "mixtures of the assessment", "14": "of 100, held by the assessment's tests", "150": "steps of its CNN",
     "1,500": "validation images of its trial", "500": "images of its statistics",
