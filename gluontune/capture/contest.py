@@ -41,8 +41,19 @@ class Contest:
 
     def install(self, mx: Any) -> None:
         """Hear of the script's steps."""
-        self._waitall = mx.nd.waitall
+        self.time_by(mx.nd.waitall)
         Steps(self.step).install(mx)
+
+    def time_by(self, waitall: Callable[[], None]) -> None:
+        """End slices with this; for a caller that hears of the steps himself."""
+        self._waitall = waitall
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being tried, and nothing is left that is known of."""
+        left = [h for h in self._helpers if not h.broken]
+        untried = any((h.name, state) not in self._tried for h in left for state in h.states)
+        return self._match is None and not untried and not any(h.waits for h in left)
 
     def step(self) -> None:
         """A step of the training has ended."""
@@ -61,6 +72,11 @@ class Contest:
                 self._close(self._match)
         elif self._may_begin():
             self._match = self._next()
+
+    def stop(self) -> None:
+        """Give up what is being tried."""
+        if self._match is not None:
+            self._match.helper.state, self._match = self._match.before, None
 
     def _may_begin(self) -> bool:
         assert self._began is not None

@@ -7,3 +7,6 @@ CHANGES = {"samples": "gluontune.capture.helpers.samples:Samples", "blocks": "gl
 
 #: The settings of the process: ``--leave`` takes it, too.
 ENVIRONMENT = "environment"
+
+#: The state of changes that are kept where they measure faster, as under ``gluontune run``.
+DECIDED = "decided"

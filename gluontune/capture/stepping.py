@@ -25,7 +25,7 @@ import psutil
 
 from gluontune.capture import script
 from gluontune.capture.helpers.base import Helper
-from gluontune.capture.names import CHANGES
+from gluontune.capture.names import CHANGES, DECIDED
 from gluontune.capture.watch import Watch
 from gluontune.core.processes import die_with_parent, event_sender
 from gluontune.recipe.registry import resolve
@@ -35,6 +35,7 @@ _LOOKED_S = 10.0  # fewer, where steps are slow
 _LEAST = 5  # of them, if the script has as many
 _RECENT = 4  # steps from which the time of one is known, before the first command
 _SETTLED_S = 90.0  # at most, until a change that was asked for is in force
+_DECIDING_S = 4.0  # at least, for contests in place to begin
 _TICK_S = 0.02
 
 
@@ -42,8 +43,9 @@ class Stepping:
     """Lets the script train when it is told to, and tells how long that took.
 
     Args:
-        options: ``changes`` (names of :data:`CHANGES`), ``state`` (of compiled blocks), ``dtype``, ``backend``; of a
-            script that was started again ``steps_seen`` and the ``pending`` command.
+        options: ``changes`` (names of :data:`CHANGES`), ``state`` (of compiled blocks, or :data:`DECIDED`), ``dtype``,
+            ``backend``, ``look`` (losses to be kept); of a script that was started again ``steps_seen``, ``states`` and
+            the ``pending`` command.
         program: the script. send: of an event. commands: their descriptor.
     """
 
@@ -51,11 +53,13 @@ class Stepping:
         self.options, self.program, self._send, self._commands = options, program, send, commands
         self._heard = b""
         self.helpers: list[Helper] = []
+        self.contest: Any = None  # of changes that are kept only where they are faster
         self.engine: Any = None  # PyTorch's
         self.watch: Watch | None = None
         self.steps, self._began, self._settled = 0, time.monotonic(), False
         seen = options.get("steps_seen")
-        self._look = _LOOKED_AT if seen is None else max(1, min(_LOOKED_AT, seen // 3))
+        look = options["look"] or _LOOKED_AT
+        self._look = look if seen is None else max(1, min(look, seen // 3))
         self._pending: dict[str, Any] | None = options.get("pending")
         self._left, self._asked = 0, 0
         self._start = 0.0
@@ -73,6 +77,11 @@ class Stepping:
             helper = resolve(CHANGES[name])()
             helper.install(mx)
             self.helpers.append(helper)
+        if self._decides and "states" not in self.options:
+            from gluontune.capture.contest import Contest
+
+            self.contest = Contest(self.helpers)
+            self.contest.time_by(mx.nd.waitall)
         if self.options["backend"] == "torch":
             from gluontune.capture.on_torch import OnTorch
             from gluontune.runtime.pytorch import torch
@@ -83,6 +92,10 @@ class Stepping:
         self.watch = Watch(mx, self._step)
         self.watch.reads_losses = True
         self.watch.install(mx)  # last, around all the others
+
+    @property
+    def _decides(self) -> bool:
+        return bool(self.options["state"] == DECIDED)
 
     # -- between two steps
 
@@ -103,7 +116,9 @@ class Stepping:
             self._began = now
         else:
             self._durations.append(now - self._resumed)
-        for helper in self.helpers:
+        if self.contest is not None:
+            self.contest.step()
+        for helper in self.helpers if self.contest is None else ():
             self._bring_in_force(helper)
         enough = self.steps >= self._look
         enough = enough or (self.steps >= _LEAST and sum(self._durations) > _LOOKED_S)
@@ -120,8 +135,8 @@ class Stepping:
         while helper.waits:
             time.sleep(_TICK_S)
             helper.after_step(self.steps, math.inf)
-        wanted = self.options.get("state") or ""
-        if helper.states:
+        wanted = self.options.get("states", {}).get(helper.name, "") if self._decides else self.options["state"]
+        if helper.states and (wanted or not self._decides):
             helper.state = wanted if wanted in helper.states else helper.states[0]
             helper.settled([])
 
@@ -130,6 +145,9 @@ class Stepping:
         assert self.watch is not None
         if self.engine is not None and not self.engine.recorder.lazy:
             return str(self.engine.why_not)
+        if self._decides:
+            early = self.contest is not None and time.monotonic() - self._began < _DECIDING_S
+            return "contests in place" if early or (self.contest is not None and not self.contest.idle) else ""
         for helper in self.helpers:
             facts = helper.facts()
             if "kept_batches" in facts and not facts["kept_batches"]:
@@ -137,7 +155,7 @@ class Stepping:
                 return _notes(helper) or ("no sample came a second time yet" if self.watch.loaders else none)
             if "blocks_left" not in facts:
                 continue
-            if helper.state and self.options.get("state") not in ("", helper.state):
+            if helper.state and self.options["state"] not in ("", helper.state):
                 return "no layer of its blocks is slow in a way that a rewrite cures"
             if not helper.state:
                 kinds = ", ".join(f"{kind}: {why}" for kind, why in facts["blocks_left"].items())
@@ -148,7 +166,9 @@ class Stepping:
         assert self.watch is not None
         why_not, self._settled = self._missing(), True
         self.watch.reads_losses = False
-        if why_not:
+        if self.contest is not None:
+            self.contest.stop()
+        if why_not and not (self._decides and (self.engine is None or self.engine.recorder.lazy)):
             self._fail("NothingToChange", why_not)
         if "steps_seen" not in self.options:
             self._send(event="ready", **self._facts())
@@ -161,6 +181,7 @@ class Stepping:
             "steps": self.steps, "step_s": step_s, "losses": self.watch.losses, "trainers": self.watch.trainers,
             "loaders": self.watch.loaders, "workers": self.watch.workers, "samples_per_step": self.watch.samples,
             "notes": [note for helper in self.helpers for note in helper.notes],
+            "changed": {helper.name: helper.state or helper.facts().get("kept_batches") for helper in self.helpers},
             "why_not": self.engine.why_not if self.engine is not None else "",
             "draws": self.engine is not None and self.engine.draws,
         }  # fmt: skip
@@ -238,6 +259,8 @@ class Stepping:
 
     def _again(self) -> NoReturn:
         options = {**self.options, "steps_seen": self.steps, "pending": self._pending, "commands": self._commands}
+        if self.contest is not None:
+            options["states"] = {helper.name: helper.state for helper in self.helpers}
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 child.kill()

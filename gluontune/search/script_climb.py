@@ -24,7 +24,8 @@ from gluontune.training.script_run import ScriptRun, ScriptSite, log_name
 
 _TIMED_STEPS = 20  # for the phases, at most
 _UNCHANGED = "NothingToChange"
-_NOT_A_JOB = ("NoTraining", "TooShort", "ScriptFailed")
+#: Kinds of failures that say that a script is nothing to measure.
+NOT_A_JOB = ("NoTraining", "TooShort", "ScriptFailed")
 _ROUNDING = 1e-5  # between the first losses of two ways that compute the same, relative; it grows with the steps
 _GROWTH, _MOST = 2.0, 1e-2  # by which it may grow with each step, and never above
 
@@ -174,7 +175,7 @@ class _Climber(Climber[ScriptContender]):
     def failed(self, row: RungRow, failure: RunFailed) -> None:
         super().failed(row, failure)
         if row["name"] == "naive":
-            raise GluontuneError(failure.message) if failure.kind in _NOT_A_JOB else failure
+            raise GluontuneError(failure.message) if failure.kind in NOT_A_JOB else failure
         if failure.kind == _UNCHANGED:
             row.update({"status": "skipped", "reason": failure.message, "error": None})
 

@@ -27,8 +27,9 @@ class ScriptRun:
     Args:
         words: the script and its own words, or ``-m``, a module and its words.
         runtime: ``as-installed`` or ``tuned``, as of a Recipe. env: more variables of its process.
-        changes: names of the changes in place that are in force from the first steps on. state: of compiled blocks.
-        dtype, backend: as of ``gluontune run``.
+        changes: names of the changes in place that are in force from the first steps on. state: of compiled blocks, or
+            :data:`gluontune.capture.names.DECIDED`: what can be in force and is faster. dtype, backend: as of
+            ``gluontune run``. look: how many first losses are kept; 0: a dozen.
 
     >>> ScriptRun(("train.py", "--epochs", "2")).command()
     'python train.py --epochs 2'
@@ -45,6 +46,7 @@ class ScriptRun:
     state: str = ""
     dtype: str = "float32"
     backend: str = "mxnet"
+    look: int = 0
 
     # What a Group asks of what it trains.
     engine: ClassVar[str] = "local"
@@ -96,7 +98,7 @@ class ScriptSite(LocalRanks):
         self, run: ScriptRun, world: int, setup: Callable[[int, int], dict[str, Any]], log: Path | None = None
     ):
         self.ranks = []
-        options = {"changes": run.changes, "state": run.state, "dtype": run.dtype, "backend": run.backend}
+        options = {name: getattr(run, name) for name in ("changes", "state", "dtype", "backend", "look")}
         command = script.command(script.Program.of(run.words), _PROCESS, json.dumps(options))
         env = run.environment()
         self.applied = applied(env)

@@ -1,139 +1,25 @@
 """``gluontune bench scripts``: a list of Gluon scripts, each as it is and through the stages that gluontune has for it.
 
-A stage is one function under :func:`stage`. Every script runs in a process group of its own with a time limit, in its
-own folder and environment; what it prints goes to a file beside the document, which is saved after each stage.
+What the scripts print goes to files beside the document, which is saved after each stage.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-import os
 import re
-import subprocess
-import sys
-import tempfile
-import time
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gluontune.capture.script import Program, command
 from gluontune.core.errors import UsageError
-from gluontune.core.interpreter import python
 from gluontune.core.journal import Document, resumable
-from gluontune.core.processes import last_words, session
 from gluontune.core.reading import explain_os_error, parse_yaml, read_text
 from gluontune.core.texts import clean
 from gluontune.runtime import machine_facts
 from gluontune.search.bench.benchmark import selected
+from gluontune.search.bench.script_stages import STAGES, Script, Site
 
 SCHEMA = 1
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_TAIL = 8000  # bytes of what a script printed, for its last line
-
-
-@dataclass(frozen=True)
-class Script:
-    """A script and how it is started; ``env`` are variables beside those of the caller."""
-
-    name: str
-    path: str
-    argv: tuple[str, ...] = ()
-    cwd: str = ""
-    env: tuple[tuple[str, str], ...] = ()
-    note: str = ""
-
-    def command(self) -> dict[str, Any]:
-        """What decides its outcome, as plain values."""
-        return {"path": self.path, "argv": list(self.argv), "cwd": self.cwd, "env": dict(self.env)}
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where the stages of a script work; ``before`` are the earlier stages' results."""
-
-    folder: Path | None
-    time_limit: float
-    before: Mapping[str, Mapping[str, Any]]
-
-    def run(self, script: Script, command: Sequence[str], log: str) -> dict[str, Any]:
-        """Run a command in the script's folder and environment; the file ``log`` gets what it prints.
-
-        Returns:
-            ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "cpu_seconds", "last"}``; ``last``
-            is the last line printed, or the error that ended it.
-        """
-        begun, worked = time.monotonic(), os.times()
-        with tempfile.TemporaryFile() if self.folder is None else (self.folder / f"{log}.log").open("w+b") as printed:
-            code, how = None, {"cwd": script.cwd, "env": {**os.environ, **dict(script.env)}}
-            timed_out = contextlib.suppress(subprocess.TimeoutExpired)
-            with session(command, stdout=printed, stderr=subprocess.STDOUT, **how) as process, timed_out:
-                code = process.wait(self.time_limit)
-            seconds, after = time.monotonic() - begun, os.times()
-            printed.seek(max(0, printed.seek(0, os.SEEK_END) - _TAIL))
-            said = _ESCAPE.sub("", printed.read().decode("utf-8", "replace"))
-        lines = [line for line in said.splitlines() if line.strip()]
-        last = last_words(said) if code else (lines or [""])[-1]
-        status = "over the time limit" if code is None else "failed" if code else "ok"
-        used = after.children_user + after.children_system - worked.children_user - worked.children_system
-        times = {"seconds": round(seconds, 3), "cpu_seconds": round(used, 3)}
-        return {"status": status, "exit": code, **times, "last": clean(last, 200)}
-
-
-Stage = Callable[[Script, Site], dict[str, Any]]
-#: The columns of the table, in their order. What a stage returns has at least ``status`` (``ok``, ``refused``,
-#: ``failed``, …) and ``last``, and ``cell`` where the table is to show something else than seconds or the status.
-STAGES: dict[str, Stage] = {}
-
-
-def stage(name: str) -> Callable[[Stage], Stage]:
-    def enter(function: Stage) -> Stage:
-        STAGES[name] = function
-        return function
-
-    return enter
-
-
-@stage("as is")
-def as_is(script: Script, site: Site) -> dict[str, Any]:
-    """The script by this Python, without gluontune."""
-    return site.run(script, [sys.executable, script.path, *script.argv], "as-is")
-
-
-@stage("captured")
-def captured(script: Script, site: Site) -> dict[str, Any]:
-    """The proof of its first 20 training steps: PyTorch computes what MXNet computes, in float64."""
-    with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
-        out = Path(folder, "capture.json")
-        options = json.dumps({"out": str(out), "steps": 20})
-        program = Program(script.path, script.argv)
-        done = site.run(script, command(program, "gluontune.capture.capturing", options), "captured")
-        found = json.loads(out.read_text("utf-8")) if out.exists() else None
-    if found is None:
-        return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
-    gaps = max((found["gaps_float64"] or {"": math.inf}).values())
-    kinds = {"kinds": len(found["kinds"]), "steps": found["steps"], "gap": gaps if math.isfinite(gaps) else None}
-    if found["refused"]:
-        return {**done, **kinds, "status": "refused", "last": clean(found["refused"], 200)}
-    return {**done, **kinds, "status": "ok", "cell": f"{gaps:.0e} in {found['steps']} steps"}
-
-
-@stage("torch")
-def on_torch(script: Script, site: Site) -> dict[str, Any]:
-    """The whole script with PyTorch's arithmetic, once a step is proven: ``gluontune run --backend torch``."""
-    with tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
-        out = Path(folder, "run.json")
-        words = ["run", "--backend", "torch", "--out", str(out), script.path, *script.argv]
-        done = site.run(script, python("-m", "gluontune", *words), "torch")
-        found = json.loads(out.read_text("utf-8")) if out.exists() else {}
-    moved = found.get("steps_on_torch", 0)
-    told = {"steps": found.get("steps", 0), "steps_on_torch": moved}
-    if done["status"] == "ok" and not moved:
-        return {**done, **told, "status": "refused", "last": clean(found.get("why_not", ""), 200)}
-    return {**done, **told, "cell": f"{moved} of {told['steps']} steps, {done['seconds']:.0f} s"}
 
 
 def read_list(path: Path) -> list[Script]:
@@ -196,7 +82,7 @@ def run(
 
     Returns:
         ``{"rows": [{"name", "note", "command", "stages": {NAME: {"status", "last", …}}}], "figures": {NAME: {"ok",
-        "of"}}, …}``.
+        "of"}}, …}``; a stage that measures ``ratios`` has the ``median``, the ``least`` and the count ``n`` of each.
 
     Raises:
         UsageError: the list, ``only`` or ``stages`` cannot be understood.
@@ -240,12 +126,19 @@ def _staged(
     return STAGES[name](script, Site(folder, time_limit, before))
 
 
-def _figures(rows: Any) -> dict[str, dict[str, int]]:
-    tried: dict[str, list[str]] = {}
+def _figures(rows: Any) -> dict[str, dict[str, Any]]:
+    figures: dict[str, dict[str, Any]] = {}
+    ratios: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         for name, found in row["stages"].items():
-            tried.setdefault(name, []).append(found["status"])
-    return {name: {"ok": found.count("ok"), "of": len(found)} for name, found in tried.items()}
+            figure = figures.setdefault(name, {"ok": 0, "of": 0})
+            figure["of"] += 1
+            figure["ok"] += found["status"] == "ok"
+            for way, ratio in found.get("ratios", {}).items():
+                ratios.setdefault((name, way), []).append(ratio["median"])
+    for (name, way), medians in ratios.items():
+        figures[name][way] = {"median": statistics.median(medians), "least": min(medians), "n": len(medians)}
+    return figures
 
 
 def holds(found: Mapping[str, Any]) -> bool:
@@ -266,6 +159,12 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         table.add_row(clean(row["name"]), *cells, clean(done[-1]["last"], 70) if done else "")
     console.print(table, markup=False)
     said = [f"{name}: {found['figures'][name]['ok']} of {found['figures'][name]['of']}" for name in columns]
+    said += [
+        f"{way} ÷ as is: median {ratio['median']:.2f}, least {ratio['least']:.2f} of {ratio['n']}"
+        for name in columns
+        for way, ratio in found["figures"][name].items()
+        if isinstance(ratio, dict)
+    ]
     console.print("; ".join(said), markup=False, highlight=False, soft_wrap=True)
 
 
