@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 from small_scripts import script
 
 from gluontune.cli.main import main
 from gluontune.core.errors import UsageError
 from gluontune.search.bench import scripts
+from gluontune.search.bench.script_stages import judged
 from gluontune.search.bench.scripts import Script, read_list, run
+from gluontune.training.group import RunFailed
 
 EVERY = dict(scripts.STAGES)
 real = EVERY["as is"]
@@ -115,7 +120,7 @@ def test_a_stage_is_one_entry_and_comes_after_those_before_it(folder, monkeypatc
         seen[script.name] = site.before["as is"]["status"]
         return {"status": "refused", "last": "line 3: no source"}
 
-    scripts.stage("captured")(counted)
+    monkeypatch.setitem(scripts.STAGES, "captured", counted)
     listed = written(folder, {"path": "good.py", "env": {"WORD": "x"}}, {"path": "bad.py"})
     found = run(listed, out=folder / "seen")
     assert seen == {"good": "ok"} and statuses(found, "captured") == {"good": "refused", "bad": "skipped"}
@@ -176,6 +181,56 @@ def test_a_training_script_is_captured_and_computed_by_pytorch(tmp_path, monkeyp
     assert train["torch"]["status"] == "ok" and train["torch"]["steps_on_torch"] == 10
     assert idle["captured"]["status"] == idle["torch"]["status"] == "refused"
     assert "no training step" in idle["captured"]["last"]
+
+
+@pytest.mark.slow
+@pytest.mark.mxnet
+def test_a_script_is_measured_in_turn_and_becomes_a_project(tmp_path, monkeypatch):
+    monkeypatch.setattr(scripts, "STAGES", EVERY)
+    (tmp_path / "train.py").write_text(script("normalized"))
+    path = f"{Path(scripts.__file__).parents[3]}"
+    entries = [{"path": "train.py", "env": {"PYTHONPATH": path}}]
+    found = run(written(tmp_path, *entries), stages=["in turn", "migrated"])
+    turn, project = (found["rows"][0]["stages"][name] for name in ("in turn", "migrated"))
+    assert turn["status"] == "ok" and not turn["failures"] and os.getcwd() != str(tmp_path)
+    assert set(turn["ratios"]) == {"run", "torch"} and all(each["n"] == 9 for each in turn["ratios"].values())
+    assert all(each["gap"] <= each["allowed"] and each["steps"] == 12 for each in turn["losses"].values())
+    assert turn["changed"]["run"]["kept samples"] > 0
+    assert found["figures"]["in turn"]["run"]["n"] == 1 and "run ÷ as is: median" in shown(found)
+    assert project["status"] == "ok" and project["cell"] == "checked"
+
+
+class Measured:
+    """A contender that was measured, or failed."""
+
+    def __init__(self, *rates, losses=(2.0, 1.0), failure=None):
+        self.rates, self.losses, self.failure = list(rates), list(losses), failure
+        self.seen = {"changed": {}, "draws": False}
+
+
+def test_ratios_and_losses_of_a_script_in_turn_are_those_of_its_slices():
+    late = RunFailed("NothingToChange", "line 3: no source", "starting")
+    found = judged({
+        "as is": Measured(10.0, 11.0, 10.0), "run": Measured(20.0, 22.0, 20.0, losses=(2.0, 1.5)),
+        "torch": Measured(failure=late),
+    })  # fmt: skip
+    assert (
+        found["status"] == "ok"
+        and found["cell"] == "run 2.00 ×"
+        and found["failures"] == {"torch": "line 3: no source"}
+    )
+    assert found["losses"]["run"] == {"gap": 0.5, "allowed": 2e-5, "steps": 2}
+    untrained = RunFailed("NoTraining", "ended without a training step", "starting")
+    found = judged({"as is": Measured(failure=untrained), "run": Measured()})
+    assert (found["status"], found["last"]) == ("refused", "ended without a training step")
+    crashed = RunFailed("Died", "killed", "training")
+    assert judged({"as is": Measured(failure=crashed), "run": Measured()})["status"] == "failed"
+
+
+def shown(found):
+    console = Console(width=200, record=True, file=io.StringIO())
+    scripts.show(found, console)
+    return console.export_text()
 
 
 @pytest.mark.mxnet

@@ -160,14 +160,15 @@ def in_turn(script: Script, site: Site) -> dict[str, Any]:
         playing = [c for c in field.values() if c.failure is None]
         if not field["as is"].failure:
             interleave(playing, rounds=_ROUNDS, slice_s=_SLICE_S)
-        return _judged(field)
+        return judged(field)
     finally:
         os.chdir(before)
         for contender in field.values():
             contender.close()
 
 
-def _judged(field: Mapping[str, ScriptContender]) -> dict[str, Any]:
+def judged(field: Mapping[str, ScriptContender]) -> dict[str, Any]:
+    """What the contest of a script's ways came to; ``as is`` is one of them."""
     naive, others = field["as is"], {name: c for name, c in field.items() if name != "as is"}
     failures = {name: clean(c.failure.message, 200) for name, c in field.items() if c.failure is not None}
     if naive.failure is not None or len(failures) == len(field):

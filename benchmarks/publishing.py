@@ -1,0 +1,181 @@
+"""Published documents from the documents of runs: ``python -m benchmarks publish ID RUN``; nothing is transcribed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.published import check_published
+from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.events import deciding
+from gluontune.core.files import write_json
+from gluontune.core.reading import read_json
+from gluontune.report import formatting as fmt
+from gluontune.report.read import check_ladder
+from gluontune.report.sentence import ladder_sentence
+from gluontune.report.table import verdict_text
+
+__all__ = ["machine_of", "publish"]
+
+HERE = Path(__file__).resolve().parent
+_SHOWN = {"amx_bf16": "AMX", "avx512_bf16": "avx512_bf16", "avx512_vnni": "avx512_vnni", "avx2": "avx2"}
+_MODELS = {"Intel(R) Xeon(R)": "an Intel Xeon", "AMD EPYC": "an AMD EPYC"}
+Figure = dict[str, Any]  # title, command, n, columns, rows, notes, chart of a published document
+
+
+def machine_of(facts: Mapping[str, Any]) -> str:
+    """A run's machine in a line.
+
+    >>> machine_of({"cpu": {"model": "Intel(R) Xeon(R) Processor", "flags": ["avx2", "avx512_bf16", "amx_bf16"],
+    ...     "usable_cores": 2}, "memory_mib": 24105, "gpus": []})
+    '2 cores of an Intel Xeon (AMX, avx512_bf16), 24 GiB, no GPU'
+    """
+    cpu = facts["cpu"]
+    model = next((name for known, name in _MODELS.items() if known in cpu["model"]), cpu["model"])
+    flags = [word for flag, word in _SHOWN.items() if flag in cpu["flags"]][:2]
+    gpus = ", ".join(gpu["name"] for gpu in facts["gpus"]) or "no GPU"
+    memory = round(facts["memory_mib"] / 1024)
+    return f"{cpu['usable_cores']} cores of {model} ({', '.join(flags)}), {memory} GiB, {gpus}"
+
+
+def publish(ident: str, run: Path, folder: Path = HERE) -> Path:
+    """Write the published document ``ident`` of a run's document, and return its path.
+
+    Args:
+        ident: the name in the docs' tables. run: the JSON of a ladder, or of ``bench scripts``. folder: for tests.
+
+    Raises:
+        UsageError: a document of another kind, or one that was interrupted. GluontuneError: it cannot be read.
+    """
+    document = read_json(run)
+    kind = document.get("kind") or ("ladder" if "rungs" in document else "")
+    if kind not in KINDS:
+        raise UsageError(f"{run}: of kind {kind!r}; there are {', '.join(KINDS)}")
+    if not document.get("complete"):
+        raise UsageError(f"{run}: was interrupted; go on with --resume, or begin anew")
+    packages = document["machine"]["packages"]
+    names = ("mxnet", "numpy", "torch")
+    versions = {name: packages.get(name) or importlib.metadata.version(name) for name in names}
+    found = {
+        "schema_version": 1,
+        "kind": "published",
+        "id": ident,
+        "date": document["created"][:10],
+        "machine": machine_of(document["machine"]),
+        "versions": {"python": document["machine"]["python"], **versions},
+        "provenance": f"by python -m benchmarks publish from the run's own document, commit {_commit()}",
+        **KINDS[kind](document),
+    }
+    check_published(found, str(run))
+    path = folder / f"{ident}.json"
+    write_json(path, found)
+    return path
+
+
+def _commit() -> str:
+    said = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    if said.returncode:
+        raise GluontuneError("git rev-parse HEAD fails: publish figures from a clone of gluontune")
+    return said.stdout.strip()
+
+
+def _ladder(document: Mapping[str, Any]) -> Figure:
+    ladder = check_ladder(document)
+    rows = []
+    for row in ladder["rungs"]:
+        chosen = next((v["label"] for v in row["variants"] if v.get("chosen")), "")
+        reached = row["seconds_to_accuracy"]
+        rows.append([
+            row["name"], chosen or ("as written" if row["name"] == "naive" else ""),
+            _rounded(row["samples_per_sec"], 0), _rounded(deciding(row), 2),
+            _rounded(row["speedup_vs_naive"] and {"median": row["speedup_vs_naive"], "ci95": row["speedup_ci95"]}, 2),
+            round(reached, 1) if reached else "", fmt.reached(row) or "",
+            re.sub(r"^\W+ ", "", verdict_text(row).plain),
+        ])  # fmt: skip
+    data, minutes = ladder["dataset"], ladder["budget"]["spent_seconds"] / 60
+    slices = max((row["samples_per_sec"]["n"] for row in ladder["rungs"] if row["samples_per_sec"]), default=0)
+    return {
+        "title": f"The ladder on {data['name']}: {document['base_recipe']['net']}, {data['num_train']:,} images",
+        "command": f"gluontune ladder --dataset {data['name']}",
+        "n": f"up to {slices} interleaved slices a contender; {minutes:.0f} minutes in all",
+        "columns": ["rung", "what was chosen", "img/s (95 %)", "÷ without it", "÷ naive (95 %)", "s to the accuracy",
+                    "accuracy", "verdict"],
+        "rows": rows,
+        "notes": [ladder_sentence(ladder)],
+        "chart": {"label": "rung", "value": "img/s (95 %)", "unit": "images a second", "ratio": "÷ naive (95 %)",
+                  "kept": "verdict"},
+    }  # fmt: skip
+
+
+def _scripts(document: Mapping[str, Any]) -> Figure:
+    """A row for each script that runs as it is."""
+    from benchmarks.scripts.preparing import read
+
+    repositories, entries = read()
+    known = {entry["name"]: (entry["path"], repositories[entry["from"]]) for entry in entries}
+    rows = []
+    for row in document["rows"]:
+        stages = row["stages"]
+        if stages["as is"]["status"] != "ok":
+            continue
+        turn, moved = stages.get("in turn", {}), stages.get("torch", {})
+        ratios = turn.get("ratios", {})
+        rows.append([
+            _linked(row["name"], known), _said(stages.get("captured", {}), "cell"),
+            _rounded(ratios.get("run"), 2), _rounded(ratios.get("torch"), 2),
+            f"{moved['steps_on_torch']:,} of {moved['steps']:,}" if moved.get("steps_on_torch") else _said(moved),
+            _said(stages.get("migrated", {}), "cell"),
+        ])  # fmt: skip
+    figures = document["figures"]
+    counts = [f"{name}: {each['ok']} of {len(rows)}" for name, each in figures.items() if name != "as is"]
+    medians = [
+        f"{way} ÷ as is: median {found['median']:.2f}, least {found['least']:.2f}, of {found['n']}"
+        for way, found in figures.get("in turn", {}).items()
+        if isinstance(found, Mapping)
+    ]
+    return {
+        "title": f"{len(rows)} Gluon scripts that others wrote, unchanged",
+        "command": "make scripts FROM=CHECKOUTS",
+        "n": "one run a stage; speeds: 9 slices of 0.7 s in turn",
+        "columns": ["script", "captured, float64", "run ÷ as is", "PyTorch ÷ as is", "steps on PyTorch", "migrated"],
+        "rows": rows,
+        "notes": ["; ".join([*counts, *medians])],
+    }
+
+
+def _linked(name: str, known: Mapping[str, tuple[str, Mapping[str, str]]]) -> str:
+    """A script's name with its place, where it is one of the list's."""
+    if name not in known:
+        return name
+    path, source = known[name]
+    return f"[{name}](https://github.com/{source['repository']}/blob/{source['commit']}/{path})"
+
+
+def _said(stage: Mapping[str, Any], key: str = "") -> str:
+    """What a stage came to; a refusal with its reason.
+
+    >>> _said({"status": "refused", "last": "train.py: line 3 | no source"})
+    'refused: train.py: line 3 / no source'
+    """
+    if not stage:
+        return ""
+    if stage["status"] == "ok":
+        return str(stage.get(key, "ok"))
+    return f"{stage['status']}: {stage.get('last', '')}".replace("|", "/").replace("error: ", "")[:160]
+
+
+def _rounded(measured: Any, places: int) -> Any:
+    """A measured value without digits that say nothing; bounds below and above all that is possible are left out."""
+    if not measured:
+        return ""
+    digits = places or None
+    low, high = (round(bound, digits) for bound in measured["ci95"] or (0.0, 1e6))
+    found = {"median": round(measured["median"], digits), "n": measured.get("n")}
+    return {**found, "ci95": [low, high]} if measured["ci95"] and high < 1e6 else found
+
+
+KINDS: dict[str, Callable[[Mapping[str, Any]], Figure]] = {"ladder": _ladder, "scripts": _scripts}
