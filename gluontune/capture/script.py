@@ -111,11 +111,13 @@ def environment(runtime: str = "tuned", environ: Mapping[str, str] | None = None
     from gluontune.runtime.launch import child_env, pristine
 
     users = pristine(os.environ if environ is None else environ)
-    child = child_env(runtime, environ=environ, cores=_cores_of_a_rank(users))
+    share = _cores_of_a_rank(users)
+    child = child_env(runtime, environ=environ, cores=share)
     if runtime == "tuned":
         child.update(_CAREFUL)
-        if "OMP_NUM_THREADS" not in users and busy_with_others():
-            del child["OMP_NUM_THREADS"]
+        if "OMP_NUM_THREADS" not in users and share is None:
+            cores = int(child["OMP_NUM_THREADS"])
+            child["OMP_NUM_THREADS"] = str(max(1, cores // 2, cores - running_others()))  # half is MXNet's own
     return {name: users.get(name, value) for name, value in child.items()}
 
 
@@ -136,24 +138,22 @@ def _cores_of_a_rank(environ: Mapping[str, str]) -> int | None:
     return min(cores, place.cpus or cores)
 
 
-def busy_with_others(root: str = "/") -> bool:
-    """Whether other programs want all cores now: a second thread would then only wait for its turn.
+def running_others(root: str = "/") -> int:
+    """How many threads of other programs run now; a thread that waits for its turn holds up all the others of its team.
 
     Args:
         root: the folder that holds ``proc``.
     """
-    from gluontune.runtime import usable_cores
-
     seen = []
     for _ in range(_LOOKS):
         try:
             with open(os.path.join(root, "proc/stat"), encoding="ascii") as stream:
                 running = next(int(line.split()[1]) for line in stream if line.startswith("procs_running"))
         except (OSError, ValueError, StopIteration):
-            return False
+            return 0
         seen.append(running - 1)  # without this process
         time.sleep(_LOOK_S)
-    return statistics.median(seen) >= usable_cores()
+    return max(0, round(statistics.median(seen)))
 
 
 def run(program: Program, when_imported: Sequence[WhenImported] = ()) -> None:

@@ -60,7 +60,7 @@ def test_a_wrong_verdict_is_counted_as_what_it_said():
 @pytest.mark.process
 def test_cost_and_phases_of_a_real_training():
     threads = {"one thread": {"OMP_NUM_THREADS": "1"}}
-    (row,) = overhead.slowdown("sample", 4, training=MLP, threads=threads, slice_s=0.2)  # less: no CPU time on a busy machine
+    (row,) = overhead.slowdown("sample", 4, training=MLP, threads=threads, slice_s=0.2)  # less counts no CPU time
     assert row["pairs"] == 4 and row["ratio"]["n"] == 4
     assert row["step_time_ms"]["on"]["median"] > 0 and row["cpu_ms_per_step"]["off"] >= 0
     (row,) = overhead.attribution("sample", 0.3, recipes={"small": MLP})

@@ -140,16 +140,18 @@ def test_a_script_that_is_not_there_is_wrong_usage(tmp_path, words, told):
 
 
 def test_the_environment_is_tuned_and_what_the_user_set_stays(monkeypatch):
-    monkeypatch.setattr(script, "busy_with_others", lambda: False)
+    monkeypatch.setattr(script, "running_others", lambda: 0)
     tuned = script.environment(environ={"PATH": "/bin", "MALLOC_TOP_PAD_": "1"})
     assert int(tuned["OMP_NUM_THREADS"]) >= 1 and tuned["MALLOC_TOP_PAD_"] == "1" and tuned["PATH"] == "/bin"
-    monkeypatch.setattr(script, "busy_with_others", lambda: True)
-    assert "OMP_NUM_THREADS" not in script.environment(environ={})
+    monkeypatch.setattr("gluontune.runtime.cpu.Cpu.compute_cores", lambda self: 8)
+    for others, threads in ((0, "8"), (1, "7"), (5, "4"), (20, "4")):  # MXNet itself takes half of the cores
+        monkeypatch.setattr(script, "running_others", lambda running=others: running)
+        assert script.environment(environ={})["OMP_NUM_THREADS"] == threads
     assert script.environment("as-installed", {"A": "1"}) == {"A": "1"}
 
 
 def test_a_script_that_mpirun_started_takes_its_part_of_the_cores(monkeypatch):
-    monkeypatch.setattr(script, "busy_with_others", lambda: False)
+    monkeypatch.setattr(script, "running_others", lambda: 0)
     monkeypatch.setattr("gluontune.runtime.cpu.Cpu.compute_cores", lambda self: 8)
     monkeypatch.setattr("gluontune.runtime.cpu.Cpu.affinity", lambda self: tuple(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -164,14 +166,12 @@ def test_a_script_that_mpirun_started_takes_its_part_of_the_cores(monkeypatch):
     assert script.environment(environ={**ranks, **slurm})["OMP_NUM_THREADS"] == "3"
 
 
-def test_other_programs_on_the_cores_are_seen(tmp_path, monkeypatch):
-    from gluontune.runtime import usable_cores
-
+def test_other_programs_on_the_cores_are_counted(tmp_path):
     (tmp_path / "proc").mkdir()
-    for running, busy in ((usable_cores() + 1, True), (1, False)):
+    for running in (4, 1):
         (tmp_path / "proc/stat").write_text(f"cpu 1 2 3\nprocs_running {running}\n")
-        assert script.busy_with_others(str(tmp_path)) is busy
-    assert script.busy_with_others(str(tmp_path / "none")) is False
+        assert script.running_others(str(tmp_path)) == running - 1
+    assert script.running_others(str(tmp_path / "none")) == 0
 
 
 def test_a_program_is_read_as_python_reads_it():
