@@ -27,11 +27,11 @@ from gluontune.records.layout import (
     starts_record,
 )
 from gluontune.records.side_files import (
+    bounded,
     find_index,
     map_file,
     read_checksums,
     read_index,
-    record_ends,
     row_is_sound,
     scan,
     side_path,
@@ -81,7 +81,7 @@ class RecordReader(Closing):
 
     def _prepare(self) -> None:
         """Set the derived attributes, without a lock, so that a fork can never deadlock."""
-        self._ends = record_ends(self._offsets, len(self._view))
+        self._offsets, self._ends = bounded(self._offsets, len(self._view))
         self._positions: dict[Any, int] | None = None
         self._labels: np.ndarray | None = None
         self._crcs: dict[int, tuple[int, int]] | None = None
@@ -181,6 +181,8 @@ class RecordReader(Closing):
             ids = np.fromiter(found, np.uint64, len(self))
             unique = len(np.unique(ids)) == len(ids) and bool((ids <= MAX_KEY).all())
             self._keys = ids.astype(np.int64) if unique else np.arange(len(self))
+        elif isinstance(self._keys, range):
+            self._keys = np.arange(len(self))
         return self._keys
 
     def header(self, index: int) -> IRHeader:

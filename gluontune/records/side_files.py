@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ HEAD_SIZE = 32
 ROW = np.dtype([("key", "<i8"), ("offset", "<u8"), ("length", "<u4"), ("crc", "<u4"), ("check", "<u4")])
 _FACTOR = np.uint32(0x85EBCA6B)
 _LARGEST = 1 << 48  # bytes of a record file
+_PIECE = 1 << 22  # bytes of an index that are read at once
 
 
 def side_path(path: PathLike, suffix: str) -> Path:
@@ -153,31 +155,89 @@ def find_index(path: str, index: PathLike | bool | None) -> str | None:
     return os.fspath(index)
 
 
-def record_ends(offsets: np.ndarray, size: int) -> np.ndarray:
-    """(N,) int64: the limit of each record: the start of the next indexed one, or the file's end."""
+def bounded(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets, and the limit of each record, (N,) int64: the start of the next indexed one, or the file's end.
+
+    Of records in their order both are one array; ``offsets`` itself is used up.
+    """
+    if (offsets[1:] > offsets[:-1]).all() and offsets.flags.owndata and offsets.flags.writeable:
+        offsets.resize(len(offsets) + 1, refcheck=False)  # no second array of ten million
+        offsets[-1] = size
+        return offsets[:-1], offsets[1:]
     order = np.unique(offsets)
     following = np.searchsorted(order, offsets, side="right")
-    return np.append(order, size)[following]
+    return offsets, np.append(order, size)[following]
 
 
 def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
-    """Keys ((N,) int64, or a list of str) and offsets ((N,) int64) of an ``.idx`` file.
+    """Keys ((N,) int64, a list of str, or the positions as a range) and offsets ((N,) int64) of an ``.idx`` file.
 
     Raises:
         GluontuneError: a row is not ``key<TAB>offset``; names the line.
     """
-    data = _bytes_of(path)
-    fields = data.split()
-    rows = data.count(b"\t")
-    if len(fields) == 2 * rows and rows == data.count(b"\n") + (not data.endswith(b"\n") and bool(data.strip())):
-        with contextlib.suppress(ValueError, OverflowError):
-            table = np.array(fields, dtype=bytes).astype(np.int64) if fields else np.zeros(0, np.int64)
-            return table[0::2].copy(), table[1::2].copy()
-    keys, offsets = _rows(path, data)
+    found = _plain_index(path)
+    if found is not None:
+        return found
+    keys, offsets = _rows(path, _bytes_of(path))
     try:
         return np.array([int(k) for k in keys], np.int64), np.array(offsets, np.int64)
     except (ValueError, OverflowError):
         return keys, np.array(offsets, np.int64)
+
+
+def _plain_index(path: PathLike) -> tuple[Any, np.ndarray] | None:
+    """An index of numbers alone, by pieces of the file; None for one with anything else."""
+    keys: np.ndarray | None = None
+    with explained(path), os.fdopen(open_regular(path), "rb") as stream:
+        rows = sum(piece.count(b"\t") for piece in iter(lambda: stream.read(_PIECE), b""))
+        stream.seek(0)
+        offsets, at, rest = np.empty(rows, np.int64), 0, b""
+        while piece := stream.read(_PIECE):
+            piece = rest + piece
+            cut = piece.rfind(b"\n") + 1
+            rest = piece[cut:]
+            table = _plain_rows(piece[:cut])
+            if table is None or at + len(table) > rows:
+                return None
+            keys = _take(table, at, keys, offsets)
+            at += len(table)
+        if rest.strip():
+            table = _plain_rows(rest + b"\n")
+            if table is None or at + len(table) != rows:
+                return None
+            keys = _take(table, at, keys, offsets)
+            at += len(table)
+    if at != rows:
+        return None
+    return range(rows) if keys is None else keys, offsets
+
+
+def _plain_rows(text: bytes) -> np.ndarray | None:
+    """(n, 2) int64 of whole lines, or None if one is not two numbers."""
+    count = text.count(b"\t")
+    with warnings.catch_warnings(), contextlib.suppress(ValueError, DeprecationWarning):
+        warnings.simplefilter("error", DeprecationWarning)  # of a text that is not read to its end
+        flat = np.fromstring(text, np.int64, sep=" ")
+        if len(flat) == 2 * count and text.count(b"\n") == count and not _cut_off(flat):
+            return flat.reshape(count, 2)
+    return None
+
+
+def _cut_off(flat: np.ndarray) -> bool:
+    """Whether a number is an end of int64, which a larger one is read as."""
+    ends = np.iinfo(np.int64)
+    return bool(len(flat)) and not ends.min < flat.min() <= flat.max() < ends.max
+
+
+def _take(table: np.ndarray, at: int, keys: np.ndarray | None, offsets: np.ndarray) -> np.ndarray | None:
+    """Enter rows from position ``at`` on; returns the keys, None as long as they are the positions."""
+    end = at + len(table)
+    offsets[at:end] = table[:, 1]
+    if keys is None and not np.array_equal(table[:, 0], np.arange(at, end)):
+        keys = np.arange(len(offsets))
+    if keys is not None:
+        keys[at:end] = table[:, 0]
+    return keys
 
 
 def index_rows(path: PathLike) -> tuple[list[str], list[int]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import struct
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.records import DamagedRecordError, RecordReader, RecordWriter
+from gluontune.records import DamagedRecordError, RecordReader, RecordWriter, side_files
 from gluontune.records.layout import MAGIC, frame, image_record, join_parts, label_bytes, split_image_record
-from gluontune.records.side_files import find_index, index_rows, map_file, read_index, record_ends, scan
+from gluontune.records.side_files import bounded, find_index, index_rows, map_file, read_index, scan
 
 
 def part(flag, body=b"four", magic=0xCED7230A):
@@ -88,6 +89,12 @@ KEYS = st.one_of(st.integers(-5, 1 << 62).map(str), st.sampled_from(["a", "two w
     ended=st.booleans(),
 )
 def test_an_index_is_read_as_its_lines_say(tmp_path, rows, ended):
+    for piece in (7, 1 << 22):
+        with mock.patch.object(side_files, "_PIECE", piece):
+            read_as_its_lines_say(tmp_path, rows, ended)
+
+
+def read_as_its_lines_say(tmp_path, rows, ended):
     path = tmp_path / "a.idx"
     text = "".join(f"{key}\t{offset}{end}" for key, offset, end in rows)
     path.write_bytes((text if ended else text.rstrip()).encode())
@@ -96,7 +103,8 @@ def test_an_index_is_read_as_its_lines_say(tmp_path, rows, ended):
     found, places = read_index(path)
     assert places.dtype == np.int64 and places.tolist() == offsets
     if all(key.lstrip("-").isdigit() and len(key) < 20 for key in keys):
-        assert found.dtype == np.int64 and found.tolist() == [int(key) for key in keys]
+        assert isinstance(found, range) or found.dtype == np.int64
+        assert list(found) == [int(key) for key in keys]
     else:
         assert found == keys
 
@@ -126,8 +134,9 @@ def test_a_long_line_is_named_by_its_first_sixty_bytes(tmp_path):
 
 
 @given(offsets=st.lists(st.integers(0, 50), max_size=8))
-def test_a_record_ends_where_the_next_indexed_one_starts(offsets):
-    ends = record_ends(np.array(offsets, np.int64), 60)
+def test_a_bounded_where_the_next_indexed_one_starts(offsets):
+    starts, ends = bounded(np.array(offsets, np.int64), 60)
+    assert starts.tolist() == offsets
     assert ends.tolist() == [min([o for o in offsets if o > at], default=60) for at in offsets]
 
 
