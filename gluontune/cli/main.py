@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -97,6 +98,7 @@ def main(
         return code if isinstance(code, int) else 0
     except ClickException as error:
         _name_the_value(error)
+        _name_the_ways(error, arguments)
         error.message = printable(error.message)
         error.show(file=sys.stderr)
         return error.exit_code
@@ -127,6 +129,17 @@ def _name_the_value(error: Any) -> None:
         hint = {"float_parsing": "give a number", "int_parsing": "give a whole number"}.get(faults[0]["type"])
         hint = hint or error.message.replace("Input should be", "give a value")
         error.message = f"{faults[0]['input']!r}: {hint}"
+
+
+def _name_the_ways(error: Any, arguments: Sequence[str]) -> None:
+    """A script was given to a command that takes a recipe: add what takes scripts."""
+    script = next((word for word in arguments if word.endswith(".py") and word in error.message), None)
+    if script is not None and error.message.startswith("Got unexpected extra argument"):
+        known = shlex.quote(script)
+        error.message += (
+            f". A script of your own is run by `gluontune run {known}`, and climbs with `gluontune ladder {known}`; "
+            f"`--job {known}` takes a file that defines net(), data() or loss()"
+        )
 
 
 def _is_rank() -> bool:

@@ -79,7 +79,10 @@ def load_module(path: str | Path) -> ModuleType:
     except Exception as error:
         raise GluontuneError(f"{place_of(file, error)}: the job raised {in_words(error)}") from error
     if not any(callable(getattr(module, name, None)) for name in NAMES):
-        raise GluontuneError(f"{path}: the job defines none of net(), data(), loss(); define at least one")
+        raise GluontuneError(
+            f"{path}: the job defines none of net(), data(), loss(); define at least one, or "
+            f"run it as it is: gluontune run {path}"
+        )
     return module
 
 

@@ -239,3 +239,11 @@ def test_import_is_light():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "tta", "tune", "factors"])
+def test_a_script_given_to_a_command_for_recipes_is_told_who_takes_it(command, capsys):
+    assert cli.main([command, "my own/train.py"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "`gluontune run 'my own/train.py'`" in said and "`gluontune ladder 'my own/train.py'`" in said
+    assert cli.main([command, "words"]) == 2 and "gluontune run" not in capsys.readouterr().err
