@@ -25,6 +25,7 @@ import psutil
 
 from gluontune.capture import script
 from gluontune.capture.helpers.base import Helper
+from gluontune.capture.helpers.samples import Samples
 from gluontune.capture.names import CHANGES
 from gluontune.capture.watch import Watch
 from gluontune.core.processes import die_with_parent, event_sender
@@ -80,6 +81,9 @@ class Stepping:
             torch().manual_seed(0)
             torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
             self.engine = OnTorch(mx, self.program.folder, lambda line: None)
+            for helper in self.helpers:
+                if isinstance(helper, Samples):
+                    helper.giving = self.engine.recorder.give
         self.watch = Watch(mx, self._step)
         self.watch.reads_losses = True
         self.watch.install(mx)  # last, around all the others
