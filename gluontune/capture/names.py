@@ -7,3 +7,6 @@ CHANGES = {"samples": "gluontune.capture.helpers.samples:Samples", "blocks": "gl
 
 #: The settings of the process: ``--leave`` takes it, too.
 ENVIRONMENT = "environment"
+
+#: Where the class is that tries fewer threads than :data:`ENVIRONMENT` has given.
+THREADS = "gluontune.capture.helpers.threads:Threads"
