@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gluontune.capture.names import CHANGES
+from gluontune.capture.names import CHANGES, THREADS
 from gluontune.core import files
 
 if TYPE_CHECKING:
@@ -81,9 +81,10 @@ class ChangesAccount(Account):
             from gluontune.compute.process import start_process
 
             start_process(self._options["dtype"], "cpu")
-        for name, place in CHANGES.items():
-            if name in self._options["leave"]:
-                continue
+        places = [place for name, place in CHANGES.items() if name not in self._options["leave"]]
+        if "OMP_NUM_THREADS" in self._options["settings"]:
+            places.insert(0, THREADS)
+        for place in places:
             helper = resolve(place)()
             try:
                 helper.install(mx)

@@ -39,7 +39,12 @@ class Hooks:
 
     @property
     def active(self) -> bool:
-        return self.depth == 0 and bool(self._before) and threading.get_ident() == self.thread
+        return self.depth == 0 and self.here
+
+    @property
+    def here(self) -> bool:
+        """Whether the hooks are in force, or would be but for :meth:`quiet`."""
+        return bool(self._before) and threading.get_ident() == self.thread
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:

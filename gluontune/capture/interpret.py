@@ -41,11 +41,12 @@ class Interpreter:
         dtype: "float64" to compute in it; "" as the program does.
         steady: as the recorder has it, nothing is dropped between layers of an RNN.
         channels_last: convolutions take and give images with the channels last in memory.
-        wanted: numbers of values that gradients are asked of.
+        wanted: numbers of values that gradients are asked of. threads: what PyTorch had at first.
     """
 
     def __init__(self, dtype: str = "", steady: bool = False, channels_last: bool = False):
         self.torch, self.dtype, self.steady, self.channels_last = torch(), dtype, steady, channels_last
+        self.threads = self.torch.get_num_threads()
         self.wanted: set[int] = set()
         self.functions: dict[Any, Callable[..., Any]] = {}
 

@@ -10,3 +10,6 @@ ENVIRONMENT = "environment"
 
 #: The state of changes that are kept where they measure faster, as under ``gluontune run``.
 DECIDED = "decided"
+
+#: Where the class is that tries fewer threads than :data:`ENVIRONMENT` has given.
+THREADS = "gluontune.capture.helpers.threads:Threads"

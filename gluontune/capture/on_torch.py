@@ -126,6 +126,7 @@ class TorchAccount(Account):
                 self._samples.gave_up(error)
         torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
         self._engine = OnTorch(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
+        self._samples.giving = self._engine.recorder.give
 
     def document(self) -> dict[str, Any]:
         return {

@@ -25,10 +25,12 @@ import psutil
 
 from gluontune.capture import script
 from gluontune.capture.helpers.base import Helper
-from gluontune.capture.names import CHANGES, DECIDED
+from gluontune.capture.helpers.samples import Samples
+from gluontune.capture.names import CHANGES, DECIDED, THREADS
 from gluontune.capture.watch import Watch
 from gluontune.core.processes import die_with_parent, event_sender
 from gluontune.recipe.registry import resolve
+from gluontune.runtime import applied
 
 _LOOKED_AT = 12  # steps before the first command: their losses are kept, changes are proven in them
 _LOOKED_S = 10.0  # fewer, where steps are slow
@@ -73,8 +75,11 @@ class Stepping:
             from gluontune.compute.process import start_process
 
             start_process(self.options["dtype"], "cpu")
-        for name in self.options["changes"]:
-            helper = resolve(CHANGES[name])()
+        places = [CHANGES[name] for name in self.options["changes"]]
+        if self._decides and self.options["backend"] == "mxnet" and "OMP_NUM_THREADS" in applied(os.environ):
+            places.insert(0, THREADS)
+        for place in places:
+            helper = resolve(place)()
             helper.install(mx)
             self.helpers.append(helper)
         if self._decides and "states" not in self.options:
@@ -89,6 +94,9 @@ class Stepping:
             torch().manual_seed(0)
             torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
             self.engine = OnTorch(mx, self.program.folder, lambda line: None)
+            for helper in self.helpers:
+                if isinstance(helper, Samples):
+                    helper.giving = self.engine.recorder.give
         self.watch = Watch(mx, self._step)
         self.watch.reads_losses = True
         self.watch.install(mx)  # last, around all the others

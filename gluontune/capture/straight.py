@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 import time
 from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import replace
@@ -19,15 +20,16 @@ from gluontune.core.errors import GluontuneError
 Env = MutableSequence[Any]
 _BOUND = 1e-5  # relative, of the first results: rules for many tensors round otherwise
 _OTHER_SUMS = 1e-4  # of convolutions that add up in another order
-_TURNS = 6  # of each code, until the fastest is known
+_TURNS = 6  # of each way, until the fastest is known
+_FIRST_TURNS, _LOST = 2, 1.5  # after so many, ways that take so much longer than the fastest are given up
 
 
 class Part:
     """Some events of a template in a row.
 
     The first run is the interpreter's, and shows what each operator returns. The next ones are computed both ways, from
-    the same random numbers, and compared. All others are the straight code's; of two codes, the faster one's: with
-    convolutions, one has images with their channels last in memory.
+    the same random numbers, and compared. All others are the straight code's; of several ways, the fastest one's: each
+    code runs on one thread and on all of them, and with convolutions one has images with their channels last in memory.
 
     Args:
         interpreter: for the first runs. begin, end: events.
@@ -41,8 +43,8 @@ class Part:
         self.several: dict[int, bool] = {}  # whether an operator returns a sequence
         self.returned: dict[int, list[tuple[Any, Any]]] = {}  # shapes and types by place of the event
         self.tried: list[tuple[Callable[[Env, Sequence[Any]], None], float]] = []  # codes, with their bounds
-        self.codes: list[Callable[[Env, Sequence[Any]], None]] = []  # those that agree
-        self.seconds: list[list[float]] = []  # of each code's runs
+        self.ways: list[tuple[Callable[[Env, Sequence[Any]], None], int]] = []  # codes that agree, with threads
+        self.seconds: list[list[float]] = []  # of each way's runs
 
     def __call__(self, env: Env, given: Sequence[Any]) -> None:
         """Compute the events.
@@ -50,16 +52,18 @@ class Part:
         Args:
             env: values by number. given: attributes' values of the step's entries, where they differ.
         """
-        if len(self.codes) == 1 and not self.tried:
-            self.codes[0](env, given)
-        elif self.codes and not self.tried:
+        if len(self.ways) == 1 and not self.tried:
+            code, threads = self.ways[0]
+            self.interpreter.torch.set_num_threads(threads)
+            code(env, given)
+        elif self.ways and not self.tried:
             self._take_turns(env, given)
         else:
             self._prove(env, given)
 
     def _prove(self, env: Env, given: Sequence[Any]) -> None:
         """Compute by the interpreter, and once more by the next code."""
-        library, before, first = self.interpreter.torch, list(env), not (self.tried or self.codes)
+        library, before, first = self.interpreter.torch, list(env), not (self.tried or self.ways)
         state = library.get_rng_state() if self.tried else None
         self._interpreted(env, given, bool(self.tried))
         if first:
@@ -73,20 +77,25 @@ class Part:
         try:
             code(before, given)
             self._compare(before, env, bound)
-            self.codes.append(code)
+            self.ways += [(code, threads) for threads in sorted({1, self.interpreter.threads})]
         except ERRORS:
-            if not self.codes:
+            if not self.ways:
                 raise
         library.set_rng_state(after)
 
     def _take_turns(self, env: Env, given: Sequence[Any]) -> None:
-        self.seconds = self.seconds or [[] for _ in self.codes]
-        turn = min(range(len(self.codes)), key=lambda at: len(self.seconds[at]))
+        self.seconds = self.seconds or [[] for _ in self.ways]
+        turn = min(range(len(self.ways)), key=lambda at: len(self.seconds[at]))
+        code, threads = self.ways[turn]
+        self.interpreter.torch.set_num_threads(threads)
         began = time.perf_counter()
-        self.codes[turn](env, given)
+        code(env, given)
         self.seconds[turn].append(time.perf_counter() - began)
-        if all(len(seconds) >= _TURNS for seconds in self.seconds):
-            self.codes = [self.codes[min(range(len(self.codes)), key=lambda at: min(self.seconds[at]))]]
+        if turn == len(self.ways) - 1 and len(self.seconds[turn]) in (_FIRST_TURNS, _TURNS):
+            middle = [statistics.median(seconds) for seconds in self.seconds]
+            bound = min(middle) * (_LOST if len(self.seconds[turn]) < _TURNS else 1.0)
+            left = [at for at, seconds in enumerate(middle) if seconds <= bound]
+            self.ways, self.seconds = [self.ways[at] for at in left], [self.seconds[at] for at in left]
 
     def event(self, place: int, given: Sequence[Any]) -> Op | Backward:
         """An event with this step's numbers."""

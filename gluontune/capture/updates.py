@@ -5,6 +5,8 @@ Rules of https://github.com/apache/mxnet/blob/v1.9.x/src/operator/optimizer_op-i
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,49 +26,87 @@ def _scaled(grad: Any, rescale_grad: float, clip_gradient: float) -> Any:
     return grad.clamp(-clip_gradient, clip_gradient) if clip_gradient > 0 else grad
 
 
+def _moved(w: Any, g: Any, scale: float, rescale_grad: float, clip_gradient: float) -> Any:
+    """``w + scale * g``, the gradient rescaled and clipped, with one temporary tensor at most."""
+    if clip_gradient > 0:
+        return w.add(_scaled(g, rescale_grad, clip_gradient), alpha=scale)
+    return w.add(g, alpha=scale * rescale_grad)
+
+
+def _decayed(w: Any, rate: float) -> Any:
+    return w if rate == 0 else (1 - rate) * w
+
+
+def _momentum(w: Any, g: Any, m: Any, lr: float, momentum: float, wd: float, *scaling: float) -> Any:
+    """The new momentum of ``sgd``."""
+    m = _moved(momentum * m, g, -lr, *scaling)
+    return m if wd == 0 else m.add(w, alpha=-lr * wd)
+
+
 @_update
 def sgd_update(w: Any, g: Any, *, lr: float, wd: float, rescale_grad: float, clip_gradient: float, **_: Any) -> Any:
-    return w - lr * (_scaled(g, rescale_grad, clip_gradient) + wd * w)
+    return _moved(_decayed(w, lr * wd), g, -lr, rescale_grad, clip_gradient)
 
 
 @_update
 def sgd_mom_update(w: Any, g: Any, m: Any, *, lr: float, momentum: float, wd: float, rescale_grad: float,
                    clip_gradient: float, **_: Any) -> Any:  # fmt: skip
-    m = momentum * m - lr * wd * w - lr * _scaled(g, rescale_grad, clip_gradient)
+    m = _momentum(w, g, m, lr, momentum, wd, rescale_grad, clip_gradient)
     return w + m, m
 
 
 @_update
-def mp_sgd_update(w: Any, g: Any, w32: Any, *, lr: float, wd: float, rescale_grad: float, clip_gradient: float,
-                  **_: Any) -> Any:  # fmt: skip
-    w32 = w32 - lr * (_scaled(g.to(w32.dtype), rescale_grad, clip_gradient) + wd * w32)
+def mp_sgd_update(w: Any, g: Any, w32: Any, **numbers: Any) -> Any:
+    w32 = sgd_update(w32, g.to(w32.dtype), **numbers)
     return w32.to(w.dtype), w32
 
 
 @_update
-def mp_sgd_mom_update(w: Any, g: Any, m: Any, w32: Any, *, lr: float, momentum: float, wd: float, rescale_grad: float,
-                      clip_gradient: float, **_: Any) -> Any:  # fmt: skip
-    m = momentum * m - lr * wd * w32 - lr * _scaled(g.to(w32.dtype), rescale_grad, clip_gradient)
-    w32 = w32 + m
+def mp_sgd_mom_update(w: Any, g: Any, m: Any, w32: Any, **numbers: Any) -> Any:
+    w32, m = sgd_mom_update(w32, g.to(w32.dtype), m, **numbers)
     return w32.to(w.dtype), m, w32
 
 
 @_update
 def nag_mom_update(w: Any, g: Any, m: Any, *, lr: float, momentum: float, wd: float, rescale_grad: float,
                    clip_gradient: float, **_: Any) -> Any:  # fmt: skip
-    scaled = _scaled(g, rescale_grad, clip_gradient)
-    g = scaled + wd * w
-    new = w + momentum * (momentum * m - lr * g) - lr * g
-    return new, momentum * m - lr * (scaled + wd * new)  # MXNet has overwritten the weight by then
+    scaling = rescale_grad, clip_gradient
+    moved = _momentum(w, g, m, lr, momentum, wd, *scaling)
+    new = _moved(_decayed(w, lr * wd), g, -lr, *scaling).add(moved, alpha=momentum)
+    return new, _momentum(new, g, m, lr, momentum, wd, *scaling)  # MXNet has overwritten the weight by then
 
 
 @_update
 def adam_update(w: Any, g: Any, mean: Any, var: Any, *, lr: float, beta1: float, beta2: float, epsilon: float,
                 wd: float, rescale_grad: float, clip_gradient: float, **_: Any) -> Any:  # fmt: skip
+    decays = max(beta1, beta2) < 1
+    if isinstance(w, Tensors) and decays and clip_gradient < 0 and _fuses_adam() and w.are_alike(g, mean, var):
+        return _fused_adam(w, g if rescale_grad == 1 else g * rescale_grad, mean, var, lr, beta1, beta2, wd, epsilon)
     g = g * rescale_grad + wd * w
     g = g.clamp(-clip_gradient, clip_gradient) if clip_gradient >= 0 else g
     mean, var = beta1 * mean + (1 - beta1) * g, beta2 * var + (1 - beta2) * g * g
     return w - lr * mean / (var.sqrt() + epsilon), mean, var
+
+
+def _fused_adam(w: Tensors, g: Tensors, mean: Tensors, var: Tensors, *numbers: float) -> tuple[Tensors, ...]:
+    """Adam in one pass over copies; after endless steps nothing is left of PyTorch's correction: the rate has it."""
+    lr, beta1, beta2, wd, epsilon = numbers
+    w, mean, var = (Tensors([part.clone() for part in each.parts]) for each in (w, mean, var))
+    steps = [_library("tensor")(math.inf)] * len(w.parts)
+    _library("_fused_adam_")(w.parts, g.parts, mean.parts, var.parts, [], steps, lr=lr, beta1=beta1, beta2=beta2,
+                             weight_decay=wd, eps=epsilon, amsgrad=False, maximize=False)  # fmt: skip
+    return w, mean, var
+
+
+@functools.cache
+def _fuses_adam() -> bool:
+    """Whether this PyTorch has a fused Adam on the CPU, as it has since 2.4."""
+    try:
+        one = Tensors([torch().ones(1)])
+        _fused_adam(one, one, one, one, 0.1, 0.9, 0.999, 0.0, 1e-8)
+    except (AttributeError, RuntimeError):
+        return False
+    return True
 
 
 @_update
@@ -135,12 +175,17 @@ def _in_rows(gradient: Any, new: Any, old: Any) -> Any:
     return torch().where(rows, new, old)
 
 
+@functools.cache
+def _library(name: str) -> Any:
+    return getattr(torch(), name)
+
+
 def _foreach(name: str) -> Callable[..., Any]:
     """An operation of :class:`Tensors`: one call for all of them."""
 
-    def run(tensors: Tensors, *others: Any) -> Tensors:
+    def run(tensors: Tensors, *others: Any, **more: Any) -> Tensors:
         given = [other.parts if isinstance(other, Tensors) else other for other in others]
-        return Tensors(getattr(torch(), f"_foreach_{name}")(tensors.parts, *given))
+        return Tensors(_library(f"_foreach_{name}")(tensors.parts, *given, **more))
 
     return run
 
@@ -156,7 +201,7 @@ class Tensors:
     def __init__(self, parts: Sequence[Any]):
         self.parts = list(parts)
 
-    __add__ = __radd__ = _foreach("add")
+    add = __add__ = __radd__ = _foreach("add")
     __mul__ = __rmul__ = _foreach("mul")
     __sub__, __truediv__, __neg__ = _foreach("sub"), _foreach("div"), _foreach("neg")
     sqrt, abs, sign = _foreach("sqrt"), _foreach("abs"), _foreach("sign")
@@ -172,6 +217,14 @@ class Tensors:
     @property
     def dtype(self) -> Any:
         return self.parts[0].dtype
+
+    def are_alike(self, *others: Tensors) -> bool:
+        """Whether all have the shape of ours, dense, and are float32 or float64 alike."""
+        kinds = _library("float32"), _library("float64")
+        return self.dtype in kinds and all(
+            part.dtype == self.dtype and part.shape == mine.shape and part.is_contiguous()
+            for each in (self, *others) for mine, part in zip(self.parts, each.parts)
+        )  # fmt: skip
 
     def to(self, dtype: Any) -> Tensors:
         return Tensors([part.to(dtype) for part in self.parts])

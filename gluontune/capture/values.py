@@ -51,9 +51,10 @@ class Values(Handler):
         if held is not None:
             value = self.step.values[held.value]
             return value.shape, value.dtype
-        dtype = array.dtype
-        name = self.dtypes.get(dtype) or self.dtypes.setdefault(dtype, np.dtype(dtype).name)
-        return tuple(array.shape), name
+        return tuple(array.shape), self._named(array.dtype)
+
+    def _named(self, dtype: Any) -> str:
+        return self.dtypes.get(dtype) or self.dtypes.setdefault(dtype, np.dtype(dtype).name)
 
     def _like(self, value: int) -> int:
         """A new value of the same shape and type."""

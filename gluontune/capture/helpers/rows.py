@@ -5,12 +5,15 @@ from __future__ import annotations
 import collections
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from gluontune.runtime import usable_cores
+
+#: Makes an array of the program's: of values that nobody else has, its type, and its context.
+Giving = Callable[[np.ndarray, type, Any], Any]
 
 
 class Rows:
@@ -32,6 +35,7 @@ class Rows:
         self.as_is_s = math.inf
         self.learned = 0
         self.waits_s: list[float] = []
+        self._cores = usable_cores()
 
     @property
     def whole(self) -> bool:
@@ -42,7 +46,7 @@ class Rows:
         """How long the script would have waited for a batch of so many samples."""
         if self.waits_s:
             return statistics.median(self.waits_s)
-        return self.as_is_s * count / (min(workers, usable_cores()) or 1)
+        return self.as_is_s * count / (min(workers, self._cores) or 1)
 
     def allot(self, kinds: list[tuple[Any, Any]], is_tuple: bool) -> None:
         self.fields = [np.empty((self.count, *shape), dtype) for shape, dtype in kinds]
@@ -51,12 +55,17 @@ class Rows:
     def forget(self) -> None:
         self.fields, self.known = [], None
 
-    def batch(self, mx: Any, places: Any) -> Any:
+    def batch(self, mx: Any, places: Any, giving: Giving | None) -> Any:
+        """The batch of these samples. giving: makes its arrays, or returns None where MXNet is to make one."""
         made = []
         assert self.template is not None
         for field, (kind, context) in zip(self.fields, self.template):
-            array = mx.np.array if kind is mx.np.ndarray else mx.nd.array
-            made.append(array(field[places], dtype=field.dtype, ctx=context))
+            values = field[places]
+            array = None if giving is None else giving(values, kind, context)
+            if array is None:
+                make = mx.np.array if kind is mx.np.ndarray else mx.nd.array
+                array = make(values, dtype=field.dtype, ctx=context)
+            made.append(array)
         return made if self.is_tuple else made[0]
 
 

@@ -14,6 +14,7 @@ import random
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ import psutil
 
 from gluontune.capture.helpers.base import Helper, patched
 from gluontune.capture.helpers.bulk import Bulk, why_not_pure
-from gluontune.capture.helpers.rows import Noted, Rows, as_fields, same_samples
+from gluontune.capture.helpers.rows import Giving, Noted, Rows, as_fields, same_samples
 
 _MEMORY_SHARE = 0.25  # of what is available, for the rows of all loaders together
 _SPOT_CHECKS = 2  # samples computed anew at the begin of each epoch
@@ -31,7 +32,11 @@ _CHECKED_ROWS = 8  # of the first batch, and of each chunk that was computed at 
 
 
 class Samples(Helper):
-    """Keeps rows for each loader of pure samples."""
+    """Keeps rows for each dataset of pure samples.
+
+    Attributes:
+        giving: makes a batch's arrays where another engine than MXNet has the values, or None.
+    """
 
     name = "kept samples"
     does = "samples that are the same in each epoch are computed once"
@@ -42,6 +47,8 @@ class Samples(Helper):
         self._random = random.Random(0)  # our own: the script's streams are not touched
         self._batches = 0
         self._guarded = False
+        self._known: dict[Any, Rows] = {}  # by their dataset's id, and how batches are made of it
+        self.giving: Giving | None = None
 
     def facts(self) -> dict[str, Any]:
         """How many batches came from rows."""
@@ -131,7 +138,7 @@ class Samples(Helper):
         """An epoch's batches where rows are kept, or can be; None: the loader's own."""
         rows = vars(loader).get("_gluontune_rows")
         if rows is None:
-            rows = vars(loader)["_gluontune_rows"] = self._rows(loader)
+            rows = vars(loader)["_gluontune_rows"] = self._rows_of(loader)
         if rows.refused:
             return None
         if rows.known is not None and not self._still_true(loader, rows):
@@ -145,6 +152,23 @@ class Samples(Helper):
                 loader._worker_pool = None
         ahead = loader._prefetch if loader._num_workers > 0 else 0
         return _epoch(self, loader, rows, ahead, module)
+
+    def _rows_of(self, loader: Any) -> Rows:
+        """The rows of a loader; one that is made anew, for each epoch or fold, has those of its dataset."""
+        dataset = loader._dataset
+        key = id(dataset), type(loader), loader._batchify_fn, loader._pin_memory, loader._num_workers
+        if key not in self._known:
+            try:
+                weakref.finalize(dataset, self._forget, key).atexit = False
+            except TypeError:  # of a kind that says nothing at its end
+                return self._rows(loader)
+            self._known[key] = self._rows(loader)
+        return self._known[key]
+
+    def _forget(self, key: Any) -> None:
+        """A dataset is gone: so is the need of its rows."""
+        rows = self._known.pop(key, None)
+        self._left += 0 if rows is None else sum(field.nbytes for field in rows.fields)
 
     def _rows(self, loader: Any) -> Rows:
         module = self._mx.gluon.data.dataloader
@@ -219,7 +243,7 @@ class Samples(Helper):
         places = np.asarray(indices)
         began = time.thread_time()  # of this thread alone: other programs' turns are not counted
         if rows.learned >= _LEARNED and rows.known is not None and rows.known[places].all():
-            made = rows.batch(self._mx, places)
+            made = rows.batch(self._mx, places, self.giving)
             taken = time.thread_time() - began
             self.seconds_saved += rows.as_is_seconds(len(places), loader._num_workers) - taken
             self._batches += 1
