@@ -126,7 +126,7 @@ def _scripts(document: Mapping[str, Any]) -> Figure:
         ratios = turn.get("ratios", {})
         rows.append([
             _linked(row["name"], known), _said(stages.get("captured", {}), "cell"),
-            _rounded(ratios.get("run"), 2), _rounded(ratios.get("torch"), 2),
+            _rounded(ratios.get("run"), 2), _losses(turn), _rounded(ratios.get("torch"), 2),
             f"{moved['steps_on_torch']:,} of {moved['steps']:,}" if moved.get("steps_on_torch") else _said(moved),
             _said(stages.get("migrated", {}), "cell"),
         ])  # fmt: skip
@@ -141,7 +141,15 @@ def _scripts(document: Mapping[str, Any]) -> Figure:
         "title": f"{len(rows)} Gluon scripts that others wrote, unchanged",
         "command": "make scripts FROM=CHECKOUTS",
         "n": "one run a stage; speeds: 9 slices of 0.7 s in turn",
-        "columns": ["script", "captured, float64", "run ÷ as is", "PyTorch ÷ as is", "steps on PyTorch", "migrated"],
+        "columns": [
+            "script",
+            "captured, float64",
+            "run ÷ as is",
+            "losses of run",
+            "PyTorch ÷ as is",
+            "steps on PyTorch",
+            "migrated",
+        ],
         "rows": rows,
         "notes": ["; ".join([*counts, *medians])],
     }
@@ -153,6 +161,18 @@ def _linked(name: str, known: Mapping[str, tuple[str, Mapping[str, str]]]) -> st
         return name
     path, source = known[name]
     return f"[{name}](https://github.com/{source['repository']}/blob/{source['commit']}/{path})"
+
+
+def _losses(turn: Mapping[str, Any]) -> str:
+    """How many first losses of ``run`` are those of the script as it is, or how far they are apart.
+
+    >>> _losses({"losses": {"run": {"gap": 0.0, "steps": 50}}}), _losses({"losses": {"run": {"gap": 3e-6, "steps": 9}}})
+    ('50 equal', '9 to 3e-06')
+    """
+    found = turn.get("losses", {}).get("run")
+    if not found or found["gap"] is None:
+        return ""
+    return f"{found['steps']} equal" if not found["gap"] else f"{found['steps']} to {found['gap']:.0e}"
 
 
 def _said(stage: Mapping[str, Any], key: str = "") -> str:

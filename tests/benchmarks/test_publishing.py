@@ -31,7 +31,12 @@ STAGES = {
     "as is": {"status": "ok", "last": "", "seconds": 2.0},
     "captured": {"status": "ok", "last": "", "cell": "1e-14 in 20 steps"},
     "torch": {"status": "ok", "last": "", "steps": 1200, "steps_on_torch": 1198},
-    "in turn": {"status": "ok", "last": "", "ratios": {"run": {"median": 1.618, "ci95": [1.5, 1.7], "n": 9}}},
+    "in turn": {
+        "status": "ok",
+        "last": "",
+        "ratios": {"run": {"median": 1.618, "ci95": [1.5, 1.7], "n": 9}},
+        "losses": {"run": {"gap": 0.0, "allowed": 1e-5, "steps": 50}},
+    },
     "migrated": {"status": "refused", "last": "error: train.py:3: a | b"},
 }
 
@@ -53,7 +58,7 @@ def test_scripts_are_rows_with_their_place_and_what_each_stage_came_to(tmp_path)
     (row,) = found["rows"]  # what does not run as it is, is no row
     assert row[0].startswith("[mxnet-mnist](https://github.com/apache/mxnet/blob/3f8f3be9987e")
     assert row[1:] == [
-        "1e-14 in 20 steps", {"median": 1.62, "n": 9, "ci95": [1.5, 1.7]}, "", "1,198 of 1,200",
+        "1e-14 in 20 steps", {"median": 1.62, "n": 9, "ci95": [1.5, 1.7]}, "50 equal", "", "1,198 of 1,200",
         "refused: train.py:3: a / b",
     ]  # fmt: skip
     assert "run ÷ as is: median 1.62, least 1.62, of 1" in found["notes"][0]
