@@ -79,13 +79,20 @@ def nag_mom_update(w: Any, g: Any, m: Any, *, lr: float, momentum: float, wd: fl
 @_update
 def adam_update(w: Any, g: Any, mean: Any, var: Any, *, lr: float, beta1: float, beta2: float, epsilon: float,
                 wd: float, rescale_grad: float, clip_gradient: float, **_: Any) -> Any:  # fmt: skip
-    decays = max(beta1, beta2) < 1
-    if isinstance(w, Tensors) and decays and clip_gradient < 0 and _fuses_adam() and w.are_alike(g, mean, var):
-        return _fused_adam(w, g if rescale_grad == 1 else g * rescale_grad, mean, var, lr, beta1, beta2, wd, epsilon)
     g = g * rescale_grad + wd * w
     g = g.clamp(-clip_gradient, clip_gradient) if clip_gradient >= 0 else g
     mean, var = beta1 * mean + (1 - beta1) * g, beta2 * var + (1 - beta2) * g * g
     return w - lr * mean / (var.sqrt() + epsilon), mean, var
+
+
+def _adam_at_once(w: Tensors, g: Tensors, mean: Tensors, var: Tensors, **numbers: float) -> tuple[Tensors, ...] | None:
+    """``adam_update`` of many by PyTorch's fused rule, or None where that is another."""
+    names = ("lr", "beta1", "beta2", "wd", "epsilon")
+    decays = max(numbers["beta1"], numbers["beta2"]) < 1
+    if not (decays and numbers["clip_gradient"] < 0 and _fuses_adam() and w.are_alike(g, mean, var)):
+        return None
+    g = g if numbers["rescale_grad"] == 1 else g * numbers["rescale_grad"]
+    return _fused_adam(w, g, mean, var, *(numbers[name] for name in names))
 
 
 def _fused_adam(w: Tensors, g: Tensors, mean: Tensors, var: Tensors, *numbers: float) -> tuple[Tensors, ...]:
@@ -149,6 +156,10 @@ def _sparse_adagrad_update(w: Any, g: Any, h: Any, *, lr: float, epsilon: float,
     return w - lr * g / (h + epsilon).sqrt(), h
 
 
+#: Rules that PyTorch has in one pass, beside those above, whose text migrated projects get.
+_AT_ONCE = {"adam_update": _adam_at_once}
+
+
 def update_of(name: str, attrs: Mapping[str, str]) -> Callable[..., Any]:
     """The rule of an update operator with its attributes, of tensors or of :class:`Tensors`.
 
@@ -159,7 +170,8 @@ def update_of(name: str, attrs: Mapping[str, str]) -> Callable[..., Any]:
     lazy = typed.pop("lazy_update", False) and attrs.get("lazy_update") == "True"
 
     def update(*inputs: Any) -> Any:
-        found = rule(*inputs, **typed)
+        found = _AT_ONCE[name](*inputs, **typed) if name in _AT_ONCE and isinstance(inputs[0], Tensors) else None
+        found = rule(*inputs, **typed) if found is None else found
         if not lazy:
             return found
         several = found if isinstance(found, tuple) else (found,)
