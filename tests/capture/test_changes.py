@@ -91,6 +91,23 @@ def test_batches_from_kept_samples_are_the_loaders_to_the_bit(tmp_path, workers)
     assert found["kept_batches"] > 30 and found["notes"] == []
 
 
+def test_loaders_that_are_made_anew_in_each_epoch_have_the_rows_of_their_dataset(tmp_path):
+    text = """
+        data = A.transform_first(T.ToTensor())
+        class Short(gluon.data.Dataset):
+            def __init__(self): self.rows = np.random.rand(100, 3)
+            def __len__(self): return 100
+            def __getitem__(self, at): return self.rows[at]
+        for epoch in range(4):
+            show(data, epochs=1, shuffle=True)
+            show(data, epochs=1)
+            show(Short(), epochs=1)  # each time another one
+    """
+    plain, ours, found = both(tmp_path, LOADERS, text)
+    assert ours == plain
+    assert found["kept_batches"] == 2 * 4 * 5 - 3  # but for those of the first loader that are compared
+
+
 def test_samples_that_may_change_are_left_alone(tmp_path):
     text = """
         level = {"by": 1}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
 
 import pytest
 from small_scripts import (
+    BATCHES,
     CALLED,
     CRITICS,
     FIXED_GAMMA,
@@ -148,6 +150,16 @@ def test_samples_that_are_parts_of_one_array_keep_their_values(tmp_path):
     assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, HELD_OUT)), rel=1e-5)
     assert found["why_not"] == "" and found["steps_on_torch"] == 25
     assert "legacy_json" not in told  # MXNet's words on symbols of other versions
+
+
+def test_batches_that_go_straight_to_pytorch_are_arrays_like_others(tmp_path):
+    printed, found, _ = run(tmp_path, BATCHES)
+    mine, theirs = (re.split(r"[^-+.e\d]+", text) for text in (printed, as_it_is(tmp_path, BATCHES)))
+    assert len(mine) > 150 and len(mine) == len(theirs)
+    for one, other in zip(mine, theirs):
+        assert one == other or float(one) == pytest.approx(float(other), rel=1e-4)
+    assert found["why_not"] == "" and found["steps_on_torch"] == 18
+    assert found["kept_batches"] == 5 * 3 + 2 + 2  # the loaders of later epochs have the rows of the first
 
 
 @pytest.mark.parametrize(

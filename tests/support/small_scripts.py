@@ -382,6 +382,48 @@ for epoch in range(3):
     print(epoch, sum(float((net(x)[:, 0] - y).abs().sum().asscalar()) for x, y in rest))
 """
 
+#: Batches of kept samples, and whatever a script may do with one beside computing.
+BATCHES = """
+import pickle, threading
+import numpy as np
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+mx.random.seed(0); np.random.seed(0)
+data = gluon.data.ArrayDataset(np.random.uniform(size=(30, 4)).astype("float32"), np.arange(30, dtype="int32"))
+data = data.transform_first(lambda x: x * 2)
+net = nn.Dense(1)
+net.initialize()
+trainer, loss_of = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-3}), gluon.loss.L2Loss()
+kept = []
+def odd_uses(x, y):
+    mx.nd.save("batch.params", [x, y])
+    again = pickle.loads(pickle.dumps(x))
+    mx.nd.waitall()
+    saved = mx.nd.load("batch.params")
+    print(x.dtype, y.dtype, x.shape, x.context, (again - saved[0]).abs().sum().asscalar(), saved[1].sum().asscalar())
+    print(x[1:3].sum().asscalar(), x.reshape((-1,))[:2].asnumpy(), x.copy().mean().asscalar(), len(y), int(y[0].asscalar()))
+    x[:] = 0
+    print(x.sum().asscalar(), x.as_in_context(mx.cpu(0)).sum().asscalar())
+for epoch in range(4):
+    for at, (x, y) in enumerate(gluon.data.DataLoader(data, 6)):
+        with autograd.record():
+            loss = loss_of(net(x), y.astype("float32"))
+        loss.backward()
+        trainer.step(len(y))
+        print("loss", loss.mean().asscalar())
+        kept.append((x, y))
+        if at == epoch:
+            odd_uses(x, y)
+print([(float(x.sum().asscalar()), float(y.sum().asscalar())) for x, y in kept])
+def elsewhere():
+    for x, y in gluon.data.DataLoader(data, 15):
+        print(x.asnumpy().sum(), y.asnumpy())
+thread = threading.Thread(target=elsewhere)
+thread.start()
+thread.join()
+"""
+
 
 def followed_script(name: str) -> str:
     """The text of one of :data:`FOLLOWED`."""
