@@ -74,16 +74,11 @@ def _own_address() -> str:
     return "127." + ".".join(str(1 + secrets.randbelow(253)) for _ in range(3))
 
 
-def free_port(address: str, wanted: int = 0) -> int:
-    """``wanted``, or any free TCP port of ``address``."""
+def free_port(address: str) -> int:
+    """A free TCP port of ``address``."""
     with contextlib.closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ports of ended connections are free
-        try:
-            probe.bind((address, wanted))
-        except OSError as error:
-            raise GluontuneError(
-                f"port {wanted} of {address} cannot be taken ({error.strerror}): choose another --port"
-            ) from error
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 

@@ -144,7 +144,8 @@ def watch(place: Place) -> None:
     if place.by != "mpiexec" or os.environ.pop(_WATCHED, ""):
         return
     end_with_launcher()
-    code, _ = supervise([*python("-m", "gluontune"), *sys.argv[1:]], {**os.environ, _WATCHED: "1"}, stdout=1)
+    words = [*python("-m", "gluontune"), *sys.argv[1:]]
+    code, _ = supervise(words, {**os.environ, _WATCHED: "1"}, stdout=1, stop_by=signal.SIGUSR1)
     if code < 0:
         name = f"rank {place.rank} on host {socket.gethostname()}"
         print(f"error: {how_it_ended(name, code)}", file=sys.stderr, flush=True)

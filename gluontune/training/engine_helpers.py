@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gluontune.core.errors import GluontuneError
 from gluontune.engines import ENGINES
-from gluontune.parallel.horovod import network_env, start_meeting
+from gluontune.parallel.horovod import start_meeting
 from gluontune.parallel.kvstore import Cluster, free_port, start_cluster
 from gluontune.parallel.shared import PATH_VARIABLE, available, create
 from gluontune.recipe import Recipe
@@ -61,7 +61,9 @@ class EngineHelpers:
         world, address = len(self.envs), network[0][1]
         if recipe.engine == "horovod":
             envs = self._held.enter_context(contextlib.closing(start_meeting([1] * world, address=address))).envs
-            self.envs = [{**own, **network_env(address, name)} for own, (name, _) in zip(envs, network)]
+            names = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+            given = [{"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, **dict.fromkeys(names, name)} for name, _ in network]
+            self.envs = [{**own, **more} for own, more in zip(envs, given)]
         elif recipe.engine == "kvstore":
             self.cluster = self._held.enter_context(start_cluster(world, env, address))
             self.envs = [{**self.cluster.worker_env, "DMLC_NODE_HOST": own} for _, own in network]
