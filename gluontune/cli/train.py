@@ -12,7 +12,7 @@ from gluontune.cli._common import JSON_OPTION, TIME_LIMIT_OPTION, emit, launched
 from gluontune.cli._progress import progress_line
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
-from gluontune.parallel import environment
+from gluontune.parallel import environment, mpi
 from gluontune.recipe import Recipe
 
 
@@ -56,6 +56,7 @@ def train(
             return 0
         _check_rank(place, given, restart)
         recipe = recipe_of(recipe, place)
+        mpi.watch(place)
         if place.rank > 0:
             follow(recipe, place, insecure_network=insecure_network)
         say(f"{place}", to=stderr)

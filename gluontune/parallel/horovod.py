@@ -48,19 +48,17 @@ class Meeting:
 
     envs: list[dict[str, str]]
     server: Any
-    port: int
 
     def close(self) -> None:
         """End the server, which the ranks need only at their start."""
         self.server.stop()
 
 
-def start_meeting(slots: Sequence[int], *, port: int = 0, address: str = "127.0.0.1") -> Meeting:
+def start_meeting(slots: Sequence[int], *, address: str = "127.0.0.1") -> Meeting:
     """Open a meeting place on this machine; its ``envs`` suit local ranks.
 
     Args:
-        slots: ranks on each host. port: TCP port; 0: a free one. address: the only one that it listens at, without
-            a password.
+        slots: ranks on each host. address: the only one that it listens at, without a password.
     """
     if installed() is None:
         raise GluontuneError(_MISSING)
@@ -70,19 +68,14 @@ def start_meeting(slots: Sequence[int], *, port: int = 0, address: str = "127.0.
     text = ",".join(f"host{k}:{count}" for k, count in enumerate(slots))
     plan = hosts.get_host_assignments(hosts.parse_hosts(text), sum(slots))
     server = http.RendezvousServer()
-    port = free_port(address, port)  # Horovod's server takes any free port, on all addresses
+    port = free_port(address)  # Horovod's server takes any free port, on all addresses
     server._httpd = http.RendezvousHTTPServer((address, port), http.RendezvousHandler, 0)
     server._listen_thread = threading.Thread(target=server._httpd.serve_forever, daemon=True)
     server._listen_thread.start()
     server.init(plan)
     common = {**launcher.create_run_env_vars(address, ["lo"], port), **_PATIENT}
     envs = [{**common, **launcher.create_slot_env_vars(slot)} for slot in plan]
-    return Meeting([{name: str(value) for name, value in env.items()} for env in envs], server, port)
-
-
-def network_env(address: str, interface: str) -> dict[str, str]:
-    """A rank's variables of the network, for ranks on several hosts."""
-    return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
+    return Meeting([{name: str(value) for name, value in env.items()} for env in envs], server)
 
 
 def join(rank: int, world: int, batch_size: int = 1) -> Exchange:

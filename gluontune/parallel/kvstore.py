@@ -74,33 +74,21 @@ def _own_address() -> str:
     return "127." + ".".join(str(1 + secrets.randbelow(253)) for _ in range(3))
 
 
-def free_port(address: str, wanted: int = 0) -> int:
-    """``wanted``, or any free TCP port of ``address``."""
+def free_port(address: str) -> int:
+    """A free TCP port of ``address``."""
     with contextlib.closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ports of ended connections are free
-        try:
-            probe.bind((address, wanted))
-        except OSError as error:
-            raise GluontuneError(
-                f"port {wanted} of {address} cannot be taken ({error.strerror}): choose another --port"
-            ) from error
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
-def cluster_env(workers: int, servers: int, address: str, port: int) -> dict[str, str]:
-    """The common variables of scheduler, servers and workers; ``address`` and ``port`` are the scheduler's."""
-    return {
-        "DMLC_PS_ROOT_URI": address, "DMLC_PS_ROOT_PORT": str(port), "DMLC_NODE_HOST": address,
-        "DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": str(servers), "PS_VERBOSE": "0",
-    }  # fmt: skip
-
-
-def start_cluster(workers: int, env: Mapping[str, str], *, under: Sequence[str] = ()) -> Cluster:
-    """Start scheduler and servers on the loopback interface.
+def start_cluster(workers: int, env: Mapping[str, str], address: str = "", *, under: Sequence[str] = ()) -> Cluster:
+    """Start a scheduler and one server on this machine.
 
     Args:
         workers: number of training processes.
         env: the environment of the helpers (with gluontune's runtime settings). They end with the calling thread.
+        address: of this machine, where other hosts reach them; "": on the loopback interface.
         under: a command that execs the one that follows it, such as one that sets limits.
 
     >>> cluster = start_cluster(2, os.environ)
@@ -108,23 +96,14 @@ def start_cluster(workers: int, env: Mapping[str, str], *, under: Sequence[str] 
     (['scheduler', 'server 0'], 'worker', '2')
     >>> cluster.close()
     """
-    host = _own_address()
-    shared = cluster_env(workers, 1, host, free_port(host))  # one server is enough on one machine
-    return start_helpers(["scheduler", "server 0"], env, shared, under)
-
-
-def start_helpers(
-    names: Sequence[str], env: Mapping[str, str], shared: Mapping[str, str], under: Sequence[str] = ()
-) -> Cluster:
-    """Start some of a cluster's helpers on this machine.
-
-    Args:
-        names: ``scheduler``, ``server 0``, … env: of the helpers. shared: :func:`cluster_env`, with this machine's
-            ``DMLC_NODE_HOST``. under: see :func:`start_cluster`.
-    """
+    host = address or _own_address()
+    shared = {
+        "DMLC_PS_ROOT_URI": host, "DMLC_PS_ROOT_PORT": str(free_port(host)), "DMLC_NODE_HOST": host,
+        "DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": "1", "PS_VERBOSE": "0",
+    }  # fmt: skip
     cluster = Cluster(worker_env={**shared, "DMLC_ROLE": "worker"})
     try:
-        for name in names:
+        for name in ("scheduler", "server 0"):
             cluster.names.append(name)
             cluster.processes.append(
                 subprocess.Popen(

@@ -6,11 +6,13 @@ other (:mod:`gluontune.parallel.environment`), and rank 0 names the one that dif
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,14 +21,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 from gluontune.core.errors import UsageError
-from gluontune.core.processes import supervise
-from gluontune.parallel.environment import RUN_VARIABLE
+from gluontune.core.interpreter import python
+from gluontune.core.processes import end_with_launcher, how_it_ended, supervise
+from gluontune.parallel.environment import RUN_VARIABLE, Place
 from gluontune.parallel.hosts import Hosts
 from gluontune.parallel.scripts import Layout, mpi
 
 _PASSED_ON = ("GLUONTUNE_", "MXNET_", "OMP_", "NCCL_", "MASTER_")  # all others are the host's
 _HOST_BACK_S = 10.0  # before a run is started again
 _INTERRUPTED = 130
+_WATCHED = "GLUONTUNE_WATCHED"
 
 #: For Open MPI: a host that is cut off is noticed in 20 s.
 _SETTINGS = {
@@ -129,3 +133,23 @@ def launch(
             words += [] if "--resume" in words else ["--resume"]
             time.sleep(_HOST_BACK_S)
     raise AssertionError("unreachable")
+
+
+def watch(place: Place) -> None:
+    """Under MPICH, run this command again in a child process, name the signal that ends it, and exit with its code.
+
+    MPICH ends all ranks at once, without a word, when a signal ends one of them; for one that hangs it waits for ever,
+    unless rank 0 has the whole job ended.
+    """
+    if place.by != "mpiexec" or os.environ.pop(_WATCHED, ""):
+        return
+    end_with_launcher()
+    words = [*python("-m", "gluontune"), *sys.argv[1:]]
+    code, _ = supervise(words, {**os.environ, _WATCHED: "1"}, stdout=1, stop_by=signal.SIGUSR1)
+    if code < 0:
+        name = f"rank {place.rank} on host {socket.gethostname()}"
+        print(f"error: {how_it_ended(name, code)}", file=sys.stderr, flush=True)
+    if place.rank == 0 and code not in (0, 2, _INTERRUPTED):
+        with contextlib.suppress(KeyError, OSError):
+            os.write(int(os.environ["PMI_FD"]), b"cmd=abort exitcode=1\n")
+    sys.exit(code if code >= 0 else 1)

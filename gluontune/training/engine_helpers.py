@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gluontune.core.errors import GluontuneError
 from gluontune.engines import ENGINES
-from gluontune.parallel.horovod import network_env, start_meeting
-from gluontune.parallel.kvstore import Cluster, cluster_env, free_port, start_cluster, start_helpers
+from gluontune.parallel.horovod import start_meeting
+from gluontune.parallel.kvstore import Cluster, free_port, start_cluster
 from gluontune.parallel.shared import PATH_VARIABLE, available, create
 from gluontune.recipe import Recipe
 
@@ -61,10 +61,11 @@ class EngineHelpers:
         world, address = len(self.envs), network[0][1]
         if recipe.engine == "horovod":
             envs = self._held.enter_context(contextlib.closing(start_meeting([1] * world, address=address))).envs
-            self.envs = [{**own, **network_env(address, name)} for own, (name, _) in zip(envs, network)]
+            names = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+            given = [{"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, **dict.fromkeys(names, name)} for name, _ in network]
+            self.envs = [{**own, **more} for own, more in zip(envs, given)]
         elif recipe.engine == "kvstore":
-            shared = cluster_env(world, 1, address, free_port(address))
-            self.cluster = self._held.enter_context(start_helpers(["scheduler", "server 0"], env, shared))
+            self.cluster = self._held.enter_context(start_cluster(world, env, address))
             self.envs = [{**self.cluster.worker_env, "DMLC_NODE_HOST": own} for _, own in network]
         elif recipe.engine == "ddp":
             place = {ENGINES[recipe.backend].meeting: f"tcp://{address}:{free_port(address)}"}

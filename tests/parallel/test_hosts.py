@@ -15,11 +15,10 @@ import pytest
 from waiting import until
 
 from gluontune.cli.main import main
-from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.errors import UsageError
 from gluontune.parallel import mpi
 from gluontune.parallel.environment import found
 from gluontune.parallel.hosts import Hosts
-from gluontune.parallel.kvstore import free_port
 
 
 @pytest.mark.parametrize(
@@ -188,12 +187,3 @@ def test_without_mpirun_the_refusal_says_what_to_install_and_the_line_to_start(t
     told = " ".join(capfd.readouterr().err.split())
     assert "no mpirun is installed: apt install openmpi-bin (or mpich)" in told
     assert "mpirun -np 4 --bind-to none --host a:2,b:2 -x MASTER_ADDR=a gluontune train --epochs 2" in told
-
-
-def test_a_port_in_use_is_named():
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-        with pytest.raises(GluontuneError, match=f"port {port} of 127.0.0.1 cannot be taken"):
-            free_port("127.0.0.1", port)

@@ -33,13 +33,13 @@ def variables(rank, world=2, job="test", local_world=None):
     return {**dict(zip(names, map(str, (rank, world, *local)))), "PMIX_NAMESPACE": f"{job} {os.getpid()}"}
 
 
-def start(engine, *words, job="test", world=2, under=(), flags=FLAGS, local_world=None):
+def start(engine, *words, job="test", world=2, under=(), flags=FLAGS, local_world=None, of=variables, **how):
     """The ranks of a run, each a process of its own."""
     command = [*under, sys.executable, "-m", "gluontune", "train", "--engine", engine, *flags, *words]
     return [
         subprocess.Popen(
-            command, env={**os.environ, **variables(rank, world, job, local_world)}, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            command, env={**os.environ, **of(rank, world, job, local_world)}, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, **how,
         )
         for rank in range(world)
     ]  # fmt: skip
@@ -129,6 +129,35 @@ def test_a_killed_rank_ends_all_and_is_named(victim, tmp_path):
     said = ended(ranks)[0][1]
     assert victim == 0 or "rank 1 on host" in said, said
     assert ranks[1 - victim].returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
+def test_mpich_is_told_when_to_end_all_and_not_before_the_dead_rank_is_named(number, tmp_path):
+    reading, writing = os.pipe()
+
+    def mpich(rank, world, job, _):
+        names = dict(zip(("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"), map(str, (rank, world) * 2)))
+        return {**names, "PMI_FD": str(writing), environment.RUN_VARIABLE: f"{job} {os.getpid()}"}
+
+    words = ["--epochs", "100000", "--checkpoint", str(tmp_path), "--checkpoint-every", "5steps"]
+    ranks = start("kvstore", *words, job="mpich", of=mpich, pass_fds=[writing])
+    os.close(writing)
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("*.ckpt")) and time.monotonic() < until:
+        time.sleep(0.1)
+    everyone = family(ranks)
+    follower = next(process for process in everyone if "gluontune.training.started" in process.cmdline())
+    for process in [follower] if number == signal.SIGKILL else ranks:
+        process.send_signal(number)
+    assert gone(everyone, 30)
+    (_, said), (_, last) = ended(ranks)
+    told = os.read(reading, 4096)  # some library asks MPICH for a name, too
+    if number == signal.SIGKILL:
+        assert "rank 1 on host" in said and f"rank 1 on host {os.uname().nodename} was killed by SIGKILL" in last
+        assert told.endswith(b"cmd=abort exitcode=1\n") and [rank.returncode for rank in ranks] == [1, 1]
+    else:
+        assert b"abort" not in told and [rank.returncode for rank in ranks] == [130, 130], said
+    os.close(reading)
 
 
 def test_ranks_end_with_their_launcher(tmp_path):

@@ -52,11 +52,11 @@ FAULTS: dict[str, tuple[str, str, int, str]] = {
     "horovod rank hung": ("horovod", "rank", signal.SIGSTOP, "rank 1"),
 }
 #: mpirun's own words on a rank are those with its host or process.
-_RANK_1 = r"rank 1 on host host-b|rank 1 with PID \d+ on node host-b|RUNNING AT host-b|host host-b: ended with"
+_RANK_1 = r"rank 1 on host host-b|rank 1 with PID \d+ on node host-b|host host-b: ended with"
 _ON_HOSTS: dict[str, tuple[str, int, str]] = {
     "rank killed": ("rank", signal.SIGKILL, _RANK_1),
     "rank hung": ("rank", signal.SIGSTOP, _RANK_1),
-    "rank 0 killed": ("leader", signal.SIGKILL, r"rank 0 with PID \d+ on node host-a|RUNNING AT host-a"),
+    "rank 0 killed": ("leader", signal.SIGKILL, r"rank 0 with PID \d+ on node host-a|rank 0 on host host-a was killed"),
     "daemon killed": ("daemon", signal.SIGKILL, rf"{_RANK_1}|on node host-b|proxy .*host-b"),
     "mpirun killed": ("mpirun", signal.SIGKILL, ""),
     "launcher killed": ("launcher", signal.SIGKILL, ""),
@@ -233,10 +233,6 @@ def _only(kind: str, folder: Path) -> Path:
     return place
 
 
-def _is_python(process: psutil.Process) -> bool:
-    return process.cmdline()[:1] == [sys.executable] and "launch" not in process.cmdline()
-
-
 def _victim(family: Iterable[psutil.Process], kind: str) -> psutil.Process:
     """Rank 1, or the parameter server."""
     if kind == "server":
@@ -248,8 +244,8 @@ def _victim(family: Iterable[psutil.Process], kind: str) -> psutil.Process:
     own = ("gluontune.training.elastic_rank", "gluontune.training.started")
     led = [p for p in family if any(part in own for part in p.cmdline())]
     if led:
-        if kind == "leader" and all("RANK" not in p.environ() for p in led):  # mpirun's is the command itself
-            return next(p for p in family if {"train", "gluontune"} < set(p.cmdline()) - {"launch"} and _is_python(p))
+        if kind == "leader" and all("RANK" not in p.environ() for p in led):  # mpirun's has a child that trains
+            return psutil.Process(next(p for p in family if "gluontune.training.child" in p.cmdline()).ppid())
         number = "0" if kind == "leader" else "1"
         ranked = [p for p in led if p.environ().get("RANK") == number]
         return (ranked or [p for p in led if "RANK" not in p.environ()])[0]  # torchrun's agents have none

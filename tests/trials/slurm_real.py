@@ -1,7 +1,8 @@
 """SLURM for real: ``make slurm`` sets up four nodes on this machine, runs these, and takes all down.
 
 ``python tests/trials/slurm_real.py --trials 20`` preempts a job, and kills ranks, launchers and SLURM's own processes,
-so many times each, and prints what it took until nothing of them was left.
+so many times each, and prints what it took until nothing of them was left. ``--only ratio`` compares the throughput of
+two ranks under ``srun`` with that under ``gluontune launch``, in turn.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import random
 import re
-import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -127,7 +128,7 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
 
 def preempted(slurm: VirtualSlurm, folder: Path, times: int, seed: int = 0) -> dict[str, Any]:
     """A job that another takes the nodes from, so many times: its end beside that of an undisturbed run."""
-    draw, epochs = random.Random(seed), 60
+    draw, epochs = random.Random(seed), max(60, 9 * times)
     whole = run(
         Recipe(**FIELDS, engine="kvstore", num_devices=2, epochs=epochs),
         checkpoints=Checkpoints(folder / "whole", every="50steps"),
@@ -184,8 +185,16 @@ def test_a_job_whose_time_is_up_is_queued_again(slurm, tmp_path):
     wait(slurm, job, 60)
 
 
-#: What is killed; in a batch script, as jobs are.
-VICTIMS = ("rank", "rank 0", "its process", "srun", "slurmstepd", "server")
+#: What is killed, in a batch script, as jobs are; and what its output must hold.
+VICTIMS = {
+    "rank": "rank 1",
+    "rank 0": "task 0: Killed",
+    "its process": "rank 0",
+    "srun": r"Killed +srun",
+    "slurmstepd": "",
+    "slurmd": "DUE TO NODE FAILURE",
+    "server": "server 0",
+}
 
 
 def fault(slurm: VirtualSlurm, folder: Path, victim: str) -> dict[str, Any]:
@@ -198,17 +207,20 @@ def fault(slurm: VirtualSlurm, folder: Path, victim: str) -> dict[str, Any]:
         assert time.monotonic() < until, [path.read_text() for path in folder.glob("*.out")]
         time.sleep(0.1)
     time.sleep(random.uniform(0, 2))
-    _victim(slurm, victim).send_signal(signal.SIGKILL)
+    slurm.daemons["n2"].kill() if victim == "slurmd" else _victim(slurm, victim).kill()
     began = time.monotonic()
     while (left := _ranks(slurm)) and time.monotonic() < began + 60:
         time.sleep(0.1)
     seconds = time.monotonic() - began
     said = "".join(path.read_text() for path in folder.glob("*.out"))
     slurm.run("scancel", job)
+    if victim == "slurmd":
+        slurm.daemons["n2"].wait()
+        slurm.start_node("n2")
     wait(slurm, job, 90)
-    words_of = {"rank": "rank 1", "server": "server 0", "its process": "rank 0"}
-    named = words_of.get(victim, "") in said
-    return {"victim": victim, "seconds": round(seconds, 1), "left": left, "named": named}
+    named = re.search(VICTIMS[victim], said) is not None
+    seen = {"victim": victim, "seconds": round(seconds, 1), "left": left, "named": named}
+    return seen if named else {**seen, "said": said[-800:]}
 
 
 def _ranks(slurm: VirtualSlurm) -> list[int]:
@@ -244,22 +256,38 @@ def test_a_killed_process_ends_the_job(slurm, victim, tmp_path):
     assert seen["seconds"] <= 30 and not seen["left"] and seen["named"], seen
 
 
+def ratio(slurm: VirtualSlurm, folder: Path, times: int) -> dict[str, Any]:
+    """The throughput of two ranks under ``srun`` divided by that under ``launch``, in so many pairs that take turns."""
+    train, ratios = [*TRAIN, "--engine", "kvstore", "--epochs", "40", "--json"], []
+    at = train.index("--engine")
+    for k in range(times):
+        found = {}
+        for how in ("srun", "launch") if k % 2 else ("launch", "srun"):
+            words = ["srun", "-n", "2", "-N", "1", *OURS, *train]
+            if how == "launch":
+                words = [*OURS, "launch", "-n", "2", *train[at : at + 2], "--", *train[:at], *train[at + 2 :]]
+            found[how] = json.loads(slurm.run(*words).stdout)["samples_per_sec"]["median"]
+        ratios.append(found["srun"] / found["launch"])
+    return {"ratio": round(statistics.median(ratios), 3), "pairs": [round(each, 3) for each in ratios], "left": []}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--only", default="preempted," + ",".join(VICTIMS))
     options = parser.parse_args()
     bad = 0
+    once = {"preempted": preempted, "ratio": ratio}
     with virtual_slurm() as slurm:
         for what in options.only.split(","):
-            for _ in range(1 if what == "preempted" else options.trials):
+            for _ in range(1 if what in once else options.trials):
                 with tempfile.TemporaryDirectory() as name:
-                    folder = Path(name)
-                    seen = (
-                        preempted(slurm, folder, options.trials) if what == "preempted" else fault(slurm, folder, what)
-                    )
+                    folder, times = Path(name), options.trials
+                    seen = once[what](slurm, folder, times) if what in once else fault(slurm, folder, what)
                 good = seen.get("bits", True) and seen.get("named", True) and not seen["left"]
-                bad += not good or seen.get("seconds", 0) > 30
+                good = good and seen.get("preempted", options.trials) == options.trials
+                good = good and seen.get("seconds", 0) <= 30 and seen.get("ratio", 1) >= 0.98
+                bad += not good
                 print(json.dumps(seen), flush=True)
     print(f"{bad} not as they should be")
     return min(bad, 1)
