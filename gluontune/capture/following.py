@@ -41,6 +41,11 @@ class FollowingTorch(RepeatingTorch):
             return
         self.follow = Follower(self.templates, self.interpreter, self._arriving, self._empty, self._modes, self.truth)
 
+    def end(self) -> None:
+        if self.follow is None or not (self.follow.complete and self._finish()):
+            self._diverge()
+            super().end()
+
     def _end_unless_open(self) -> None:
         if self.follow is not None and self.follow.complete and not self._left_open() and self._finish():
             return

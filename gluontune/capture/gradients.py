@@ -31,7 +31,8 @@ class Gradients(Values):
         self.step.events.append(event)
         for (entry, _), found in zip(wanted, before):
             self._new_gradient(event, entry, *found)
-        ops = [e for e in reversed(self.step.events) if isinstance(e, Op) and not reached.isdisjoint(e.outputs)]
+        made = [e for e in reversed(self.step.events) if isinstance(e, Op) and not reached.isdisjoint(e.outputs)]
+        ops = [op for op in made if not self.tape.values.isdisjoint(op.outputs)]
         for op in ops:
             self._take_in(op)
         if not retain:
@@ -52,11 +53,12 @@ class Gradients(Values):
         return run()
 
     def _reached(self, heads: list[int]) -> set[int]:
-        """All values that recorded operators made the heads of."""
-        found = set(heads)
+        """The heads, and all values that went into them where a gradient passes: past frozen parameters, none does."""
+        found, taped = set(heads), self.tape.values
         for event in reversed(self.step.events):
             if isinstance(event, Op) and event.recording and not found.isdisjoint(event.outputs[: event.results]):
-                found.update(event.inputs)
+                if not taped.isdisjoint(event.outputs):
+                    found.update(event.inputs)
         return found
 
     def _gradient(self, entry: Held, adds: bool) -> tuple[Any, int, int | None]:

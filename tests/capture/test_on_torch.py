@@ -18,6 +18,7 @@ from small_scripts import (
     HELD_OUT,
     NUMPY_UPDATES,
     ODD,
+    PLAIN,
     PREDICTED,
     SCRIPTS,
     TYPED,
@@ -25,6 +26,7 @@ from small_scripts import (
     called_script,
     followed_script,
     odd_script,
+    plain_script,
     predicted_script,
     script,
 )
@@ -122,6 +124,13 @@ def run_together(folder, names, text_of):
 
 
 QUICK_FOLLOWED = ("another operator in mid-step", "a value that is read at times", "a view that outlives its step")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_users_do_is_computed_as_by_mxnet(name, tmp_path):
+    printed, found, _ = run(tmp_path, plain_script(name))
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, plain_script(name))), rel=1e-3, abs=1e-4)
+    assert found["why_not"] == "" and found["steps_on_torch"] == found["steps"] - 2
 
 
 def test_a_gradient_passes_through_what_was_recorded_some_updates_before(tmp_path):

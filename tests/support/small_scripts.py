@@ -591,6 +591,44 @@ def predicted_script(name: str) -> str:
     return _BEGIN + _PREDICTED.replace("BEFORE", before).replace("PREDICT", predict)
 
 
+#: What users do, each of which was once computed wrongly.
+PLAIN = {
+    "losses that are kept, and added up at the end": """
+mx.random.seed(42)
+net = nn.Sequential(); net.add(nn.Dense(8, activation="relu"), nn.Dense(4)); net.initialize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5})
+X, Y, kept, shown = nd.array(X), nd.array(Y), [], []
+for epoch in range(6):
+    for i in range(0, 96, 24):
+        with autograd.record():
+            loss = cross(net(X[i : i + 24]), Y[i : i + 24])
+        loss.backward(); trainer.step(24)
+    kept.append(cross(net(X), Y))
+    shown.append(nd.sum(kept[-1]).asscalar())
+print(*shown, *[nd.sum(each).asscalar() for each in kept])
+""",
+    "layers that are frozen half-way": """
+body, head = nn.HybridSequential(), nn.Dense(4)
+body.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Flatten())
+body.initialize(mx.init.Xavier()); head.initialize(mx.init.Xavier()); body.hybridize()
+trainers = [gluon.Trainer(part.collect_params(), "sgd", {"learning_rate": 0.02}) for part in (body, head)]
+for epoch in range(4):
+    if epoch == 2: body.collect_params().setattr("grad_req", "null"); trainers = trainers[1:]
+    for x, y in loader:
+        with autograd.record():
+            loss = cross(head(body(x)), y)
+        loss.backward()
+        for trainer in trainers: trainer.step(16)
+    print(loss.mean().asscalar(), *body[1].running_mean.data().asnumpy())
+""",
+}  # fmt: skip
+
+
+def plain_script(name: str) -> str:
+    """The text of one of :data:`PLAIN`."""
+    return _BEGIN + PLAIN[name]
+
+
 #: Of ``mx.np``: three epochs of eight steps, in one of which another operator comes.
 NUMPY_UPDATES = """
 import mxnet as mx, numpy as onp
