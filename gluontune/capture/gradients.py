@@ -56,9 +56,10 @@ class Gradients(Values):
         """The heads, and all values that went into them where a gradient passes: past frozen parameters, none does."""
         found, taped = set(heads), self.tape.values
         for event in reversed(self.step.events):
-            if isinstance(event, Op) and event.recording and not found.isdisjoint(event.outputs[: event.results]):
-                if not taped.isdisjoint(event.outputs):
-                    found.update(event.inputs)
+            if not isinstance(event, Op) or not event.recording or taped.isdisjoint(event.outputs):
+                continue
+            if not found.isdisjoint(event.outputs[: event.results]):
+                found.update(event.inputs)
         return found
 
     def _gradient(self, entry: Held, adds: bool) -> tuple[Any, int, int | None]:
