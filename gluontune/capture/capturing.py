@@ -156,8 +156,14 @@ def _trainers(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for update in updates:
         known = found.setdefault(update["line"], {**update, "learning_rates": []})
         known.pop("learning_rate", None)
-        known["learning_rates"].append(update["learning_rate"])
+        known["batch_size"] = _plain(known["batch_size"])
+        known["learning_rates"].append(_plain(update["learning_rate"]))
     return list(found.values())
+
+
+def _plain(number: Any) -> Any:
+    """A number for JSON; scripts that count words give ``Trainer.step`` an array."""
+    return number if isinstance(number, (int, float)) else float(number)
 
 
 if __name__ == "__main__":

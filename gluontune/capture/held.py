@@ -28,10 +28,12 @@ class View(NamedTuple):
     """How an array that shares another's memory follows from it.
 
     Args:
-        operators: with their attributes, in order. shape, dtype: the view's. recording, training: as it was made.
+        operators: with their attributes, in order. between: the shape of what all but the last one give.
+        shape, dtype: the view's. recording, training: as it was made.
     """
 
     operators: list[tuple[str, dict[str, str]]]
+    between: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: str
     recording: bool

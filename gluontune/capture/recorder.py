@@ -158,8 +158,7 @@ class Recorder(Gradients):
             return result
         recording, training = self._modes()
         recording = recording and kind != "detach"  # no gradient passes, and none is written
-        operators = view_operators(kind, arguments, array, result)
-        view = View(operators, *self._kind(result), recording, training)
+        view = View(*view_operators(kind, arguments, array, result), *self._kind(result), recording, training)
         self._view_of(Alias(result, array, view, run))
         return result
 

@@ -138,7 +138,7 @@ class Values(Handler):
         )
         line, last = self._line(), view.operators[-1]
         for each in view.operators:
-            number = self._add_value(view.shape, view.dtype)
+            number = self._add_value(view.shape if each is last else view.between, view.dtype)
             made = Op(*each, [value], [number], view.recording, view.training, line, view=each is last)
             self.step.events.append(made)
             if taped:

@@ -56,19 +56,25 @@ def reshaping(array: Any) -> tuple[str, dict[str, str]]:
     return "_np_reshape" if odd else "Reshape", {"newshape" if odd else "shape": str(tuple(array.shape))}
 
 
-def view_operators(kind: str, arguments: tuple[Any, ...], array: Any, result: Any) -> list[tuple[str, dict[str, str]]]:
-    """The operators that compute a view anew."""
+def view_operators(
+    kind: str, arguments: tuple[Any, ...], array: Any, result: Any
+) -> tuple[list[tuple[str, dict[str, str]]], tuple[int, ...]]:
+    """The operators that compute a view anew, and the shape of what all but the last one give."""
+    between = tuple(result.shape)
     reshape = reshaping(result)
     if kind in ("reshape", "same"):
-        return [reshape] if kind == "reshape" else [("_copy", {})]
+        return [reshape] if kind == "reshape" else [("_copy", {})], between
     if kind == "detach":
-        return [("BlockGrad", {})]
+        return [("BlockGrad", {})], between
     if kind == "at":
         begin = arguments[0] % array.shape[0]
-        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(begin + 1)}), reshape]
+        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(begin + 1)}), reshape], (
+            1,
+            *array.shape[1:],
+        )
     if kind == "slice":
         begin, end, _ = slice(*arguments).indices(array.shape[0])
-        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(end)})]
+        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(end)})], between
     key = tuple(part for part in arguments[0] if part is not None)
     parts = [part if isinstance(part, slice) else slice(part, part + 1 if part != -1 else None) for part in key]
     bounds = [part.indices(size) for part, size in zip(parts, array.shape)]
@@ -78,4 +84,4 @@ def view_operators(kind: str, arguments: tuple[Any, ...], array: Any, result: An
         "end": str(ends),
         "step": str(tuple(s for _, _, s in bounds)),
     }
-    return [("slice", attrs), reshape]
+    return [("slice", attrs), reshape], tuple(len(range(*bound)) for bound in bounds)

@@ -36,7 +36,7 @@ def migrate(
     """
     given_words = places or []
     if given_words[:1] and given_words[0].endswith(".py") and len(given_words) > 1:
-        from gluontune.capture.project.api import trains
+        from gluontune.job.user_file import trains
 
         if len(given_words) > 2 or trains(given_words[0]):
             return _script(given_words[0], given_words[1], given_words[2:], as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import os
@@ -84,6 +85,25 @@ def load_module(path: str | Path) -> ModuleType:
             f"run it as it is: gluontune run {path}"
         )
     return module
+
+
+def trains(path: str | Path) -> bool:
+    """Whether a file is a script that trains; a job file defines ``net()``, ``data()`` or ``loss()`` for others.
+
+    Raises:
+        GluontuneError: it cannot be read, or is no Python.
+    """
+    try:
+        tree = ast.parse(Path(path).read_text("utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise GluontuneError(f"{path}: {error}") from error
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    started = any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in tree.body)
+    defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    imported = {
+        name.asname or name.name for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names
+    }
+    return started or bool(used & {"backward", "Trainer"}) or not (defined | imported) & set(NAMES)
 
 
 @contextlib.contextmanager

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from small_scripts import SCRIPTS, script
 from warm_python import warm
 
 import gluontune as gt
+from gluontune.capture import capturing
 from gluontune.capture.api import summary
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
@@ -103,3 +105,10 @@ def test_a_copy_into_another_type_converts(tmp_path):
     found = gt.capture.capture([str(tmp_path / "train.py")], steps=3)
     assert found["refused"] is None
     assert found["kinds"][0]["operators"]["Cast"] == 1
+
+
+def test_a_batch_that_a_script_counts_as_an_array_is_a_number_in_the_document():
+    told = {"line": "train.py:3", "optimizer": "adam", "parameters": ["w"]}
+    updates = [{**told, "learning_rate": np.float32(0.5), "batch_size": np.array(count)} for count in (640.0, 600.0)]
+    found = json.loads(json.dumps(capturing._trainers(updates)))
+    assert found == [{**told, "learning_rates": [0.5, 0.5], "batch_size": 640.0}]

@@ -13,9 +13,10 @@ import pytest
 from small_scripts import script
 from warm_python import warm
 
-from gluontune.capture.project.api import check, migrate_script, trains
+from gluontune.capture.project.api import check, migrate_script
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError
+from gluontune.job.user_file import trains
 
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]
 
@@ -144,6 +145,9 @@ def test_mxnet_and_gluontune_are_not_there_for_the_check(tmp_path):
 def test_a_job_file_is_no_script(tmp_path):
     (tmp_path / "job.py").write_text("def net():\n    return None\n")
     (tmp_path / "train.py").write_text("net = 1\nloss.backward()\n")
+    assert (trains(tmp_path / "job.py"), trains(tmp_path / "train.py")) == (False, True)
+    (tmp_path / "job.py").write_text("from mine import data as mine, loss\n")
+    (tmp_path / "train.py").write_text("from mine import fit\nlosses = fit(net, data)\n")
     assert (trains(tmp_path / "job.py"), trains(tmp_path / "train.py")) == (False, True)
     with pytest.raises(GluontuneError, match=r"no\.py"):
         trains(tmp_path / "no.py")

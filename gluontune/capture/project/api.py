@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -49,22 +48,6 @@ class MigratedScript:
     losses: int
     told: str
     by_hand: tuple[str, ...]
-
-
-def trains(path: str | Path) -> bool:
-    """Whether a file is a script that trains; a job file only defines functions, for others to call.
-
-    Raises:
-        GluontuneError: it cannot be read, or is no Python.
-    """
-    try:
-        tree = ast.parse(Path(path).read_text("utf-8"))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise GluontuneError(f"{path}: {error}") from error
-    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    calls = [node.value.func for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    started = any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in tree.body)
-    return started or bool(used & {"backward", "Trainer"}) or any("train" in ast.unparse(call) for call in calls)
 
 
 def migrate_script(
