@@ -402,7 +402,8 @@ def odd_uses(x, y):
     mx.nd.waitall()
     saved = mx.nd.load("batch.params")
     print(x.dtype, y.dtype, x.shape, x.context, (again - saved[0]).abs().sum().asscalar(), saved[1].sum().asscalar())
-    print(x[1:3].sum().asscalar(), x.reshape((-1,))[:2].asnumpy(), x.copy().mean().asscalar(), len(y), int(y[0].asscalar()))
+    print(x[1:3].sum().asscalar(), x.reshape((-1,))[:2].asnumpy(), x.copy().mean().asscalar())
+    print(len(y), int(y[0].asscalar()))
     x[:] = 0
     print(x.sum().asscalar(), x.as_in_context(mx.cpu(0)).sum().asscalar())
 for epoch in range(4):
