@@ -234,19 +234,17 @@ def _ranks(slurm: VirtualSlurm) -> list[int]:
 
 def _victim(slurm: VirtualSlurm, kind: str) -> psutil.Process:
     def is_it(process: psutil.Process) -> bool:
-        line, environ = process.cmdline(), process.environ()
-        ours = "gluontune" in " ".join(line)
+        line = process.cmdline()
         return {
             "rank": "gluontune.training.started" in line,
-            "rank 0": ours and "train" in line and environ.get("SLURM_PROCID") == "0",
             "its process": "gluontune.training.child" in line,
             "srun": line[:1] == ["srun"],
-            "slurmstepd": False,
-            "server": environ.get("DMLC_ROLE") == "server",
+            "server": process.environ().get("DMLC_ROLE") == "server",
         }[kind]
 
-    if kind == "slurmstepd":
-        return psutil.Process(_victim(slurm, "rank").ppid())
+    parents = {"slurmstepd": "rank", "rank 0": "its process"}
+    if kind in parents:
+        return psutil.Process(_victim(slurm, parents[kind]).ppid())
     return next(process for process in slurm.processes() if is_it(process))
 
 

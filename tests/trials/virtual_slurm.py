@@ -52,7 +52,7 @@ PreemptMode=REQUEUE
 JobRequeue=1
 InactiveLimit=15
 KillWait=30
-SlurmdTimeout=20
+SlurmdTimeout=5
 SchedulerParameters=bf_interval=1,sched_interval=1,requeue_delay=1
 {nodes}
 PartitionName=low Nodes=n[1-{count}] Default=YES PriorityTier=1
