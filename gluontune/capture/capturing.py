@@ -147,8 +147,8 @@ class Capturing(FirstSteps):
         }
 
 
-def _worst(gaps: list[Gaps]) -> dict[str, float] | None:
-    return {key: max(getattr(one, key) for one in gaps) for key in vars(gaps[0])} if gaps else None
+def _worst(gaps: list[Gaps]) -> dict[str, float | None] | None:
+    return Gaps(*[max(found) for found in zip(*[vars(one).values() for one in gaps])]).to_dict() if gaps else None
 
 
 def _trainers(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ class Gradients(Values):
         grads = None
         if head_grads is not None:
             grads = [None if grad is None else self.hold(grad).value for grad in head_grads]
-        reached = self._reached(values)
+        reached, ops = self._reached(values)
         bases = [e for e in self.held.values() if e.array is not None and e.value in reached and e.base is None]
         wanted = [(entry, req) for entry in bases for req in [self._variable(entry.array)] if req]
         before = [self._gradient(entry, req == "add") for entry, req in wanted]
@@ -31,8 +31,6 @@ class Gradients(Values):
         self.step.events.append(event)
         for (entry, _), found in zip(wanted, before):
             self._new_gradient(event, entry, *found)
-        made = [e for e in reversed(self.step.events) if isinstance(e, Op) and not reached.isdisjoint(e.outputs)]
-        ops = [op for op in made if not self.tape.values.isdisjoint(op.outputs)]
         for op in ops:
             self._take_in(op)
         if not retain:
@@ -52,15 +50,16 @@ class Gradients(Values):
         """A backward pass; whether it reaches any variable."""
         return run()
 
-    def _reached(self, heads: list[int]) -> set[int]:
-        """The heads, and all values that went into them where a gradient passes: past frozen parameters, none does."""
-        found, taped = set(heads), self.tape.values
+    def _reached(self, heads: list[int]) -> tuple[set[int], list[Op]]:
+        """The heads and all values behind them, with the operators, last ones first, that a gradient passes through."""
+        found, ops, taped = set(heads), list[Op](), self.tape.values
         for event in reversed(self.step.events):
             if not isinstance(event, Op) or not event.recording or taped.isdisjoint(event.outputs):
                 continue
             if not found.isdisjoint(event.outputs[: event.results]):
                 found.update(event.inputs)
-        return found
+                ops.append(event)
+        return found, ops
 
     def _gradient(self, entry: Held, adds: bool) -> tuple[Any, int, int | None]:
         """A variable's gradient: the array, its key, and its value so far where a backward pass adds to it."""

@@ -99,12 +99,11 @@ class OnTorch:
 
     def document(self) -> dict[str, Any]:
         """What happened, for JSON."""
-        gaps = None if self.gaps is None else vars(self.gaps)
         return {
             "steps": self.steps,
             "steps_on_torch": self.moved,
             **self.recorder.facts(),
-            "gaps": gaps,
+            "gaps": self.gaps and self.gaps.to_dict(),
             "why_not": self.why_not,
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,14 @@ class Gaps:
         (True, False)
         """
         return all(gap <= bound for gap, bound in zip((self.losses, self.gradients, self.weights), BOUNDS[dtype]))
+
+    def to_dict(self) -> dict[str, float | None]:
+        """For JSON; None where a result is infinite, no number, or of another size.
+
+        >>> Gaps(float("inf"), 1e-6, 0.0).to_dict()
+        {'losses': None, 'gradients': 1e-06, 'weights': 0.0}
+        """
+        return {name: number if math.isfinite(number) else None for name, number in vars(self).items()}
 
     def __str__(self) -> str:
         return f"losses {self.losses:.0e}, gradients {self.gradients:.0e}, weights {self.weights:.0e}"

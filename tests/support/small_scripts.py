@@ -609,6 +609,16 @@ for epoch in range(6):
     shown.append(nd.sum(kept[-1]).asscalar())
 print(*shown, *[nd.sum(each).asscalar() for each in kept])
 """,
+    "a loss of one number for each sample": """
+X, Y = nd.array(X.reshape((96, -1))), nd.array(Y)
+net, half = nn.Dense(1), gluon.loss.L2Loss(); net.initialize(mx.init.Xavier())
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.02})
+for i in range(0, 96, 12):
+    with autograd.record():
+        each = half(net(X[i : i + 12]).reshape((-1,)), Y[i : i + 12])
+    each.backward(); trainer.step(12)
+    print(*each.asnumpy(), each.size)
+""",
     "layers that are frozen half-way": """
 body, head = nn.HybridSequential(), nn.Dense(4)
 body.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Flatten())

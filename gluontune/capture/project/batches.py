@@ -57,7 +57,7 @@ def data_text(plans: Sequence[Plan], place: Path) -> tuple[DataText, list[str]]:
     first = plans[0]
     inputs = [n for n in first.inputs if not first.is_state(n)]
     made = DataText("")
-    texts, drawn, constants, given, from_script = [], [], {}, [], []
+    texts, drawn, constants, given = [], [], {}, []
     for at, number in enumerate(first.inputs):
         if number not in inputs:
             continue
@@ -75,12 +75,8 @@ def data_text(plans: Sequence[Plan], place: Path) -> tuple[DataText, list[str]]:
         else:
             given.append((name, number))
             texts.append(name)
-            if value.source != "batch":
-                from_script.append(value.line)
     samples, why = _samples(first, given) if given else (None, "")
     by_hand = why if samples is None else samples.left
-    if from_script:
-        by_hand = f"batches come from the script ({from_script[0]}); here are those that were captured"
     if constants:
         _save(place / "constants.npz", constants)
     if samples is not None:
@@ -111,8 +107,10 @@ def _samples(plan: Plan, given: Sequence[tuple[str, int]]) -> tuple[Samples | No
     """The samples of the data set of a step's batch; or None, and why."""
     line = plan.value(given[0][1]).line
     loaders = plan.seen.loaders
-    if any(plan.value(n).source != "batch" for _, n in given):
-        return None, f"batches come from the script ({line}); here are those that were captured"
+    own = [plan.value(n).line for _, n in given if plan.value(n).source != "batch"]
+    if own:
+        where = next((f" ({each})" for each in own if each), "")
+        return None, f"batches come from the script{where}; here are those that were captured"
     if len(loaders) != 1:
         return None, f"a step takes {len(loaders)} batches ({line}); here are those that were captured"
     loader = loaders[0]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import subprocess
@@ -115,11 +114,11 @@ def captured(script: Script, site: Site) -> dict[str, Any]:
         found = json.loads(out.read_text("utf-8")) if out.exists() else None
     if found is None:
         return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
-    gaps = max((found["gaps_float64"] or {"": math.inf}).values())
-    kinds = {"kinds": len(found["kinds"]), "steps": found["steps"], "gap": gaps if math.isfinite(gaps) else None}
+    gaps = list((found["gaps_float64"] or {"": None}).values())
+    kinds = {"kinds": len(found["kinds"]), "steps": found["steps"], "gap": None if None in gaps else max(gaps)}
     if found["refused"]:
         return {**done, **kinds, "status": "refused", "last": clean(found["refused"], 200)}
-    return {**done, **kinds, "status": "ok", "cell": f"{gaps:.0e} in {found['steps']} steps"}
+    return {**done, **kinds, "status": "ok", "cell": f"{max(gaps):.0e} in {found['steps']} steps"}
 
 
 @stage("torch")

@@ -22,6 +22,8 @@ def dims(x: Any, axis: Any, exclude: bool = False) -> tuple[int, ...]:
 def _extreme(best: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
         over = dims(x, axis, exclude)
+        if not over:
+            return x
         found = best(x.detach(), over, keepdim=True)
         mask = (x.detach() == found).to(x.dtype)  # equal ones get the whole gradient each
         found = found + ((x - x.detach()) * mask).sum(over, keepdim=True)
@@ -31,11 +33,13 @@ def _extreme(best: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sum(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
-    return x.sum(dims(x, axis, exclude), keepdim=keepdims)
+    over = dims(x, axis, exclude)
+    return x.sum(over, keepdim=keepdims) if over else x  # to PyTorch, no axes are all
 
 
 def _mean(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
-    found = (x if x.is_floating_point() else x.double()).mean(dims(x, axis, exclude), keepdim=keepdims)
+    over = dims(x, axis, exclude)
+    found = (x if x.is_floating_point() else x.double()).mean(over, keepdim=keepdims) if over else x
     return found.to(x.dtype)
 
 
