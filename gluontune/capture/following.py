@@ -49,8 +49,7 @@ class FollowingTorch(RepeatingTorch):
     def _end_unless_open(self) -> None:
         if self.follow is not None and self.follow.complete and not self._left_open() and self._finish():
             return
-        if self.follow is not None:
-            self._diverge()
+        self._diverge()
         before = self.step
         super()._end_unless_open()
         if self.step is before:

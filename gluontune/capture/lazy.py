@@ -98,8 +98,7 @@ class LazyTorch(Recorder):
 
     def _references(self) -> Counter[int]:
         found = super()._references()
-        found.update(key for key, truth in self.truth.items() if key > 0)
-        found.update(-key for key in self.truth if key < 0)
+        found.update(map(abs, self.truth))
         found.update(map(id, self.made.values()))
         return found
 
