@@ -164,10 +164,7 @@ def test_what_rounding_explains_grows_with_the_steps():
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("rungs", "budget_s"),
-    [
-        (["environment"], 20),
-        pytest.param(["environment", "hybridized", "modern-engine"], 40, marks=pytest.mark.slow),
-    ],
+    [(["environment"], 20), pytest.param(["environment", "hybridized", "modern-engine"], 40, marks=pytest.mark.slow)],
     ids=["environment", "each"],
 )
 def test_a_script_climbs_and_its_command_runs_it(tmp_path, monkeypatch, rungs, budget_s):
