@@ -18,6 +18,7 @@ from gluontune.search import rung_contest
 from gluontune.search.script_climb import gap_of
 from gluontune.search.script_rungs import SCRIPT_RUNGS
 from gluontune.training.group import RunFailed
+from gluontune.training.script_run import ScriptRun
 from tests.support.pretended_machine import pretend_script
 from tests.support.small_scripts import script
 
@@ -162,25 +163,28 @@ def test_what_rounding_explains_grows_with_the_steps():
 
 @pytest.mark.mxnet
 @pytest.mark.process
-def test_a_script_climbs_and_its_command_runs_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("rungs", "budget_s"),
+    [(["environment"], 20), pytest.param(["environment", "hybridized", "modern-engine"], 40, marks=pytest.mark.slow)],
+    ids=["environment", "each"],
+)
+def test_a_script_climbs_and_its_command_runs_it(tmp_path, monkeypatch, rungs, budget_s):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rung_contest, "DISTURBED_PCT", 1e9)  # what it finds does not matter here
     text = script("normalized").replace("net.hybridize()", "").replace("range(2)", "range(4)")
     Path("train.py").write_text(f"import sys; print(sys.argv[1:])\n{text}")
-    found = ladder.climb_script(
-        ["train.py", "--x", "1"], out="out", budget_s=40, rungs=["environment", "hybridized", "modern-engine"]
-    )
+    found = ladder.climb_script(["train.py", "--x", "1"], out="out", budget_s=budget_s, rungs=rungs)
     rows = {row["name"]: row for row in found["rungs"]}
     assert rows["naive"]["status"] == "ran" and rows["naive"]["samples_per_sec"]["median"] > 0
     assert rows["environment"]["losses"]["largest_gap"] <= rows["environment"]["losses"]["allowed"]
     assert sum(rows["naive"]["phases_pct"].values()) == pytest.approx(100)
     assert "['--x', '1']" in Path("out/logs/naive.log").read_text()
-    for name in ("hybridized", "modern-engine"):
+    for name in rungs[1:]:
         if rows[name]["status"] == "ran" and "losses" in rows[name]:  # else there was no time for it
             assert rows[name]["losses"]["largest_gap"] < 1e-2
-    command = found["best"]["command"]
+    measured = ScriptRun(**rows["environment"]["recipe"])  # the best may be naive: a plain python
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    ran = subprocess.run(
-        command, shell=True, capture_output=True, text=True, env={**os.environ, **python_alone(), "PATH": path}
-    )
-    assert ran.returncode == 0 and ran.stdout.startswith("['--x', '1']\n0 "), ran.stderr
+    env = {**os.environ, **python_alone(), "PATH": path}
+    for command in {found["best"]["command"], measured.command()}:
+        ran = subprocess.run(command, shell=True, capture_output=True, text=True, env=env)
+        assert ran.returncode == 0 and ran.stdout.startswith("['--x', '1']\n0 "), ran.stderr
