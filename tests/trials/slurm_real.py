@@ -256,7 +256,7 @@ def test_a_killed_process_ends_the_job(slurm, victim, tmp_path):
 
 def ratio(slurm: VirtualSlurm, folder: Path, times: int) -> dict[str, Any]:
     """The throughput of two ranks under ``srun`` divided by that under ``launch``, in so many pairs that take turns."""
-    train, ratios = [*TRAIN, "--engine", "kvstore", "--epochs", "40", "--json"], []
+    train, ratios = [*TRAIN, "--engine", "kvstore", "--epochs", "12", "--json"], []
     at = train.index("--engine")
     for k in range(times):
         found = {}
@@ -282,7 +282,9 @@ def main() -> int:
                 with tempfile.TemporaryDirectory() as name:
                     folder, times = Path(name), options.trials
                     seen = once[what](slurm, folder, times) if what in once else fault(slurm, folder, what)
-                good = seen.get("bits", True) and seen.get("named", True) and not seen["left"]
+                good = (
+                    seen.get("bits", True) and seen.get("equal", True) and seen.get("named", True) and not seen["left"]
+                )
                 good = good and seen.get("preempted", options.trials) == options.trials
                 good = good and seen.get("seconds", 0) <= 30 and seen.get("ratio", 1) >= 0.98
                 bad += not good
