@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,12 +214,10 @@ def _plain_index(path: PathLike) -> tuple[Any, np.ndarray] | None:
 def _plain_rows(text: bytes) -> np.ndarray | None:
     """(n, 2) int64 of whole lines, or None if one is not two numbers."""
     count = text.count(b"\t")
-    with warnings.catch_warnings(), contextlib.suppress(ValueError, DeprecationWarning):
-        warnings.simplefilter("error", DeprecationWarning)  # of a text that is not read to its end
-        flat = np.fromstring(text, np.int64, sep=" ")
-        if len(flat) == 2 * count and text.count(b"\n") == count and not _cut_off(flat):
-            return flat.reshape(count, 2)
-    return None
+    if text.count(b"\n") != count or text.translate(None, b"0123456789 \t\r\n"):
+        return None
+    flat = np.fromstring(text, np.int64, sep=" ")
+    return flat.reshape(count, 2) if len(flat) == 2 * count and not _cut_off(flat) else None
 
 
 def _cut_off(flat: np.ndarray) -> bool:
