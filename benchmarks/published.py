@@ -95,7 +95,7 @@ def chart(document: Mapping[str, Any]) -> str | None:
             "name": str(values[place[roles["label"]]]).replace("**", ""),
             "samples_per_sec": value if isinstance(value, Mapping) else None,
             "kept": "not kept" not in str(values[place[kept]]) if kept else True,
-            "speedup_vs_naive": values[place[ratio]]["median"] if ratio else None,
+            "speedup_vs_naive": values[place[ratio]]["median"] if ratio and values[place[ratio]] else None,
             "predicted": None,
             "status": "not measured",
         }

@@ -88,21 +88,23 @@ def _ladder(document: Mapping[str, Any]) -> Figure:
     rows = []
     for row in ladder["rungs"]:
         chosen = next((v["label"] for v in row["variants"] if v.get("chosen")), "")
-        reached = row["seconds_to_accuracy"]
+        trained = row["elapsed_seconds"]
         rows.append([
             row["name"], chosen or ("as written" if row["name"] == "naive" else ""),
             _rounded(row["samples_per_sec"], 0), _rounded(deciding(row), 2),
             _rounded(row["speedup_vs_naive"] and {"median": row["speedup_vs_naive"], "ci95": row["speedup_ci95"]}, 2),
-            round(reached, 1) if reached else "", fmt.reached(row) or "",
+            round(trained[-1], 1) if trained else "", fmt.reached(row) or "",
             re.sub(r"^\W+ ", "", verdict_text(row).plain),
         ])  # fmt: skip
+    sample = document["dataset"]["name"] == "sample"
+    where = "the embedded sample" if sample else document["dataset"]["name"]
     data, minutes = ladder["dataset"], ladder["budget"]["spent_seconds"] / 60
     slices = max((row["samples_per_sec"]["n"] for row in ladder["rungs"] if row["samples_per_sec"]), default=0)
     return {
-        "title": f"The ladder on {data['name']}: {document['base_recipe']['net']}, {data['num_train']:,} images",
-        "command": f"gluontune ladder --dataset {data['name']}",
+        "title": f"The ladder on {where}: {document['base_recipe']['net']}, {data['num_train']:,} images",
+        "command": "make ladder" if sample else f"gluontune ladder --dataset {data['name']}",
         "n": f"up to {slices} interleaved slices a contender; {minutes:.0f} minutes in all",
-        "columns": ["rung", "what was chosen", "img/s (95 %)", "÷ without it", "÷ naive (95 %)", "s to the accuracy",
+        "columns": ["rung", "what was chosen", "img/s (95 %)", "÷ without it", "÷ naive (95 %)", "training, s",
                     "accuracy", "verdict"],
         "rows": rows,
         "notes": [ladder_sentence(ladder)],

@@ -19,7 +19,7 @@ from gluontune.report.svg import standalone
 __all__ = ["PICTURES", "filled", "load", "main", "table", "texts"]
 
 HERE = Path(__file__).resolve().parent
-PICTURES = {"docs/images/ladder.svg": "ladder-cifar10"}  # each with its document
+PICTURES = {"docs/images/ladder.svg": "ladder-sample"}  # each with its document
 BLOCK = re.compile(r"(<!-- figures: (?P<what>[^>]+?) -->\n)(?P<body>.*?)(<!-- /figures -->)", re.S)
 
 
