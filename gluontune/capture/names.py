@@ -11,5 +11,8 @@ ENVIRONMENT = "environment"
 #: The state of changes that are kept where they measure faster, as under ``gluontune run``.
 DECIDED = "decided"
 
-#: Where the class is that tries fewer threads than :data:`ENVIRONMENT` has given.
+#: The variable with the number of threads that a script may have; ``OMP_NUM_THREADS`` is how many it begins with.
+ALL_THREADS = "GLUONTUNE_THREADS"
+
+#: Where the class is that tries them.
 THREADS = "gluontune.capture.helpers.threads:Threads"

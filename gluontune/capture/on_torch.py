@@ -14,6 +14,7 @@ from gluontune.capture.forked import Forked
 from gluontune.capture.helpers.samples import Samples
 from gluontune.capture.hooks import Hooks
 from gluontune.capture.interpret import computes
+from gluontune.capture.names import ALL_THREADS
 from gluontune.capture.program import StepProgram, program_of
 from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script
 from gluontune.core.errors import GluontuneError, first_line
@@ -123,7 +124,7 @@ class TorchAccount(Account):
                 self._samples.install(mx)
             except Exception as error:
                 self._samples.gave_up(error)
-        torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+        torch().set_num_threads(int(os.environ.get(ALL_THREADS) or os.environ.get("OMP_NUM_THREADS") or 1))
         self._engine = OnTorch(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
         self._samples.giving = self._engine.recorder.give
 

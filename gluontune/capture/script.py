@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from gluontune.capture.names import ALL_THREADS
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import SAFE, python
 
@@ -115,9 +116,11 @@ def environment(runtime: str = "tuned", environ: Mapping[str, str] | None = None
     child = child_env(runtime, environ=environ, cores=share)
     if runtime == "tuned":
         child.update(_CAREFUL)
-        if "OMP_NUM_THREADS" not in users and share is None:
-            cores = int(child["OMP_NUM_THREADS"])
-            child["OMP_NUM_THREADS"] = str(max(1, cores // 2, cores - running_others()))  # half is MXNet's own
+        child[ALL_THREADS] = users.get("OMP_NUM_THREADS", child["OMP_NUM_THREADS"])
+        if "OMP_NUM_THREADS" not in users:  # MXNet's own half at first: many small operators lose by a second thread
+            cores, others = int(child["OMP_NUM_THREADS"]), running_others() if share is None else 0
+            child["OMP_NUM_THREADS"] = str(max(1, cores // 2))
+            child[ALL_THREADS] = str(max(1, cores // 2, cores - others))
     return {name: users.get(name, value) for name, value in child.items()}
 
 

@@ -26,7 +26,7 @@ import psutil
 from gluontune.capture import script
 from gluontune.capture.helpers.base import Helper
 from gluontune.capture.helpers.samples import Samples
-from gluontune.capture.names import CHANGES, DECIDED, THREADS
+from gluontune.capture.names import ALL_THREADS, CHANGES, DECIDED, THREADS
 from gluontune.capture.watch import Watch
 from gluontune.core.processes import die_with_parent, event_sender
 from gluontune.recipe.registry import resolve
@@ -92,7 +92,7 @@ class Stepping:
             from gluontune.runtime.pytorch import torch
 
             torch().manual_seed(0)
-            torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+            torch().set_num_threads(int(os.environ.get(ALL_THREADS) or os.environ.get("OMP_NUM_THREADS") or 1))
             self.engine = OnTorch(mx, self.program.folder, lambda line: None)
             for helper in self.helpers:
                 if isinstance(helper, Samples):

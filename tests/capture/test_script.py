@@ -15,6 +15,7 @@ import pytest
 from plain_mxnet import python_alone
 
 from gluontune.capture import script
+from gluontune.capture.names import ALL_THREADS
 from gluontune.core.errors import UsageError
 
 PYTHON = [sys.executable]
@@ -146,7 +147,10 @@ def test_the_environment_is_tuned_and_what_the_user_set_stays(monkeypatch):
     monkeypatch.setattr("gluontune.runtime.cpu.Cpu.compute_cores", lambda self: 8)
     for others, threads in ((0, "8"), (1, "7"), (5, "4"), (20, "4")):  # MXNet itself takes half of the cores
         monkeypatch.setattr(script, "running_others", lambda running=others: running)
-        assert script.environment(environ={})["OMP_NUM_THREADS"] == threads
+        found = script.environment(environ={})
+        assert (found["OMP_NUM_THREADS"], found[ALL_THREADS]) == ("4", threads)
+    found = script.environment(environ={"OMP_NUM_THREADS": "3"})
+    assert (found["OMP_NUM_THREADS"], found[ALL_THREADS]) == ("3", "3")
     assert script.environment("as-installed", {"A": "1"}) == {"A": "1"}
 
 
@@ -158,12 +162,12 @@ def test_a_script_that_mpirun_started_takes_its_part_of_the_cores(monkeypatch):
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     ranks = {f"OMPI_COMM_WORLD_{name}": value for name, value in zip(names, "1414")}
     threads = {"one": {}, "four": ranks, "contradicting": {**ranks, "RANK": "0"}}
-    seen = {name: script.environment(environ=environ)["OMP_NUM_THREADS"] for name, environ in threads.items()}
+    seen = {name: script.environment(environ=environ)[ALL_THREADS] for name, environ in threads.items()}
     assert seen == {"one": "8", "four": "2", "contradicting": "8"}
     monkeypatch.setattr(os, "cpu_count", lambda: 64)  # mpirun has bound each to its own
-    assert script.environment(environ=ranks)["OMP_NUM_THREADS"] == "8"
+    assert script.environment(environ=ranks)[ALL_THREADS] == "8"
     slurm = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "12"}
-    assert script.environment(environ={**ranks, **slurm})["OMP_NUM_THREADS"] == "3"
+    assert script.environment(environ={**ranks, **slurm})[ALL_THREADS] == "3"
 
 
 def test_other_programs_on_the_cores_are_counted(tmp_path):

@@ -1,4 +1,4 @@
-"""Threads of MXNet's operators, fewer where that measures faster: small nets, and cores that other programs want."""
+"""Threads of MXNet's operators, more where that measures faster: not for small nets, nor on cores that others want."""
 
 from __future__ import annotations
 
@@ -7,20 +7,28 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from gluontune.capture.forked import Forked
 from gluontune.capture.helpers.base import Helper
-from gluontune.runtime import usable_cores
+from gluontune.capture.names import ALL_THREADS
 
 
 class Threads(Helper):
-    """Tries MXNet's own number of threads, and one, in the place of those that ``OMP_NUM_THREADS`` gives."""
+    """Tries a thread of each core in the place of MXNet's own number, with which the script begins.
 
-    name = "fewer threads"
-    does = "operators run on fewer threads"
+    The thread that computes operators keeps what it has prepared for so many threads. MXNet starts another one at each
+    fork of the process, which is how that is dropped, and why the number is set anew after each.
+    """
+
+    name = "more threads"
+    does = "operators run on a thread of each core"
 
     def install(self, mx: Any) -> None:
-        self._mx, self._all = mx, int(os.environ["OMP_NUM_THREADS"])
-        fewer = {max(1, usable_cores() // 2), 1}  # MXNet itself takes half the cores
-        self.states = [str(count) for count in sorted(fewer, reverse=True) if count < self._all]
+        self._mx, self._pid, self._state = mx, os.getpid(), ""
+        self._first = int(os.environ["OMP_NUM_THREADS"])
+        every = int(os.environ.get(ALL_THREADS) or self._first)
+        self.states = [str(every)] if every > self._first else []
+        if self.states:
+            os.register_at_fork(after_in_parent=self._forked)
 
     @property
     def state(self) -> str:
@@ -31,7 +39,11 @@ class Threads(Helper):
     def state(self, state: str) -> None:
         before, self._state = getattr(self, "_state", ""), state
         if state != before:
-            count = int(state or self._all)
+            Forked(lambda: None, 10.0).ended(10.0)
+
+    def _forked(self) -> None:
+        if self._state and os.getpid() == self._pid:
+            count = int(self._state)
             self.in_engine(lambda: self._mx.base._LIB.MXSetNumOMPThreads(count))
 
     def in_engine(self, function: Callable[[], Any]) -> None:
