@@ -21,7 +21,7 @@ OTHERS = {
     "core/interpreter.py": "the one place",
     "capture/project/api.py": "the project that was written, which imports its own files",
     "capture/script.py": "Python's own words for a module that is not there",
-    "search/bench/scripts.py": "scripts of others, as they are and by commands that run them in their folder",
+    "search/bench/script_stages.py": "scripts of others, as they are and by commands that run them in their folder",
     "search/bench/contender.py": "a peer's Python runs a file by its path",
     "search/bench/peer_script.py": "a peer's script",
     "convert/migrate/project.py": "the project that was written, which imports its own files",

@@ -205,6 +205,6 @@ def migrated(script: Script, site: Site) -> dict[str, Any]:
 
 def _faults(project: Path) -> str:
     """What the linter finds in a project, if there is one here."""
-    words = [sys.executable, "-m", "ruff", "check", "--isolated", "."]
+    words = python("-m", "ruff", "check", "--isolated", ".")
     found = subprocess.run(words, cwd=project, capture_output=True, text=True)
     return "" if found.returncode == 0 or "No module named" in found.stderr else last_words(found.stdout)
