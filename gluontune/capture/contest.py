@@ -12,14 +12,18 @@ from typing import Any, Callable
 
 from gluontune.capture.helpers.base import Helper
 from gluontune.capture.steps import Steps
-from gluontune.core.stats import ratio_interval
+from gluontune.core.stats import chance_of_ranks, ratio_interval
 
 WORTH = 1.02
+_CHANCE = 0.005
+_MORE_WORK = 1.5  # times the median: slices in which the script has saved a picture, or evaluated
 _SLICE_S = 0.08
 _SLICE_STEPS = (2, 40)
 _PAIRS = (4, 12)  # the least and the most
+_HOPELESS = (4.0, 2.0, 1.5)  # times as long, after so many pairs: one slice may hold more work than the other
 _BEGIN_S = 1.0  # of training, before anything is tried
 _BEGIN_STEPS = 4
+_QUIET_S = 20.0  # of training, at most, until no helper works beside it: a proof takes a core, which a match would lose
 _SHARE = 0.05  # of the training's time that contests may lose
 
 
@@ -81,6 +85,8 @@ class Contest:
     def _may_begin(self) -> bool:
         assert self._began is not None
         trained = self._clock() - self._began
+        if trained < _QUIET_S and any(helper.waits for helper in self._helpers if not helper.broken):
+            return False
         return self.steps >= _BEGIN_STEPS and trained >= _BEGIN_S and self.lost_s <= _SHARE * trained
 
     def _next(self) -> Match | None:
@@ -169,11 +175,11 @@ class Match:
         pairs = len(mine)
         self._order = [self.state, self.before] if pairs % 2 == 0 else [self.before, self.state]
         if pairs < _PAIRS[0]:
-            self.over = min(mine) > (2.0 if pairs == 1 else 1.5) * max(theirs)
+            self.over = min(mine) > _HOPELESS[pairs - 1] * max(theirs)
         else:
             low, high = ratio_interval(theirs, mine)["ci95"]
             worth = self.speedup >= WORTH
-            self.won = low > 1.0 and worth
+            self.won = worth and (low > 1.0 or chance_of_ranks(*_alike(mine, theirs)) < _CHANCE)
             self.over = self.won or high < WORTH or pairs >= _PAIRS[1]
         if self.over:
             self.lost_s = max(0.0, self._spent_s - self._spent_steps * statistics.median(theirs))
@@ -198,3 +204,9 @@ class Match:
     def said(self) -> str:
         """What came out, for a sentence."""
         return f"{self.speedup:.2f} times as fast" if self._times[self.state] else "not measured"
+
+
+def _alike(mine: list[float], theirs: list[float]) -> tuple[list[float], list[float]]:
+    """Slices without those in which the script has done something else, too: about as many of each state's."""
+    left = [[t for t in times if t <= _MORE_WORK * statistics.median(times)] for times in (mine, theirs)]
+    return (left[0], left[1]) if abs(len(left[0]) - len(left[1])) <= 1 else (mine, theirs)

@@ -38,6 +38,7 @@ class OnTorch:
 
     def __init__(self, mx: Any, folder: str, say: Callable[[str], None]):
         self.mx, self.say = mx, say
+        torch().set_num_threads(int(os.environ.get(ALL_THREADS) or os.environ.get("OMP_NUM_THREADS") or 1))
         self.steps, self.moved = 0, 0
         self.gaps: Gaps | None = None
         self.why_not, self.draws = "no training step was seen", False
@@ -47,6 +48,10 @@ class OnTorch:
         self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
         self.recorder.retreated = self._retreated
         self.hooks.install()
+
+    def read_from(self, samples: Samples) -> None:
+        """Batches of kept samples are given without MXNet's arrays."""
+        samples.giving = self.recorder.give
 
     def _finished(self, step: Step) -> None:
         self.steps += 1
@@ -124,9 +129,8 @@ class TorchAccount(Account):
                 self._samples.install(mx)
             except Exception as error:
                 self._samples.gave_up(error)
-        torch().set_num_threads(int(os.environ.get(ALL_THREADS) or os.environ.get("OMP_NUM_THREADS") or 1))
         self._engine = OnTorch(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
-        self._samples.giving = self._engine.recorder.give
+        self._engine.read_from(self._samples)
 
     def document(self) -> dict[str, Any]:
         return {

@@ -148,6 +148,11 @@ class Contender:
             self.rates.append(seen["samples"] / seen["seconds"])
 
     @property
+    def step_s(self) -> float:
+        """Seconds that a step takes, as far as it is known."""
+        return self._step_s
+
+    @property
     def slice_s(self) -> float:
         """Seconds that its slices take, as far as it is known."""
         return self._steps * self._step_s

@@ -42,6 +42,7 @@ class ScriptContender(Contender):
         self._logs = logs
         self.losses: list[float | None] = []
         self.notes: list[str] = []
+        self.at = 0  # the script's step that it has done last
 
     def launch(self) -> None:
         if self.group is None and self.failure is None:
@@ -59,15 +60,26 @@ class ScriptContender(Contender):
             group.wait()
             self.losses, self._step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
             rate: float = self.seen["samples_per_step"] / self._step_s
-            self._steps = max(1, round(slice_s / self._step_s))
+            self._steps, self.at = max(1, round(slice_s / self._step_s)), self.seen["steps"]
             if self._steps > 1 or rate < too_slow:
                 seen = group.steps(self._steps)
+                self.at = int(seen["at"])
                 self._step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
                 self._steps = max(1, round(slice_s / self._step_s))
             group.pause()
             self._warm = True
             return rate
         return 0.0
+
+    def keep_step_with(self, other: ScriptContender) -> None:
+        """Slices of as many steps as the other's, which then are the same work if both begin at the same step."""
+        self._steps, self._step_s = other._steps, other._step_s
+
+    def go_to(self, step: int) -> None:
+        """Train up to a step of the script; where its end comes before that, up to the same step of its next start."""
+        for _ in range(3):
+            if self.at < step and (seen := self.ask(lambda group: group.steps(step - self.at))):
+                self.at = int(seen["at"])
 
     @property
     def run(self) -> ScriptRun:

@@ -90,11 +90,14 @@ class Group(Closing):
         return sum(int(r["samples_per_step"]) for r in self.ready)
 
     def steps(self, count: int) -> dict[str, float]:
-        """``count`` steps on every rank: ``{"samples", "seconds", "loss", "count"}``, samples of all ranks together."""
+        """``count`` steps on every rank: ``{"samples", "seconds", "loss", "count", "at"}``.
+
+        ``samples`` are those of all ranks; ``at`` is the number of the last step since a script's start, 0 for a job.
+        """
         done = self._ask({"do": "steps", "count": count})
         return {
             "samples": sum(d["samples"] for d in done), "seconds": max(d["seconds"] for d in done),
-            "loss": sum(d["loss"] for d in done) / len(done), "count": count,
+            "loss": sum(d["loss"] for d in done) / len(done), "count": count, "at": done[0].get("at", 0),
         }  # fmt: skip
 
     def validate(self) -> dict[str, Any]:

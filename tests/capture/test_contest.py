@@ -25,16 +25,19 @@ class Training:
     def wait(self):
         self.waited += 1
 
-    def run(self, steps):
-        for _ in range(steps):
+    def run(self, steps, pictures=0):
+        """``pictures``: after so many steps the script does something else for five steps' time."""
+        for step in range(steps):
             self.used.append(self.helper.state)
             self.now += self.seconds[self.helper.state] * (1 + self.random.uniform(0, self.noise))
+            self.now += 5 * self.seconds[""] if pictures and step % pictures == 0 else 0
             self.contest.step()
         return self
 
 
 class Pretended(Helper):
     name = "pretended"
+    waits = False
 
     def __init__(self, states, clashes):
         super().__init__()
@@ -67,6 +70,24 @@ def test_what_is_slower_is_taken_back_soon_and_said():
 
 def test_what_is_hardly_faster_is_not_kept():
     assert Training({"": 0.1, "fast": 0.0995}, noise=0.05).run(400).helper.state == ""
+
+
+def test_a_script_that_does_more_in_some_steps_hides_no_gain():
+    for pictures in (9, 11, 13):
+        assert Training({"": 0.1, "fast": 0.075}).run(110, pictures).helper.state == "fast"
+        assert Training({"": 0.1, "fast": 0.1}).run(400, pictures).helper.state == ""
+
+
+def test_nothing_is_tried_while_a_proof_takes_a_core():
+    training = Training({"": 0.1, "fast": 0.05})
+    training.helper.waits = True
+    assert set(training.run(190).used) == {""}
+    assert "fast" in training.run(40).used  # a proof that does not end holds up nothing for ever
+    training = Training({"": 0.1, "fast": 0.05})
+    training.helper.waits = True
+    training.run(30)
+    training.helper.waits = False
+    assert "fast" in training.run(5).used
 
 
 def test_the_best_of_several_states_is_kept():

@@ -13,6 +13,7 @@ from typing import Any
 from gluontune.capture.helpers.base import Helper, patched
 from gluontune.capture.helpers.compiled import Compiled, on_gpu, static_flags, why_not_compiled
 from gluontune.capture.helpers.proving import Proving
+from gluontune.capture.purity import is_constant
 
 PLAIN, REWRITTEN = "compiled", "compiled and rewritten"
 _WATCHED_S, _WATCHED_STEPS = 0.5, 3
@@ -108,8 +109,8 @@ class Blocks(Helper):
     def _around_setting(self, original: Any, block: Any, name: str, value: Any) -> None:
         before = vars(block).get(name)
         original(block, name, value)
-        simple = isinstance(value, (int, float, str, bool, tuple)) and name not in _OWN
-        if self._phase == "proven" and simple and before is not None and before != value:
+        told = self._phase == "proven" and name not in _OWN and value is not None and before is not None
+        if told and is_constant(value) and is_constant(before) and before != value:
             self._changed(block)
 
     def _changed(self, block: Any) -> None:

@@ -32,6 +32,7 @@ from gluontune.training.script_run import ScriptRun
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TAIL = 8000  # bytes of what a script printed, for its last line
 _ROUNDS, _SLICE_S = 9, 0.7  # slices of a contender in turn, and how long one is
+_CATCH_UP_S = 60.0  # at most, to begin at the same step as the others
 _LOSSES = 50  # first losses that are compared
 
 
@@ -158,12 +159,22 @@ def in_turn(script: Script, site: Site) -> dict[str, Any]:
             contender.warm_up(_SLICE_S)
         playing = [c for c in field.values() if c.failure is None]
         if not field["as is"].failure:
+            _abreast(field["as is"], playing)
             interleave(playing, rounds=_ROUNDS, slice_s=_SLICE_S)
         return judged(field)
     finally:
         os.chdir(before)
         for contender in field.values():
             contender.close()
+
+
+def _abreast(naive: ScriptContender, playing: Sequence[ScriptContender]) -> None:
+    """Slices are the same steps of the script for all: some are longer than others, and some hold an evaluation."""
+    furthest = max(contender.at for contender in playing)
+    for contender in playing:
+        if (furthest - contender.at) * naive.step_s < _CATCH_UP_S:
+            contender.go_to(furthest)
+        contender.keep_step_with(naive)
 
 
 def judged(field: Mapping[str, ScriptContender]) -> dict[str, Any]:
