@@ -24,22 +24,30 @@ _HOPELESS = (4.0, 2.0, 1.5)  # times as long, after so many pairs: one slice may
 _BEGIN_S = 1.0  # of training, before anything is tried
 _BEGIN_STEPS = 4
 _QUIET_S = 20.0  # of training, at most, until no helper works beside it: a proof takes a core, which a match would lose
+_TICK_S = 0.02
 _SHARE = 0.05  # of the training's time that contests may lose
+
+
+Kept = dict[str, Any]  # tried, states, trained_s, lost_s, match, over
+Cut = dict[str, Any]  # of a match: state, with, before, length
 
 
 class Contest:
     """Hears of each step; lets each state of each helper meet the way in which the script runs so far.
 
     Args:
-        helpers: in the order in which they are tried. clock: for tests.
+        helpers: in the order in which they are tried. clock: for tests. kept: of the script's last start, see
+            :meth:`kept`.
     """
 
-    def __init__(self, helpers: list[Helper], clock: Callable[[], float] = time.perf_counter):
+    def __init__(self, helpers: list[Helper], clock: Callable[[], float] = time.perf_counter, kept: Kept | None = None):
         self._helpers, self._clock = helpers, clock
-        self.steps, self.lost_s = 0, 0.0
+        kept = kept or {"tried": [], "states": {}, "trained_s": 0.0, "lost_s": 0.0, "match": None, "over": False}
+        self.steps, self.lost_s, self._trained_s, self._over = 0, kept["lost_s"], kept["trained_s"], kept["over"]
         self._began: float | None = None
         self._match: Match | None = None
-        self._tried: set[tuple[str, str]] = set()
+        self._tried: set[tuple[str, str]] = {(name, state) for name, state in kept["tried"]}
+        self._decided, self._cut = dict(kept["states"]), kept["match"]
         self.won: list[Match] = []
         self.matches: list[Match] = []
 
@@ -57,7 +65,17 @@ class Contest:
         """Whether nothing is being tried, and nothing is left that is known of."""
         left = [h for h in self._helpers if not h.broken]
         untried = any((h.name, state) not in self._tried for h in left for state in h.states)
-        return self._match is None and not untried and not any(h.waits for h in left)
+        return self._over or (self._match is None and not untried and not any(h.waits for h in left))
+
+    def kept(self) -> Kept:
+        """What is known by now, for the script's next start: a short one ends before all has been tried."""
+        self.stop()
+        states = {**self._decided, **{helper.name: helper.state for helper in self._helpers if helper.state}}
+        trained = self._trained_s + (0.0 if self._began is None else self._clock() - self._began)
+        return {
+            "tried": sorted(self._tried), "states": states, "trained_s": trained, "lost_s": self.lost_s,
+            "match": self._cut, "over": self._over,
+        }  # fmt: skip
 
     def step(self) -> None:
         """A step of the training has ended."""
@@ -67,7 +85,7 @@ class Contest:
         for helper in self._helpers:
             if not helper.broken:
                 try:
-                    helper.after_step(self.steps, self._clock() - self._began)
+                    self._heard(helper)
                 except Exception as error:
                     helper.gave_up(error)
         if self._match is not None:
@@ -77,24 +95,50 @@ class Contest:
         elif self._may_begin():
             self._match = self._next()
 
+    def _heard(self, helper: Helper) -> None:
+        """Tell a helper of the step; what an earlier start has decided is in force as soon as it can be."""
+        assert self._began is not None
+        seconds = self._trained_s + self._clock() - self._began
+        helper.after_step(self.steps, seconds)
+        while helper.name in self._decided and helper.waits:
+            time.sleep(_TICK_S)
+            helper.after_step(self.steps, seconds)
+        if self._decided.get(helper.name, "") in helper.states:
+            helper.state = self._decided.pop(helper.name)
+            helper.settled([state for state in helper.states if (helper.name, state) not in self._tried])
+
     def stop(self) -> None:
         """Give up what is being tried."""
-        if self._match is not None:
-            self._match.helper.state, self._match = self._match.before, None
+        match, self._match = self._match, None
+        if match is not None:
+            match.helper.state, self._cut = match.before, match.cut()
+            self._tried.discard((match.helper.name, match.state))
+
+    def end(self) -> None:
+        """Give up what is being tried, and try nothing more."""
+        self.stop()
+        self._over = True
 
     def _may_begin(self) -> bool:
         assert self._began is not None
-        trained = self._clock() - self._began
+        trained = self._trained_s + self._clock() - self._began
+        if self._over:
+            return False
         if trained < _QUIET_S and any(helper.waits for helper in self._helpers if not helper.broken):
             return False
-        return self.steps >= _BEGIN_STEPS and trained >= _BEGIN_S and self.lost_s <= _SHARE * trained
+        return (
+            (self.steps >= _BEGIN_STEPS or self._trained_s > 0.0)
+            and trained >= _BEGIN_S
+            and self.lost_s <= _SHARE * trained
+        )
 
     def _next(self) -> Match | None:
         for helper in self._helpers:
             for state in helper.states:
                 if (helper.name, state) not in self._tried:
                     self._tried.add((helper.name, state))
-                    return Match(helper, state, self.steps, self._waitall, self._clock)
+                    cut = self._cut if self._cut and self._cut["state"] == state != helper.state else None
+                    return Match(helper, state, self.steps, self._waitall, self._clock, cut)
         return None
 
     def _close(self, match: Match) -> None:
@@ -123,21 +167,26 @@ class Match:
     """One state of a helper against the state before, in slices of steps."""
 
     def __init__(
-        self, helper: Helper, state: str, began_at: int, waitall: Callable[[], None], clock: Callable[[], float]
-    ):
+        self, helper: Helper, state: str, began_at: int, waitall: Callable[[], None], clock: Callable[[], float],
+        cut: Cut | None = None,
+    ):  # fmt: skip
         self.helper, self.state, self.before, self.began_at = helper, state, helper.state, began_at
         self._waitall, self._clock = waitall, clock
         self._times: dict[str, list[float]] = {state: [], helper.state: []}
         self._length, self._left, self._start = _SLICE_STEPS[0], 2, 0.0
-        self._order = [state, helper.state]
+        self._fresh = {state, helper.state}  # which have not been in force in this process
+        if cut is not None:
+            self._times, self._length = {state: list(cut["with"]), helper.state: list(cut["before"])}, cut["length"]
+        mine, theirs = map(len, self._times.values())
+        self._order = [state, helper.state] if mine == theirs else [state] if mine < theirs else [helper.state]
         self.over, self.won, self.lost_s = False, False, 0.0
         self._spent_s, self._spent_steps, self._last = 0.0, 0, clock()
         self._enter()
 
     def _enter(self) -> None:
         self.helper.state = self._order[0]
-        first = not self._times[self._order[0]]
-        self._left, self._start = (2 if first else 1), 0.0  # steps that are not timed: a graph is compiled, caches fill
+        self._left, self._start = (2 if self._order[0] in self._fresh else 1), 0.0  # not timed: a graph, caches
+        self._fresh.discard(self._order[0])
 
     def step(self) -> None:
         """A step has ended."""
@@ -200,6 +249,11 @@ class Match:
             "helper": self.helper.name, "state": self.state, "before": self.before, "won": self.won,
             "seconds_a_step": {"before": self._times[self.before], "with": self._times[self.state]},
         }  # fmt: skip
+
+    def cut(self) -> Cut:
+        """The slices so far, to go on with."""
+        mine, theirs = self._times[self.state], self._times[self.before]
+        return {"state": self.state, "with": mine, "before": theirs, "length": self._length}
 
     def said(self) -> str:
         """What came out, for a sentence."""

@@ -47,10 +47,10 @@ class InForce:
             helper = resolve(place)()
             helper.install(mx)
             self.helpers.append(helper)
-        if self.decides and "states" not in options:
+        if self.decides:
             from gluontune.capture.contest import Contest
 
-            self.contest = Contest(self.helpers)
+            self.contest = Contest(self.helpers, kept=options.get("contest"))
             self.contest.time_by(mx.nd.waitall)
         if options["backend"] == "torch":
             from gluontune.capture.on_torch import OnTorch
@@ -77,8 +77,8 @@ class InForce:
         while helper.waits:
             time.sleep(_TICK_S)
             helper.after_step(steps, math.inf)
-        wanted = self.options.get("states", {}).get(helper.name, "") if self.decides else self.options["state"]
-        if helper.states and (wanted or not self.decides):
+        if helper.states:
+            wanted = self.options["state"]
             helper.state = wanted if wanted in helper.states else helper.states[0]
             helper.settled([])
 
@@ -92,8 +92,7 @@ class InForce:
         if self.engine is not None and not self.engine.recorder.lazy:
             return str(self.engine.why_not)
         if self.decides:
-            early = self.contest is not None and seconds < _DECIDING_S
-            return "contests in place" if early or (self.contest is not None and not self.contest.idle) else ""
+            return "" if self.contest.idle and seconds >= _DECIDING_S else "contests in place"
         for helper in self.helpers:
             facts = helper.facts()
             if "kept_batches" in facts and not facts["kept_batches"]:
@@ -107,10 +106,6 @@ class InForce:
                 kinds = ", ".join(f"{kind}: {why}" for kind, why in facts["blocks_left"].items())
                 return _notes(helper) or kinds or "there is no block to compile"
         return ""
-
-    def states(self) -> dict[str, Any]:
-        """The state of each helper, by name, where a contest has decided."""
-        return {} if self.contest is None else {helper.name: helper.state for helper in self.helpers}
 
     def facts(self) -> dict[str, Any]:
         """What is known of the changes."""

@@ -31,6 +31,7 @@ _LOOKED_AT = 12  # steps before the first command: their losses are kept, change
 _LOOKED_S = 10.0  # fewer, where steps are slow
 _LEAST = 5  # of them, if the script has as many
 _RECENT = 4  # steps from which the time of one is known, before the first command
+_STARTS = 15  # of a short script, at most, for the same
 _SETTLED_S = 90.0  # at most, until a change that was asked for is in force
 
 
@@ -40,7 +41,7 @@ class Stepping:
     Args:
         options: ``changes`` (names of :data:`~gluontune.capture.names.CHANGES`), ``state`` (of compiled blocks, or
             :data:`~gluontune.capture.names.DECIDED`), ``dtype``, ``backend``, ``look`` (losses to be kept); of a script
-            that was started again ``steps_seen``, ``states`` and the ``pending`` command.
+            that was started again what :meth:`_again` kept.
         program: the script. send: of an event. commands: their descriptor.
     """
 
@@ -49,7 +50,7 @@ class Stepping:
         self._heard = b""
         self.changes: InForce | None = None
         self.watch: Watch | None = None
-        self.steps, self._began, self._settled = 0, time.monotonic(), False
+        self.steps, self._began, self._settled = 0, options.get("began", 0.0), False
         seen = options.get("steps_seen")
         look = options["look"] or _LOOKED_AT
         self._look = look if seen is None else max(1, min(look, seen // 3))
@@ -64,7 +65,7 @@ class Stepping:
         mx.random.seed(0)
         self.changes = InForce(self.options, mx, self.program.folder)
         self.watch = Watch(mx, self._step)
-        self.watch.reads_losses = True
+        self.watch.reads_losses, self.watch.losses = "losses" not in self.options, self.options.get("losses", [])
         self.watch.install(mx)  # last, around all the others
 
     # -- between two steps
@@ -83,18 +84,20 @@ class Stepping:
         """Bring the changes in force, which takes a few steps."""
         assert self.changes is not None
         now = time.monotonic()
-        if self.steps == 1:
-            self._began = now
-        else:
+        if self.steps > 1:
             self._durations.append(now - self._resumed)
+        self._began = self._began or now
         self.changes.step(self.steps)
         enough = self.steps >= self._look
         enough = enough or (self.steps >= _LEAST and sum(self._durations) > _LOOKED_S)
-        late = time.monotonic() - self._began > _SETTLED_S
-        if (enough and (late or not self._missing())) or (late and self.steps > 1):
+        if (enough and (self._late or not self._missing())) or (self._late and self.steps > 1):
             self._ready()
             self._listen()
         self._resumed = time.monotonic()
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() - self._began > _SETTLED_S
 
     def _missing(self) -> str:
         assert self.changes is not None and self.watch is not None
@@ -105,10 +108,10 @@ class Stepping:
         why_not, self._settled = self._missing(), True
         self.watch.reads_losses = False
         if self.changes.contest is not None:
-            self.changes.contest.stop()
+            self.changes.contest.end()
         if why_not and not self.changes.enough:
             self._fail("NothingToChange", why_not)
-        if "steps_seen" not in self.options:
+        if not self.options.get("ready"):
             self._send(event="ready", **self._facts())
 
     def _facts(self) -> dict[str, Any]:
@@ -177,8 +180,12 @@ class Stepping:
                 "TooShort", f"{self.program.target} ends after {self.steps} training step(s): too few to measure"
             )
         if not self._settled:
+            decides = self.changes is not None and self.changes.decides and self.changes.engine is None
+            again = self.options.get("starts", 0) < _STARTS and not self._late
+            if decides and again and self._missing():
+                self._again()  # contests in place go on with the next start
             self._ready()
-        if "steps_seen" not in self.options:
+        if not self.options.get("noted"):
             self._send(event="note", text=f"the script ends after {self.steps} steps: it was started again to go on")
         if self._left and self._asked - self._left > 0:
             self._answer(self._asked - self._left)
@@ -193,9 +200,14 @@ class Stepping:
         self._again()
 
     def _again(self) -> NoReturn:
-        options = {**self.options, "steps_seen": self.steps, "pending": self._pending, "commands": self._commands}
-        if self.changes is not None and self.changes.contest is not None:
-            options["states"] = self.changes.states()
+        assert self.changes is not None and self.watch is not None
+        options = {
+            **self.options, "steps_seen": self.steps, "pending": self._pending, "commands": self._commands,
+            "began": self._began, "losses": self.watch.losses, "ready": self._settled, "noted": self._settled,
+            "starts": self.options.get("starts", 0) + 1,
+        }  # fmt: skip
+        if self.changes.contest is not None:
+            options["contest"] = self.changes.contest.kept()
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 child.kill()

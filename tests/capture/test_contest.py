@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -14,11 +15,11 @@ from gluontune.capture.helpers.base import Helper
 class Training:
     """Steps with a clock of their own. ``seconds``: of a step by state; ``noise``: share of it."""
 
-    def __init__(self, seconds, states=("fast",), noise=0.02, clashes=()):
+    def __init__(self, seconds, states=("fast",), noise=0.02, clashes=(), kept=None):
         self.seconds, self.now, self.waited = seconds, 0.0, 0
         self.random, self.noise = random.Random(0), noise
         self.helper = Pretended(list(states), clashes)
-        self.contest = Contest([self.helper], clock=lambda: self.now)
+        self.contest = Contest([self.helper], clock=lambda: self.now, kept=kept)
         self.contest._waitall = self.wait
         self.used = []
 
@@ -96,6 +97,19 @@ def test_the_best_of_several_states_is_kept():
     began = [m.began_at for m in done.contest.won]
     expected = 0.02 * (400 - began[0]) + 0.03 * (400 - began[1])
     assert done.contest.saved()["pretended"] == pytest.approx(expected, rel=0.15)
+
+
+def test_contests_go_on_with_the_next_start_of_a_short_script():
+    kept, used = None, []
+    for _ in range(20):
+        training = Training({"": 0.1, "slow": 0.2, "fast": 0.05}, states=("slow", "fast"), kept=kept).run(9)
+        kept = json.loads(json.dumps(training.contest.kept()))
+        used.append(training.used)
+    assert used[0] == [""] * 9 and set(used[-1][1:]) == {"fast"} and training.helper.left == []
+    assert sum(each.count("slow") for each in used) < 20 and training.contest.idle
+    training.contest.end()
+    ended = Training({"": 0.1, "fast": 0.05, "new": 0.01}, states=("fast", "new"), kept=training.contest.kept()).run(60)
+    assert set(ended.used[1:]) == {"fast"} and ended.contest.idle
 
 
 def test_nothing_is_tried_in_a_training_that_is_over_at_once():

@@ -146,7 +146,7 @@ class PretendedScript:
     apart: dict[str, float] = {}
     failing: dict[str, RunFailed] = {}
     started: list[str] = []
-    seen = {"loaders": 1, "workers": 0, "samples_per_step": 16, "why_not": "", "draws": False}
+    seen = {"loaders": 1, "workers": 0, "samples_per_step": 16, "steps": 12, "why_not": "", "draws": False}
 
     def __init__(self, run, **how):
         self.run, self.notes, self.paused = run, [], False
@@ -165,7 +165,7 @@ class PretendedScript:
         for way in self.ways:
             rate *= self.speeds.get(way, 1.0)
         wobble = 1 + 0.001 * (len(self.started) % 3)
-        return {"samples": 16 * count, "seconds": 16 * count / rate * wobble, "loss": 0.0, "count": count}
+        return {"samples": 16 * count, "seconds": 16 * count / rate * wobble, "loss": 0.0, "count": count, "at": 12}
 
     def individual(self, what, **given):
         return {**self.ready[0], "phases_pct": {"data": 60.0, "rest": 40.0}, "notes": []}
