@@ -67,6 +67,8 @@ class Blocks(Helper):
             return original(block, *args)
         root = self._roots.get(id(block))
         if root is None:
+            if self._phase != "watching" or not self._autograd.is_recording():
+                return original(block, *args)  # a summary hangs hooks into a net that training does not see
             root = self._meet(block)
         if root.reason or not args or not isinstance(args[0], self._array):
             return original(block, *args)  # its children may be roots
