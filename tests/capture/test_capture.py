@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from warm_python import warm
 import gluontune as gt
 from gluontune.capture import capturing
 from gluontune.capture.api import summary
+from gluontune.capture.proof import Gaps
+from gluontune.capture.script import Program
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 
@@ -44,9 +47,25 @@ def test_pytorch_computes_a_scripts_steps_in_float64(name, captured):
     found = captured(name)
     assert found["refused"] is None
     assert found["steps"] == 4
-    assert max(found["gaps_float64"].values()) < 1e-10
+    assert max(found["gaps_float64"].values()) < 1e-10 and found["steps_float64"] == 4
     assert max(found["gaps_of_the_script"].values()) < 1e-3
     assert found["kinds"][-1]["steps"] >= 2
+
+
+def test_float64_ends_with_its_seconds_but_for_new_structures_and_rounding(tmp_path, monkeypatch):
+    monkeypatch.setattr(capturing, "_EXACT_S", 0.0)
+    monkeypatch.setattr(capturing, "program_of", lambda step, _: step)
+    exact, rounding = Gaps(1e-12, 1e-12, 1e-12), Gaps(1.0, 1e-6, 1e-6)
+    monkeypatch.setattr(capturing, "gaps_of_the_script", lambda step: step.gaps)
+    monkeypatch.setattr(capturing, "gaps_in_float64", lambda mx, step: exact)
+    seen = capturing.Capturing({"steps": 9}, Program("train.py", ()))
+    seen.mx = types.SimpleNamespace(MXNetError=RuntimeError)
+    counts = []
+    for key, gaps in (("a", exact), ("a", exact), ("b", exact), ("a", rounding), ("b", exact)):
+        step = types.SimpleNamespace(key=key, gaps=gaps, unknown=[], updates=[], values={})
+        seen._take(step, None)
+        counts.append(len(seen.gaps))
+    assert counts == [1, 1, 2, 3, 3] and len(seen.script) == 5
 
 
 def test_leaves_have_sources(captured):

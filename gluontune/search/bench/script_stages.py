@@ -119,7 +119,7 @@ def captured(script: Script, site: Site) -> dict[str, Any]:
     kinds = {"kinds": len(found["kinds"]), "steps": found["steps"], "gap": None if None in gaps else max(gaps)}
     if found["refused"]:
         return {**done, **kinds, "status": "refused", "last": clean(found["refused"], 200)}
-    return {**done, **kinds, "status": "ok", "cell": f"{max(gaps):.0e} in {found['steps']} steps"}
+    return {**done, **kinds, "status": "ok", "cell": f"{max(gaps):.0e} in {found['steps_float64']} steps"}
 
 
 @stage("torch")
