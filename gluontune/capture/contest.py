@@ -25,6 +25,7 @@ _BEGIN_S = 1.0  # of training, before anything is tried
 _BEGIN_STEPS = 4
 _QUIET_S = 20.0  # of training, at most, until no helper works beside it: a proof takes a core, which a match would lose
 _TICK_S = 0.02
+_SHORT_STEP_S = 0.02
 _SHARE = 0.05  # of the training's time that contests may lose
 
 
@@ -48,6 +49,7 @@ class Contest:
         self._match: Match | None = None
         self._tried: set[tuple[str, str]] = {(name, state) for name, state in kept["tried"]}
         self._decided, self._cut = dict(kept["states"]), kept["match"]
+        self._taken_over: set[str] = set()
         self.won: list[Match] = []
         self.matches: list[Match] = []
 
@@ -88,6 +90,7 @@ class Contest:
                     self._heard(helper)
                 except Exception as error:
                     helper.gave_up(error)
+        self._measure_anew()
         if self._match is not None:
             self._match.step()
             if self._match.over:
@@ -106,6 +109,15 @@ class Contest:
         if self._decided.get(helper.name, "") in helper.states:
             helper.state = self._decided.pop(helper.name)
             helper.settled([state for state in helper.states if (helper.name, state) not in self._tried])
+
+    def _measure_anew(self) -> None:
+        """What lost while a helper had not yet taken over is tried again."""
+        new = {helper.name for helper in self._helpers if helper.took_over} - self._taken_over
+        if new:
+            self._taken_over |= new
+            self.stop()
+            self._cut = None
+            self._tried -= {(match.helper.name, match.state) for match in self.matches if not match.won}
 
     def stop(self) -> None:
         """Give up what is being tried."""
@@ -133,7 +145,9 @@ class Contest:
         )
 
     def _next(self) -> Match | None:
-        for helper in self._helpers:
+        assert self._began is not None
+        short = self._clock() - self._began < _SHORT_STEP_S * self.steps
+        for helper in sorted(self._helpers, key=lambda helper: short and helper.costs_short_steps):
             for state in helper.states:
                 if (helper.name, state) not in self._tried:
                     self._tried.add((helper.name, state))

@@ -38,7 +38,7 @@ class Training:
 
 class Pretended(Helper):
     name = "pretended"
-    waits = False
+    waits, took_over = False, False
 
     def __init__(self, states, clashes):
         super().__init__()
@@ -97,6 +97,31 @@ def test_the_best_of_several_states_is_kept():
     began = [m.began_at for m in done.contest.won]
     expected = 0.02 * (400 - began[0]) + 0.03 * (400 - began[1])
     assert done.contest.saved()["pretended"] == pytest.approx(expected, rel=0.15)
+
+
+def test_what_lost_is_tried_again_once_another_change_has_taken_over():
+    training = Training({"": 0.1, "fast": 0.2})
+    lost = training.run(60).contest.matches
+    assert [match.won for match in lost] == [False]
+    training.seconds["fast"], training.helper.took_over = 0.05, True  # the loader's workers are gone
+    training.run(200)
+    assert [match.won for match in training.contest.matches] == [False, True] and training.helper.state == "fast"
+    training.run(200)
+    assert len(training.contest.matches) == 2
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(0.1, "costly"), (0.01, "cheap")])
+def test_what_costs_short_steps_much_comes_last_for_them(seconds, first):
+    training = Training({"": seconds, "costly": 2 * seconds, "cheap": seconds}, states=("costly",))
+    costly, cheap = training.helper, Pretended(["cheap"], ())
+    costly.costs_short_steps, cheap.name = True, "other"
+    training.contest._helpers.append(cheap)
+    for _ in range(round(3 / seconds)):
+        training.now += max(training.seconds[costly.state], training.seconds[cheap.state])
+        training.contest.step()
+        if costly.state or cheap.state:
+            break
+    assert (costly.state or cheap.state) == first
 
 
 def test_contests_go_on_with_the_next_start_of_a_short_script():

@@ -23,10 +23,12 @@ class Helper(abc.ABC):
         state: the one in force; "" leaves the script as it is.
         seconds_saved: estimated without the contest, where slices of steps do not show it.
         notes: what it left alone, and why.
+        costs_short_steps: a match of it may cost a script of short steps much: others come first there.
     """
 
     name = ""
     does = ""
+    costs_short_steps = False
 
     def __init__(self) -> None:
         self.states: list[str] = []
@@ -45,6 +47,11 @@ class Helper(abc.ABC):
     @property
     def waits(self) -> bool:
         """Whether it will know more without another step."""
+        return False
+
+    @property
+    def took_over(self) -> bool:
+        """Whether it has changed what the script's steps take without a contest: others are then measured anew."""
         return False
 
     def settled(self, left: list[str]) -> None:  # noqa: B027

@@ -236,6 +236,10 @@ class Samples(Helper):
             self.note(f"{self.name}: a loader is left as it is: {rows.refused}")
         return not rows.refused
 
+    @property
+    def took_over(self) -> bool:
+        return self._batches > 0  # a loader's workers leave their cores to the others
+
     # -- one batch
 
     def batch(self, loader: Any, rows: Rows, indices: Any) -> Any:

@@ -21,6 +21,7 @@ class Threads(Helper):
 
     name = "more threads"
     does = "operators run on a thread of each core"
+    costs_short_steps = True
 
     def install(self, mx: Any) -> None:
         self._mx, self._pid, self._state = mx, os.getpid(), ""
