@@ -8,22 +8,30 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from gluontune.runtime.elf import find_in_wheels
+from gluontune.runtime import cuda, elf, no_driver
+from gluontune.runtime.system import System
 
 _FOLDERS = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/local/lib")
 
 
 @functools.cache
 def python_alone() -> dict[str, str]:
-    """Variables for such a Python; none where the system has the libraries."""
-    wanted = ("libgomp.so.1", "libquadmath.so.0")
+    """Variables for such a Python; none where the system has the libraries.
+
+    A GPU build of MXNet gets NVIDIA's wheels and, without a driver, a stand-in for its library.
+    """
+    wanted, system = ("libgomp.so.1", "libquadmath.so.0"), System()
     missing = [name for name in wanted if not any(Path(folder, name).exists() for folder in _FOLDERS)]
-    if not missing:
+    found = [place for name in system.mxnet_needs if (place := cuda.find_pip_library(name))]
+    if not missing and not found:
         return {}
     folder = Path(tempfile.mkdtemp(prefix="plain-mxnet-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name in missing:
-        source = find_in_wheels(name)
+        source = elf.find_in_wheels(name)
         assert source is not None, f"no wheel has {name}"
         (folder / name).symlink_to(source)
-    return {"LD_LIBRARY_PATH": str(folder)}
+    if cuda.DRIVER_LIBRARY in system.mxnet_needs and no_driver.possible():
+        functions = elf.undefined(system.mxnet_library, r"cu[A-Z]\w+")
+        (folder / cuda.DRIVER_LIBRARY).write_bytes(no_driver.stand_in(functions))
+    return {"LD_LIBRARY_PATH": ":".join(dict.fromkeys(map(str, [folder, *(place.parent for place in found)])))}
