@@ -156,3 +156,74 @@ class _Compiled:
             self.last.fill_(float("nan"))
         self.last = out.detach() if not out.requires_grad else None
         return out
+
+
+class FakeMxnetGpus:
+    """GPUs for MXNet, for one test: contexts that say ``gpu`` and compute on the CPU.
+
+    An operator that is given arrays of two devices fails, as a real GPU's would. GPU ``i`` is ``cpu(i + 1)``, so that
+    the default context is none of them.
+
+    Attributes:
+        seen: the devices on which operators and compiled nets ran, as their arrays name them.
+    """
+
+    def __init__(self, monkeypatch, mx, count=1):
+        self.mx, self.seen = mx, set()
+
+        class Gpu(mx.Context):
+            device_type = "gpu"
+
+            def __init__(self, number=0):
+                super().__init__("cpu", number + 1)
+
+            def __str__(self):  # what operators are told
+                return f"cpu({self.device_id})"
+
+        self.gpu = Gpu
+        monkeypatch.setattr(mx, "gpu", Gpu)
+        monkeypatch.setattr(mx.context, "num_gpus", lambda: count)
+        invoke, call = mx.ndarray.register._imperative_invoke, mx._ctypes.ndarray.CachedOp.__call__
+        copies = {}
+
+        def invoked(handle, ndargs, keys, vals, out, *how):
+            outs = [out] if isinstance(out, mx.nd.NDArray) else list(out or [])
+            if handle not in copies:
+                copies[handle] = "copyto" in _operator(mx, handle)
+            if not copies[handle]:
+                self._one_device([*ndargs, *outs])
+            return invoke(handle, ndargs, keys, vals, out, *how)
+
+        def called(op, *args, **how):
+            self._one_device(args)
+            return call(op, *args, **how)
+
+        monkeypatch.setattr(mx.ndarray.register, "_imperative_invoke", invoked)
+        monkeypatch.setattr(mx._ctypes.ndarray.CachedOp, "__call__", called)
+
+    def _one_device(self, arrays):
+        places = {str(array.context) for array in arrays}
+        if len(places) > 1:
+            raise self.mx.MXNetError(f"arrays of {' and '.join(sorted(places))} in one operator")
+        self.seen |= places
+
+
+def _operator(mx, handle):
+    """The name of an operator by its handle."""
+    import ctypes
+
+    name, none, count = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_uint()
+    lists = [ctypes.POINTER(ctypes.c_char_p)() for _ in range(3)]
+    variable, kind = ctypes.c_char_p(), ctypes.c_char_p()
+    mx.base.check_call(
+        mx.base._LIB.MXSymbolGetAtomicSymbolInfo(
+            ctypes.c_void_p(handle),
+            ctypes.byref(name),
+            ctypes.byref(none),
+            ctypes.byref(count),
+            *(ctypes.byref(each) for each in lists),
+            ctypes.byref(variable),
+            ctypes.byref(kind),
+        )
+    )
+    return name.value.decode()

@@ -123,7 +123,7 @@ class Session(Engine):
         return to_numpy(array)
 
     def to_device(self, values: np.ndarray, place: str) -> Any:
-        return self.context.array(values)
+        return self.context.array(values).as_in_context(self.context.ctxs[0])
 
     def reset(self, epochs: float | None = None) -> None:
         """As :meth:`Engine.reset`."""
