@@ -75,6 +75,7 @@ def started():
 def settings_of_the_process():
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     yield
+    FakeGpu.leave()
     torch.set_float32_matmul_precision(before[0])
     torch.backends.cudnn.benchmark = before[1]
 
@@ -185,6 +186,69 @@ def test_out_of_memory_names_the_batch_that_fits(started, monkeypatch):
     gpu.fixed = 2000
     with pytest.raises(GluontuneError, match="not even one fits"):
         session.steps(1)
+
+
+def test_tensors_of_two_devices_in_one_operator_are_refused_as_a_gpu_does(monkeypatch):
+    FakeGpu(monkeypatch, torch, count=2)
+    there, here = torch.ones(2).to("cuda:1"), torch.ones(2)
+    assert (there + torch.tensor(1.0)).device == torch.device("cuda:1") and there.cpu().device == here.device
+    assert (there.cpu() + here).numpy().tolist() == [2.0, 2.0]
+    for wrong in (lambda: there + here, lambda: there + torch.ones(2, device="cuda:0"), there.numpy):
+        with pytest.raises((RuntimeError, TypeError), match=r"same device|can't convert"):
+            wrong()
+
+
+CHOSEN = {"selective-backprop": {"start": 0.0, "end": 1.0, "keep": 0.25}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hybridize": "hybridized", "methods": CHOSEN},
+        {"methods": {"flip-validation": {"last": False}, "mixup": True}, "clip_global_norm": 0.5},
+        {"optimizer": "muon", "learning_rate": 0.01, "methods": {"ema": {"decay": 0.9}}, "accumulate": 2},
+        {"optimizer": "nadam", "learning_rate": 0.002, "accumulate": 3, "methods": {"lookahead": True}},
+    ],
+    ids=["chosen", "blended", "muon", "gathered"],
+)
+def test_a_gpu_trains_what_the_cpu_trains_and_goes_on_from_a_checkpoint(started, monkeypatch, tmp_path, changes):
+    """All arrays are where an operator wants them, also those that a checkpoint brought back."""
+    changes = {"net": "sigmoid_100", **changes}
+    cpu = started(**changes, devices="cpu")
+    want = [cpu.steps(4)["loss"], cpu.validate(), cpu.steps(3)["loss"]]
+    FakeGpu(monkeypatch, torch)
+    gpu = started(**changes)
+    gpu.writer = Writer(str(tmp_path), keep=1)
+    seen = [gpu.steps(4)["loss"], gpu.validate()]
+    written = gpu.checkpoint({"recipe": gpu.recipe.to_dict()}, wait=True)["written"]
+    gpu.reset()
+    gpu.restore(written)
+    assert {str(value.device) for value in gpu.weights(True).values()} == {"cuda:0"}
+    assert [seen[0], gpu.steps(3)["loss"]] == pytest.approx([want[0], want[2]], rel=1e-5)
+    assert (seen[1]["accuracy"], seen[1]["flipped"]) == (want[1]["accuracy"], want[1]["flipped"])
+    gpu.restore(written, epoch=1)  # as after a change of the number of ranks
+    assert gpu.progress.epoch == 1 and gpu.gathered == 0 and gpu.steps(1)["samples"] == 64
+    other = started(**{**changes, "optimizer": "sgd", "methods": {}, "accumulate": 1})
+    with pytest.raises(GluontuneError, match=r"of the optimizer '.*', this run has 'sgd'"):
+        other.restore(written)
+
+
+def test_parameters_that_are_not_trained_stay_on_the_gpu(started, monkeypatch):
+    FakeGpu(monkeypatch, torch)
+    job = copy.deepcopy(export("mlp"))
+    job.frozen = [job.layers[0][0]]
+    monkeypatch.setitem(globals(), "export", lambda net: job)
+    opened = []
+    session = module.TorchSession(gt.Recipe(**{**PLAIN, "net": "mlp"}), job=job)
+    session.build(lambda: opened.append(session.phase))
+    try:
+        still = [p for p in session.net.parameters() if not p.requires_grad]
+        before = still[0].clone()
+        session.steps(2)
+        assert opened == ["opening the data"] and len(still) == 1 and torch.equal(still[0], before)
+        assert len(session.optimizer.parameters) == len(list(session.net.parameters())) - 1
+    finally:
+        session.close()
 
 
 def test_ranks_of_a_machine_meet_by_nccl_each_on_its_gpu(started, monkeypatch):

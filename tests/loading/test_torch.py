@@ -87,10 +87,15 @@ def test_resumed_in_mid_epoch_gives_the_same_batches_byte_for_byte(packed, name,
     assert len(again) == 12 - done and again == rest
 
 
-def test_a_gpus_batches_go_through_pinned_memory_ahead_of_time(packed, monkeypatch):
+@pytest.fixture
+def gpu(monkeypatch):
+    yield FakeGpu(monkeypatch, torch)
+    FakeGpu.leave()
+
+
+def test_a_gpus_batches_go_through_pinned_memory_ahead_of_time(packed, gpu):
     with make(packed) as plain:
         wanted = [(images.clone(), labels) for images, labels in plain]
-    gpu = FakeGpu(monkeypatch, torch)
     with make(packed, device="cuda") as loader:
         batches = iter(loader)
         first = next(batches)
@@ -102,7 +107,8 @@ def test_a_gpus_batches_go_through_pinned_memory_ahead_of_time(packed, monkeypat
         made = [first, *batches]
     assert len(made) == 6 and len(gpu.named("wait")) == 6
     for (images, labels), (others, theirs) in zip(wanted, made):
-        assert torch.equal(images, others) and torch.equal(labels, theirs)
+        assert others.device == theirs.device == torch.device("cuda")
+        assert torch.equal(images, others.cpu()) and torch.equal(labels, theirs.cpu())
 
 
 def test_epochs_go_on_by_themselves_and_set_epoch_says_which(packed):

@@ -1,9 +1,13 @@
-"""GPUs that record what PyTorch asks of them, in order, and leave the arithmetic to the CPU."""
+"""GPUs that record what PyTorch and MXNet ask of them and leave the arithmetic to the CPU.
+
+As real ones do, they refuse operators on arrays of two devices.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from types import SimpleNamespace
+from typing import ClassVar
 
 
 class OutOfMemory(RuntimeError):
@@ -12,6 +16,8 @@ class OutOfMemory(RuntimeError):
 
 class FakeGpu:
     """In the place of ``torch.cuda`` and of what moves tensors there, for one test.
+
+    Tensors that were moved or made there, and what is computed of them, say so (``tensor.device``).
 
     Args:
         capability: compute capability. mib: memory of each GPU. per_image, fixed: MiB of a trained image, and of the
@@ -29,6 +35,7 @@ class FakeGpu:
         self.calls, self.now = [], "default"
         self._set, self._real = monkeypatch.setattr, torch.cuda
         self._set(torch, "cuda", self)
+        self.placed = _Placed(monkeypatch, torch)
         self._set(torch.Tensor, "pin_memory", lambda tensor: self._note("pin", tensor) or tensor.clone())
         self._set(torch.Tensor, "record_stream", lambda tensor, stream: self._note("record", tensor, stream.name))
         for kind in (torch.Tensor, torch.nn.Module):
@@ -42,6 +49,12 @@ class FakeGpu:
         self._set(torch, "compile", lambda net, **how: self._note("compile", None, how) or _Compiled(net))
         mark = lambda: self._note("new graph step")  # noqa: E731
         self._set(torch.compiler, "cudagraph_mark_step_begin", mark)
+
+    @staticmethod
+    def leave():
+        """After a test: operators are watched no longer."""
+        while _Placed.watching:
+            _Placed.watching.pop().__exit__(None, None, None)
 
     def _note(self, what, tensor=None, *more):
         dtype = () if tensor is None else (str(tensor.dtype).removeprefix("torch."),)
@@ -60,17 +73,21 @@ class FakeGpu:
             if place.startswith("cuda"):
                 tensor = this if kind is self.torch.Tensor else None
                 self._note("move", tensor, place, self.now, "non_blocking" if how.get("non_blocking") else "blocking")
-                return this.clone() if tensor is not None else this
-            return moves(this, *args, **how)
+                if tensor is not None:
+                    return self.placed.put(this.clone(), place)
+                for each in (*this.parameters(), *this.buffers()):
+                    self.placed.put(each, place)
+                return this
+            return this.cpu() if place == "cpu" and kind is self.torch.Tensor else moves(this, *args, **how)
 
         return to
 
     def _placing(self, makes):
         def make(*args, device=None, **how):
-            if str(device).startswith("cuda"):
-                self._note("make", None, str(device))
-                device = None
-            return makes(*args, device=device, **how)
+            if not str(device).startswith("cuda"):
+                return makes(*args, device=device, **how)
+            self._note("make", None, str(device))
+            return self.placed.put(makes(*args, **how), device)
 
         return make
 
@@ -142,6 +159,60 @@ class _Stream:
 
     def wait_stream(self, other):
         self.gpu._note("wait", None, self.name, other.name)
+
+
+class _Placed:
+    """Where tensors are said to be, by their memory; and the refusal of operators on two devices."""
+
+    #: Given two devices, PyTorch computes these.
+    COPIES = ("aten::copy_", "aten::_foreach_copy_", "aten::index")
+    watching: ClassVar[list] = []
+
+    def __init__(self, monkeypatch, torch):
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils._pytree import tree_leaves
+
+        self.torch, self.places, real = torch, {}, torch._C.TensorBase.device.__get__
+        tensors_of = lambda nest: [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor)]  # noqa: E731
+
+        class Watch(TorchDispatchMode):
+            def __torch_dispatch__(watch, operator, types, args=(), kwargs=None):
+                given = tensors_of((args, kwargs))
+                seen = {self.of(each) for each in given if each.dim() or self.of(each)}
+                if len(seen) > 1 and operator._schema.name not in self.COPIES:
+                    places = " and ".join(sorted(str(place or "cpu") for place in seen))
+                    raise RuntimeError(f"{operator}: expected all tensors on the same device, found {places}")
+                made = operator(*args, **(kwargs or {}))
+                if operator._schema.name != "aten::copy_" and (place := max(seen, key=bool, default=None)):
+                    for each in tensors_of(made):
+                        self.put(each, place)
+                return made
+
+        def host(tensor):
+            made = tensor.clone()
+            self.places.pop(made.untyped_storage()._cdata, None)
+            return made
+
+        def numpy(tensor, *how, usual=torch.Tensor.numpy, **more):
+            if self.of(tensor):
+                raise TypeError(f"can't convert {self.of(tensor)} device type tensor to numpy")
+            return usual(tensor, *how, **more)
+
+        monkeypatch.setattr(torch.Tensor, "device", property(lambda t: self.of(t) or real(t)), raising=False)
+        monkeypatch.setattr(torch.Tensor, "cpu", host)
+        monkeypatch.setattr(torch.Tensor, "numpy", numpy)
+        _Placed.watching.append(Watch())
+        _Placed.watching[-1].__enter__()
+
+    def of(self, tensor):
+        """The device that the tensor was put on, or None."""
+        return self.places.get(tensor.untyped_storage()._cdata, (None,))[0]
+
+    def put(self, tensor, place):
+        """``tensor``, which is there from now on; its memory is kept, so that no other takes its number."""
+        storage = tensor.untyped_storage()
+        self.places[storage._cdata] = self.torch.device(str(place)), storage
+        return tensor
 
 
 class _Compiled:
