@@ -106,9 +106,9 @@ class Engine(ABC):
         """Values of the host as an array like the weight of that place."""
         return values
 
-    def mean_loss(self) -> float:
-        """The mean of ``_losses``, after waiting."""
-        return float(np.mean(self._losses))
+    def step_losses(self) -> list[float]:
+        """``_losses`` on the host, one number for each step, after waiting."""
+        return [float(value) for value in self._losses]
 
     def new_score(self) -> Score:
         """A new score, which collects a validation into the job's metric."""
@@ -221,14 +221,15 @@ class Engine(ABC):
         return count
 
     def steps(self, count: int) -> dict[str, Any]:
-        """This rank's ``{"samples", "seconds", "loss"}`` of ``count`` finished steps; ``loss`` is their mean."""
+        """This rank's ``{"samples", "seconds", "losses", "loss"}`` of ``count`` finished steps; ``loss``: the mean."""
         self.phase = "training"
         self.fresh, self._losses = False, []
         start = time.perf_counter()
         samples = sum(self.step() for _ in range(count))
         self.phases.wait()
         seconds = time.perf_counter() - start
-        return {"samples": samples, "seconds": seconds, "loss": self.mean_loss()}
+        losses = self.step_losses()
+        return {"samples": samples, "seconds": seconds, "losses": losses, "loss": float(np.mean(losses))}
 
     def validate(self) -> dict[str, Any]:
         """The metric and the mean loss over the validation samples, by this rank's net.

@@ -89,14 +89,15 @@ class Group(Closing):
         """Images of all ranks in one step."""
         return sum(int(r["samples_per_step"]) for r in self.ready)
 
-    def steps(self, count: int) -> dict[str, float]:
-        """``count`` steps on every rank: ``{"samples", "seconds", "loss", "count", "at"}``.
+    def steps(self, count: int) -> dict[str, Any]:
+        """``count`` steps on every rank: ``{"samples", "seconds", "losses", "loss", "count", "at"}``.
 
-        ``samples`` are those of all ranks; ``at`` is the number of the last step since a script's start, 0 for a job.
+        ``samples``: of all ranks. ``losses``: a job's, each the ranks' mean. ``at``: a script's last step, 0 for a job.
         """
         done = self._ask({"do": "steps", "count": count})
         return {
             "samples": sum(d["samples"] for d in done), "seconds": max(d["seconds"] for d in done),
+            "losses": [sum(step) / len(done) for step in zip(*(d.get("losses", ()) for d in done))],
             "loss": sum(d["loss"] for d in done) / len(done), "count": count, "at": done[0].get("at", 0),
         }  # fmt: skip
 

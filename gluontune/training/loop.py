@@ -85,7 +85,9 @@ class _Course:
         self.rates: list[float] = list(saved.get("rates", ()))
         self.first_loss: float | None = saved.get("first_loss")
         self.epoch_start: float = saved.get("epoch_start", 0.0)
-        self.losses: list[list[float]] = saved.get("losses", [])
+        kept: list[Any] = list(saved.get("losses") or (0.0, 0))  # an old checkpoint has each window's mean and steps
+        windows = isinstance(kept[0], list)
+        self.losses: list[float] = [sum(v * n for v, n in kept), sum(n for _, n in kept)] if windows else kept
         self.result.steps = done.get("steps", 0)
         for name in _BY_EPOCH:
             setattr(self.result, name, list(done.get(name, ())))
@@ -117,16 +119,18 @@ class _Course:
                     return
                 count = min(window, epoch_end - self.result.steps, self._until_checkpoint())
                 seen = self._window(count)
-                self.losses.append([seen["loss"], count])
+                for loss in seen["losses"]:  # one by one (`sum` compensates): no digit depends on where windows end
+                    self.losses[0] += loss
+                self.losses[1] += count
                 window = self._next_window(seen["seconds"] / count)
                 self._report(self.result.steps)
                 self.call("steps_end")
                 if self.keeper and self.result.steps < epoch_end and self.keeper.due(self.result.steps):
                     self._save()
-            self.result.train_loss.append(sum(v * n for v, n in self.losses) / sum(n for _, n in self.losses))
+            self.result.train_loss.append(self.losses[0] / self.losses[1])
             self.result.epoch_seconds.append(self.trained_s - self.epoch_start)
             self.result.elapsed_seconds.append(self.trained_s)
-            self.epoch_start, self.losses = self.trained_s, []
+            self.epoch_start, self.losses = self.trained_s, [0.0, 0]
             value = self._validate(self.result.steps)
             self.call("epoch_end")
             over = self._reached(value) or self._out_of_time() or self.result.steps >= self.total
@@ -139,12 +143,11 @@ class _Course:
         result, before = self.result, self.calls.stopped_by
         if not self.calls.each:
             return
-        last: dict[str, list[Any]] = {"train_loss": result.train_loss, "val_loss": result.val_loss}
-        last["val_value"] = result.val_metric["values"]
+        last = {"train_loss": result.train_loss, "val_loss": result.val_loss, "val_value": result.val_metric["values"]}
         now = Moment(
             event, self.recipe, result.steps, self.total, self.group.batches_per_epoch, len(result.train_loss),
             self.trained_s, self.rates[-1] if self.rates else None, self.loss,
-            **{name: values[-1] if values else None for name, values in last.items()},  # type: ignore[arg-type]
+            **{name: each[-1] if each else None for name, each in last.items()},  # type: ignore[arg-type]
             val_metric=result.val_metric["name"], stopped_by=before,
         )  # fmt: skip
         self.calls.tell(now)
@@ -172,25 +175,23 @@ class _Course:
         self.result.notes.append(f"stopped by {by} at step {step}; {self.keeper.way_on()}")
         return True
 
-    def _window(self, count: int) -> dict[str, float]:
+    def _window(self, count: int) -> dict[str, Any]:
         with self.watch.mark("train"):
             seen = self.group.steps(count)
         self.trained_s += seen["seconds"]
         self.result.steps += count
         self.rates.append(seen["samples"] / seen["seconds"])
         self._check_loss(seen["loss"])
-        self.loss = seen["loss"]
         return seen
 
     def _next_window(self, step_s: float) -> int:
-        by_time = max(1, round(_WINDOW_S / max(step_s, 1e-6)))
-        return max(1, min(by_time, self.total // _MIN_WINDOWS))
+        return max(1, min(round(_WINDOW_S / max(step_s, 1e-6)), self.total // _MIN_WINDOWS))
 
     def _check_loss(self, loss: float) -> None:
         first = self.first_loss = loss if self.first_loss is None else self.first_loss
-        rate = self.recipe.scaled_learning_rate
+        self.loss = loss
+        text, rate = "", self.recipe.scaled_learning_rate
         way_out = f"lower learning_rate (it peaks at {rate:g} here) or add warmup_epochs"
-        text = ""
         if not math.isfinite(loss):
             text = f"the loss is {loss} at step {self.result.steps}"
         elif loss > _BLOWN_UP * max(first, 0.1):

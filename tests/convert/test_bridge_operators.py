@@ -14,9 +14,11 @@ import pytest
 from drawn_operators import DRAWN, FEW, FIXED, OPERATORS, FromHypothesis, fill, symbol_of
 from hypothesis import given, strategies as st
 from operator_samples import SAMPLES
+from operator_samples.cases import Sample
 
 import gluontune as gt
 from gluontune.convert.bridge.agreement import _steady
+from gluontune.convert.bridge.stand_ins import rounded
 
 drawing = importlib.import_module("gluontune.convert.bridge.operators.drawing")
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
@@ -39,6 +41,8 @@ def compare_with_mxnet(name, sample, rng):
     document = symbol_of(mx, name, sample)
     text = json.dumps(document)
     symbol = mx.sym.load_json(_steady(text, sample.dtype) if sample.random else text)
+    types = reference_types(mx.sym.load_json(_steady(text, "float64")))
+    assert np.float32 not in types or rounded(name, sample.attrs), "the reference is in float32 from here on"
     auxiliary = symbol.list_auxiliary_states()
     arguments = [f"x{i}" for i in range(len(arrays)) if f"x{i}" not in auxiliary]
     module = gt.bridge.to_torch(document, {n: arrays[n] for n in auxiliary}, inputs=arguments)
@@ -87,6 +91,24 @@ def compare_with_mxnet(name, sample, rng):
         np.testing.assert_allclose(ours.expand(theirs.shape).numpy(), theirs, rtol=10 * close, atol=close)
     for n in auxiliary:  # MXNet changes them in the backward pass
         np.testing.assert_allclose(module.state_dict()[n].numpy(), states[n].asnumpy(), rtol=close, atol=close)
+
+
+def reference_types(symbol):
+    """The types of a float64 reference's outputs; none where MXNet has the operator in float32 only."""
+    try:
+        return symbol.infer_type(**dict.fromkeys(symbol.list_inputs(), "float64"))[1] or ()
+    except gt.runtime.mxnet().MXNetError:
+        return ()
+
+
+def test_an_operator_that_is_float32_for_any_input_has_a_stand_in_for_references():
+    mx = gt.runtime.mxnet()
+    sample = Sample([("index", (2, 3), 2)], {"x": 0.3, "y": -float("inf")}, grads=False)
+    symbol = mx.sym.load_json(json.dumps(symbol_of(mx, "_npi_where_scalar2", sample)))
+    assert reference_types(symbol) == [np.float32], "MXNet computes in the input's type now"
+    net = mx.gluon.SymbolBlock(mx.sym.tanh(symbol), [mx.sym.var("x0")])
+    x = np.array([[0, 1, 2], [1, 0, -1]], "float32")
+    assert gt.bridge.check(net, gt.bridge.to_torch(net), x, dtype="float64").output < 1e-15
 
 
 def test_a_mask_of_ones_leaves_a_deformable_convolution_as_it_is():

@@ -210,6 +210,14 @@ def test_a_variance_whose_mean_nobody_reads_is_compared_with_the_right_one():
     assert gt.bridge.check(net, gt.bridge.to_torch(net), x, dtype="float64").output < 1e-9
 
 
+def test_outputs_of_another_precision_have_their_share_of_the_gradients():
+    x = S.var("x")
+    net = mx.gluon.SymbolBlock([S.tanh(x), S.cast(x, "float64") * 2, S.cast(x, "float16") * 3], [x])
+    module, x = gt.bridge.to_torch(net), np.array([[0.5, -0.25]], "float32")
+    for dtype, bar in {"float32": 1e-3, "float64": 1e-3}.items():
+        assert gt.bridge.check(net, module, x, train=True, dtype=dtype).gradient < bar, dtype
+
+
 def test_draws_of_no_type_are_of_the_type_that_is_compared():
     assert agree(Draws(), x).outputs == (0.0, 0.0)
 

@@ -237,6 +237,43 @@ def test_a_job_with_net_and_loss_of_its_own_trains(tmp_path):
         session.close()
 
 
+HINGE = """
+class Hinge(gluon.loss.Loss):
+    def __init__(self):
+        super().__init__(1.0, 0)
+    def hybrid_forward(self, F, x, y):
+        return F.mean(F.square(F.relu(1 - (F.one_hot(y, 10) * 2 - 1) * x)), axis=0, exclude=True)
+"""
+APART = """
+class Apart(gluon.loss.Loss):
+    def __init__(self):
+        super().__init__(1.0, 0)
+    def hybrid_forward(self, F, x, y):
+        return F.square(F.cast(y, "float32") - F.sum(x, axis=1) * 2)
+"""
+BLIND = """
+class Blind(gluon.loss.Loss):
+    def __init__(self):
+        super().__init__(1.0, 0)
+    def hybrid_forward(self, F, x, y):
+        return F.mean(F.square(x), axis=1)
+"""
+
+
+@pytest.mark.parametrize("text", [HINGE, APART, BLIND], ids=["hinge", "apart", "blind"])
+def test_a_loss_that_reads_its_label_first_or_not_at_all_is_mxnets(tmp_path, text):
+    name = text.split("class ")[1].split("(")[0]
+    path = job(tmp_path, NET + text + f"def loss():\n    return {name}()\ndef data():\n    return 'sample'\n")
+    ours, theirs = torch_session(job=path), Session(gt.Recipe(**{**SMALL, "job": path}))
+    try:
+        theirs.build()
+        losses = [[session.steps(1)["loss"] for _ in range(4)] for session in (ours, theirs)]
+    finally:
+        ours.close()
+        theirs.close()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][3] != losses[0][0]
+
+
 def test_the_ninth_rung_is_kept_where_it_is_faster(machine, monkeypatch):
     monkeypatch.setattr(pytorch, "installed", lambda: True)
     rate = machine.rate

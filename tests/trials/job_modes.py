@@ -7,7 +7,7 @@ Each job is a ``job.py``. Its losses in a mode are compared with those of impera
 * ``equal``: every loss within 1e-4 (bfloat16: 2e-2) of the imperative one;
 * ``rounding``: not further away than ten times what a change of the learning rate by one rounding does;
 * ``draws``: equal once dropout is off: a graph draws the masks in another order than the net's own code;
-* ``told``: refused with a sentence before the first step;
+* ``told``: refused with a sentence, or named as a fault of MXNet's with its page, before the first step;
 * ``DIFFERS``: anything else, and so is an exception that is no GluontuneError. The command then exits with 1.
 
 ``script`` is a plain Gluon loop over the job, under Python; ``captured`` and ``moved`` are the same under ``gluontune
@@ -75,14 +75,15 @@ for batch in gluon.data.DataLoader(train, SIZE, last_batch="discard"):
 
 
 def still() -> None:
-    """Make every net of this process without dropout."""
+    """Make every net of this process without dropout and zoneout."""
     from gluontune.runtime import mxnet
 
     gluon = mxnet().gluon
     made = gluon.Block.__setattr__
 
     def no_rate(block: Any, name: str, value: Any) -> None:
-        off = (name == "_rate" and isinstance(block, gluon.nn.Dropout)) or name == "_dropout"
+        named = name in ("_dropout", "zoneout_states", "zoneout_outputs")
+        off = named or (name == "_rate" and isinstance(block, gluon.nn.Dropout))
         made(block, name, 0.0 if off else value)
 
     gluon.Block.__setattr__ = no_rate
@@ -167,7 +168,10 @@ def one_job(job: str, given: argparse.Namespace) -> dict[str, str]:
         calm: dict[str, Any] = {}
         for mode, seen in found.items():
             words = verdict(seen, base, BAR[dtype], rounding)
-            if words.startswith("DIFFERS") and seen["losses"]:
+            faults = [note for note in seen.get("notes", ()) if "mxnet-faults" in note]
+            if words.startswith("DIFFERS") and seen["losses"] and faults:
+                words = f"told {words}: {'; '.join(faults)}"
+            elif words.startswith("DIFFERS") and seen["losses"]:
                 calm = calm or in_a_process(job, dtype, given, "--still")[0]
                 apart = gap(calm[mode]["losses"], calm["imperative"]["losses"]) if mode in calm else math.inf
                 words = f"draws {apart:.0e} without" if apart <= BAR[dtype] else f"{words}, without draws {apart:.1e}"

@@ -194,9 +194,9 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
     with mx.autograd.record():
         outputs = as_nd_array(flat(block(*arrays))[:count])
         parts = [
-            (o * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
+            (o.astype(dtype) * mx.nd.array(_weights(o.shape, i, dtype), dtype=dtype)).sum()
             for i, o in enumerate(outputs)
-            if o.dtype == np.dtype(dtype)  # whole numbers have no gradients
+            if np.dtype(o.dtype).kind == "f"  # whole numbers have no gradients
         ]
         loss = mx.nd.add_n(*parts) if parts else None
     if loss is not None and any(p.grad_req != "null" for p in block.collect_params().values()):

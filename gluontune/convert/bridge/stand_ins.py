@@ -31,17 +31,19 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
         return [_attention(op.rsplit("matmul_", 1)[1], inputs, attrs["heads"], add)]
     if op == "InstanceNorm":
         return [_instance_norm(inputs, attrs.get("eps", "0.001"), add)]
-    if op == "erf":
-        return [_erf(inputs[0], add)]
-    if op in ("gammaln", "gamma"):
-        found = _gammaln(inputs[0], add)
-        return [found if op == "gammaln" else add("exp", found)]
+    if op in ("erf", "gammaln"):
+        return [(_erf if op == "erf" else _gammaln)(inputs[0], add)]
+    if op == "gamma":
+        return [add("exp", _gammaln(inputs[0], add))]
     if op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu"):
         return [_leaky(inputs, attrs.get("act_type", "leaky"), attrs.get("slope", "0.25"), add)]
     if op == "moments":  # its variance is wrong where nobody reads its mean
         how = {"axis": attrs.get("axes", "None"), "keepdims": attrs.get("keepdims", "False")}
         centred = add("broadcast_sub", inputs[0], add("mean", inputs[0], **{**how, "keepdims": "True"}))
         return [add("mean", array, **how) for array in (inputs[0], add("square", centred))]
+    if op == "_npi_where_scalar2":  # in float32 for any condition, and so is all that follows
+        x, y = (add("_npi_full_like", inputs[0], fill_value=attrs.get(n, "0"), dtype="float32") for n in "xy")
+        return [add("_npi_where", inputs[0], x, y)]
     if op.endswith("RegressionOutput"):  # the label's gradient is uninitialized
         return [add(op, inputs[0], add("BlockGrad", inputs[1]), **attrs)]
     if op == "_shuffle":
@@ -60,10 +62,8 @@ def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) ->
 
 def rounded(op: str, attrs: dict[str, Any]) -> bool:
     """Whether MXNet's result has seven digits, without a replacement."""
-    exact = op in ("erf", "gamma", "gammaln") or (
-        op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu")
-    )
-    return not exact and OPERATORS[op].is_rounded(attrs)
+    leaky = op == "LeakyReLU" and attrs.get("act_type", "leaky") in ("leaky", "gelu")
+    return not leaky and op not in ("erf", "gamma", "gammaln") and OPERATORS[op].is_rounded(attrs)
 
 
 _DRAWN = ("normal", "normal_n", "uniform", "uniform_n", "gumbel", "gamma", "logistic", "exponential", "bernoulli")
@@ -140,9 +140,8 @@ def _attention(kind: str, inputs: list[Entry], heads: str, add: Add) -> Entry:
     def part(source: Entry, count: int, which: int) -> Entry:
         """One of the interleaved arrays as (batch · heads, steps, size)."""
         split = add("Reshape", source, shape=f"(0, 0, {heads}, {count}, -1)")
-        one = add(
-            "Reshape", add("slice_axis", split, axis="3", begin=str(which), end=str(which + 1)), shape="(0, 0, 0, -1)"
-        )
+        piece = add("slice_axis", split, axis="3", begin=str(which), end=str(which + 1))
+        one = add("Reshape", piece, shape="(0, 0, 0, -1)")
         return add("Reshape", add("transpose", one, axes="(1, 2, 0, 3)"), shape="(-3, 0, 0)")
 
     count = 3 if kind.startswith("self") else 2
@@ -182,11 +181,9 @@ def _fixed(op: str, attrs: dict[str, str], inputs: list[Entry], add: Add) -> Ent
     typed = {k: v for k, v in _typed(op, attrs).items() if k not in (size, "ctx", "dtype", "is_logit")}
     drawing.STEADY = True
     try:
-        run, library = OPERATORS[op].run, torch()
-        if inputs:
-            value = float(run(library.zeros(1, dtype=library.float64), **typed))
-        else:
-            value = float(run(**{size: (1,)}, dtype="float64", **typed))
+        library = torch()
+        like = [library.zeros(1, dtype=library.float64)] if inputs else []
+        value = float(OPERATORS[op].run(*like, **({} if inputs else {size: (1,), "dtype": "float64"}), **typed))
     finally:
         drawing.STEADY = False
     if inputs:

@@ -178,8 +178,8 @@ class Session(Engine):
             self._losses.append([value.mean() for value in losses])
         return count
 
-    def mean_loss(self) -> float:
-        return float(np.mean([float(to_numpy(v)) for step in self._losses for v in step]))
+    def step_losses(self) -> list[float]:
+        return [float(np.mean([float(to_numpy(v)) for v in step])) for step in self._losses]
 
     def new_score(self) -> Score:
         return make_score(self.work.job, self.training_step.loss, self.tried)

@@ -46,8 +46,8 @@ class Exported:
     """The parts of a job for PyTorch's engine.
 
     Args:
-        net, loss: symbols as JSON; the loss takes output and label. training: the net's in training mode, if it
-            differs, else None. arrays: of the seeded start, by Gluon's names.
+        net, loss: symbols as JSON; the loss takes output and label, by the names ``takes``. training: the net's in
+            training mode, if it differs, else None. arrays: of the seeded start, by Gluon's names.
         names: Gluon's name to the parameter's place in the net, as in checkpoints.
         data: name of the data set. metric: its name and mode, ``accuracy`` or ``loss``. axis: of the classes.
         lr_mult, wd_mult: of single parameters. frozen: untrained parameters. layers: the trained ones of each layer.
@@ -56,6 +56,7 @@ class Exported:
     net: str
     training: str | None
     loss: str
+    takes: list[str]
     arrays: dict[str, np.ndarray]
     names: dict[str, str]
     data: str
@@ -92,7 +93,7 @@ class Exported:
     def unpacked(cls, content: bytes) -> Exported:
         """Restore the result of :meth:`packed`, to the bit.
 
-        >>> net = Exported("{}", None, "{}", {"w": np.ones(2)}, {"w": "0.w"}, "sample", {}, -1, {}, {}, [], [["w"]])
+        >>> net = Exported("{}", None, "{}", [], {"w": np.ones(2)}, {"w": "0.w"}, "sample", {}, -1, {}, {}, [], [["w"]])
         >>> again = Exported.unpacked(net.packed())
         >>> again.arrays["w"].tolist(), again.names, again.layers
         ([1.0, 1.0], {'w': '0.w'}, [['w']])
@@ -204,13 +205,15 @@ def export_job(recipe: Recipe) -> Exported:
         if loss.differs:
             where = place_of_branch(loss_block)
             raise NotExported(f"{job.place('loss')}the loss computes something else in training: {where}")
+        if not set(loss.names) <= set(loss.predict.list_inputs()):
+            raise NotExported(f"{job.place('loss')}the loss does not read both output and label")
         params = list(work.net.collect_params().values())
         places = {p.name: place for place, p in work.parameters.items()}
         values = work.host_weights()
         wanted = {*net.predict.list_inputs(), *net.train.list_inputs()}
         return Exported(
             net=net.predict.tojson(), training=net.train.tojson() if net.differs else None,
-            loss=loss.predict.tojson(),
+            loss=loss.predict.tojson(), takes=loss.names,
             arrays={name: values[place] for name, place in places.items() if name in wanted},
             names={name: place for name, place in places.items() if name in wanted}, data=job.dataset.name,
             metric=session.site()["metric"], axis=int(getattr(loss_block, "_axis", -1)),

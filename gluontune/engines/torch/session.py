@@ -78,7 +78,7 @@ class TorchSession(Engine):
         self.net = to_torch(self.job.net, self.job.arrays, training=self.job.training)
         self.job = self.job.renamed(gluon_names(self.net))
         quicken(self.net)
-        self.loss = to_torch(self.job.loss, {})
+        self.loss = to_torch(self.job.loss, {}, inputs=self.job.takes)
         self._place()
         self.methods = MethodSteps(recipe, self.rank, self.weights, self.set_weight)
         there = dict(self.net.named_parameters())
@@ -242,8 +242,8 @@ class TorchSession(Engine):
         for parameter in trained:
             parameter.grad = None
 
-    def mean_loss(self) -> float:
-        return float(self.torch.stack(self._losses).float().mean())
+    def step_losses(self) -> list[float]:
+        return list(self.torch.stack(self._losses).float().tolist())
 
     def new_score(self) -> Score:
         return array_score(**self.job.metric, axis=self.job.axis)

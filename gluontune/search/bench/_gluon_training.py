@@ -118,7 +118,7 @@ class BridgedStep:
         symbols, arrays = _exported(net, side)
         module = bridge.to_torch(symbols["net"], arrays).to(memory_format=torch.channels_last)
         quicken(module)
-        self.loss = bridge.to_torch(symbols["loss"], {})
+        self.loss = bridge.to_torch(symbols["loss"], {}, inputs=["output", "label"])
         x = torch.randn(batch_size, 3, side, side)
         self.x = x.contiguous(memory_format=torch.channels_last)
         self.y = torch.randint(0, 10, (batch_size,)).float()
