@@ -25,7 +25,7 @@ _BEGIN_S = 1.0  # of training, before anything is tried
 _BEGIN_STEPS = 4
 _QUIET_S = 20.0  # of training, at most, until no helper works beside it: a proof takes a core, which a match would lose
 _TICK_S = 0.02
-_SHORT_STEP_S = 0.02
+_SHORT_STEP_S, _TINY_STEP_S = 0.02, 0.004  # what costs short steps comes last, or is not tried
 _SHARE = 0.05  # of the training's time that contests may lose
 
 
@@ -44,7 +44,7 @@ class Contest:
     def __init__(self, helpers: list[Helper], clock: Callable[[], float] = time.perf_counter, kept: Kept | None = None):
         self._helpers, self._clock = helpers, clock
         kept = kept or {"tried": [], "states": {}, "trained_s": 0.0, "lost_s": 0.0, "match": None, "over": False}
-        self.steps, self.lost_s, self._trained_s, self._over = 0, kept["lost_s"], kept["trained_s"], kept["over"]
+        self.steps, self.lost_s, self._trained_s, self.over = 0, kept["lost_s"], kept["trained_s"], kept["over"]
         self._began: float | None = None
         self._match: Match | None = None
         self._tried: set[tuple[str, str]] = {(name, state) for name, state in kept["tried"]}
@@ -67,7 +67,7 @@ class Contest:
         """Whether nothing is being tried, and nothing is left that is known of."""
         left = [h for h in self._helpers if not h.broken]
         untried = any((h.name, state) not in self._tried for h in left for state in h.states)
-        return self._over or (self._match is None and not untried and not any(h.waits for h in left))
+        return self.over or (self._match is None and not untried and not any(h.waits for h in left))
 
     def kept(self) -> Kept:
         """What is known by now, for the script's next start: a short one ends before all has been tried."""
@@ -76,7 +76,7 @@ class Contest:
         trained = self._trained_s + (0.0 if self._began is None else self._clock() - self._began)
         return {
             "tried": sorted(self._tried), "states": states, "trained_s": trained, "lost_s": self.lost_s,
-            "match": self._cut, "over": self._over,
+            "match": self._cut, "over": self.over,
         }  # fmt: skip
 
     def step(self) -> None:
@@ -129,12 +129,12 @@ class Contest:
     def end(self) -> None:
         """Give up what is being tried, and try nothing more."""
         self.stop()
-        self._over = True
+        self.over = True
 
     def _may_begin(self) -> bool:
         assert self._began is not None
         trained = self._trained_s + self._clock() - self._began
-        if self._over:
+        if self.over:
             return False
         if trained < _QUIET_S and any(helper.waits for helper in self._helpers if not helper.broken):
             return False
@@ -146,11 +146,14 @@ class Contest:
 
     def _next(self) -> Match | None:
         assert self._began is not None
-        short = self._clock() - self._began < _SHORT_STEP_S * self.steps
-        for helper in sorted(self._helpers, key=lambda helper: short and helper.costs_short_steps):
+        step_s = (self._clock() - self._began) / self.steps
+        for helper in sorted(self._helpers, key=lambda helper: helper.costs_short_steps and step_s < _SHORT_STEP_S):
             for state in helper.states:
                 if (helper.name, state) not in self._tried:
                     self._tried.add((helper.name, state))
+                    if helper.costs_short_steps and step_s < _TINY_STEP_S:
+                        helper.note(f"{helper.name}, {state}: not tried, steps are too short")
+                        continue
                     cut = self._cut if self._cut and self._cut["state"] == state != helper.state else None
                     return Match(helper, state, self.steps, self._waitall, self._clock, cut)
         return None

@@ -92,7 +92,8 @@ class InForce:
         if self.engine is not None and not self.engine.recorder.lazy:
             return str(self.engine.why_not)
         if self.decides:
-            return "" if self.contest.idle and seconds >= _DECIDING_S else "contests in place"
+            known = self.contest.over or (self.contest.idle and seconds >= _DECIDING_S)
+            return "" if known else "contests in place"
         for helper in self.helpers:
             facts = helper.facts()
             if "kept_batches" in facts and not facts["kept_batches"]:

@@ -31,8 +31,8 @@ _LOOKED_AT = 12  # steps before the first command: their losses are kept, change
 _LOOKED_S = 10.0  # fewer, where steps are slow
 _LEAST = 5  # of them, if the script has as many
 _RECENT = 4  # steps from which the time of one is known, before the first command
-_STARTS = 15  # of a short script, at most, for the same
-_SETTLED_S = 90.0  # at most, until a change that was asked for is in force
+_STARTS = 8  # of a short script, at most, for the same
+_SETTLED_S = 45.0  # at most, until a change that was asked for is in force
 
 
 class Stepping:
@@ -203,7 +203,8 @@ class Stepping:
         assert self.changes is not None and self.watch is not None
         options = {
             **self.options, "steps_seen": self.steps, "pending": self._pending, "commands": self._commands,
-            "began": self._began, "losses": self.watch.losses, "ready": self._settled, "noted": self._settled,
+            "began": 0.0 if self._settled else self._began, "losses": self.watch.losses, "ready": self._settled,
+            "noted": self._settled,
             "starts": self.options.get("starts", 0) + 1,
         }  # fmt: skip
         if self.changes.contest is not None:

@@ -110,6 +110,13 @@ def test_what_lost_is_tried_again_once_another_change_has_taken_over():
     assert len(training.contest.matches) == 2
 
 
+def test_what_costs_short_steps_much_is_not_tried_where_they_are_tiny():
+    training = Training({"": 0.002, "fast": 0.001})
+    training.helper.costs_short_steps = True
+    assert set(training.run(3000).used) == {""} and training.contest.idle
+    assert training.helper.notes == ["pretended, fast: not tried, steps are too short"]
+
+
 @pytest.mark.parametrize(("seconds", "first"), [(0.1, "costly"), (0.01, "cheap")])
 def test_what_costs_short_steps_much_comes_last_for_them(seconds, first):
     training = Training({"": seconds, "costly": 2 * seconds, "cheap": seconds}, states=("costly",))

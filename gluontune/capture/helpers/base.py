@@ -23,7 +23,8 @@ class Helper(abc.ABC):
         state: the one in force; "" leaves the script as it is.
         seconds_saved: estimated without the contest, where slices of steps do not show it.
         notes: what it left alone, and why.
-        costs_short_steps: a match of it may cost a script of short steps much: others come first there.
+        costs_short_steps: a match of it may cost a script of short steps much: others come first there, and where steps
+            are of Python alone it is not tried.
     """
 
     name = ""

@@ -62,11 +62,16 @@ class Rows:
         for field, (kind, context) in zip(self.fields, self.template):
             values = field[places]
             array = None if giving is None else giving(values, kind, context)
-            if array is None:
-                make = mx.np.array if kind is mx.np.ndarray else mx.nd.array
-                array = make(values, dtype=field.dtype, ctx=context)
-            made.append(array)
+            made.append(_array(mx, values, kind, context, giving is not None) if array is None else array)
         return made if self.is_tuple else made[0]
+
+
+def _array(mx: Any, values: np.ndarray, kind: Any, context: Any, copied: bool) -> Any:
+    """MXNet's array of values that nobody else has: over their memory, for a copy waits for MXNet's thread."""
+    if not copied and context == mx.cpu(0) and values.dtype.name in mx.nd.ndarray.DLDataType.TYPE_MAP:
+        return mx.nd.from_numpy(values, array_cls=kind)
+    make = mx.np.array if kind is mx.np.ndarray else mx.nd.array
+    return make(values, dtype=values.dtype, ctx=context)
 
 
 class Noted:
