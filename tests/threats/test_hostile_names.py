@@ -126,7 +126,7 @@ def test_pytorchs_engine_finds_its_parameters_by_the_names_in_the_module():
 
     names = ['a"b_weight', "fc_bias"]
     module = gt.bridge.to_torch(symbol(names), arrays(names))
-    job = Exported("", None, "", {}, dict(zip(names, ["0.weight", "0.bias"])), "sample", {}, -1,
+    job = Exported("", None, "", [], {}, dict(zip(names, ["0.weight", "0.bias"])), "sample", {}, -1,
                    {names[0]: 2.0}, {names[1]: 0.0}, [names[0]], [[names[0]], [names[1]]])  # fmt: skip
     job = job.renamed(gluon_names(module))
     there = set(dict(module.named_parameters()))

@@ -26,7 +26,9 @@ TWO = {**FEW, "backend": "torch", "engine": "ddp", "num_devices": 2}
 
 def an_export(count=3):
     weights = np.random.default_rng(0).normal(size=count).astype(np.float32)
-    return Exported("{}", None, "{}", {"w": weights}, {"w": "0.w"}, "sample", {}, -1, {"w": 2.0}, {}, ["w"], [["w"]])
+    return Exported(
+        "{}", None, "{}", [], {"w": weights}, {"w": "0.w"}, "sample", {}, -1, {"w": 2.0}, {}, ["w"], [["w"]]
+    )
 
 
 @pytest.mark.parametrize("late", [0, 1], ids=["rank 0 is late", "rank 1 is late"])
