@@ -134,15 +134,9 @@ class Contest:
     def _may_begin(self) -> bool:
         assert self._began is not None
         trained = self._trained_s + self._clock() - self._began
-        if self.over:
-            return False
-        if trained < _QUIET_S and any(helper.waits for helper in self._helpers if not helper.broken):
-            return False
-        return (
-            (self.steps >= _BEGIN_STEPS or self._trained_s > 0.0)
-            and trained >= _BEGIN_S
-            and self.lost_s <= _SHARE * trained
-        )
+        proving = trained < _QUIET_S and any(helper.waits for helper in self._helpers if not helper.broken)
+        begun = trained >= _BEGIN_S and (self.steps >= _BEGIN_STEPS or self._trained_s > 0.0)
+        return begun and not self.over and not proving and self.lost_s <= _SHARE * trained
 
     def _next(self) -> Match | None:
         assert self._began is not None

@@ -185,7 +185,7 @@ class Stepping:
             if decides and again and self._missing():
                 self._again()  # contests in place go on with the next start
             self._ready()
-        if not self.options.get("noted"):
+        if not self.options.get("ready"):
             self._send(event="note", text=f"the script ends after {self.steps} steps: it was started again to go on")
         if self._left and self._asked - self._left > 0:
             self._answer(self._asked - self._left)
@@ -201,10 +201,10 @@ class Stepping:
 
     def _again(self) -> NoReturn:
         assert self.changes is not None and self.watch is not None
+        told = self._settled or self.options.get("ready", False)
         options = {
             **self.options, "steps_seen": self.steps, "pending": self._pending, "commands": self._commands,
-            "began": 0.0 if self._settled else self._began, "losses": self.watch.losses, "ready": self._settled,
-            "noted": self._settled,
+            "began": 0.0 if told else self._began, "losses": self.watch.losses, "ready": told,
             "starts": self.options.get("starts", 0) + 1,
         }  # fmt: skip
         if self.changes.contest is not None:
