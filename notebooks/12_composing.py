@@ -130,7 +130,7 @@ print(f"promised by the product: {promised:.2f}; measured ÷ promised: {gains['b
 # from turn to turn, other programs were at work, and nothing is proven.) [Amdahl's law](https://doi.org/10.1145/1465482.1465560) says why: with the share $p$ of a step that a change makes
 # $s$ times as fast, $S = 1 / ((1 - p) + p/s)$. A change that took the share away leaves the other a smaller $p$.
 #
-# How sure are five ratios $r_i$ of neighbours? Their mean $\bar r$ has a 95 % interval, with their deviation $s$ and Student's $t$
+# How sure are five ratios $r_i$ of neighbours? Their mean $\bar r$ has a 95 % interval, with their standard deviation $s$ and Student's $t$
 # ([1908](https://doi.org/10.2307/2331554)):
 #
 # $$\bar r \pm t_{0.975,\,n-1}\, \frac{s}{\sqrt{n}}, \qquad s^2 = \frac{1}{n-1} \sum_{i=1}^{n} (r_i - \bar r)^2 .$$
@@ -154,8 +154,9 @@ table(
 # `gt.stats` takes medians, which one disturbed turn cannot move.
 #
 # ## Images a second mislead
-# The deck's table of MLPerf entries: the same model on one machine and on many. More machines mean larger batches, and those
-# need more epochs. The Transformer trains 10.9 times as many words a second, and is done only 3.6 times as soon.
+# DAWNBench and MLPerf are contests for the shortest training to a given accuracy; this lesson's figures about them are from the deck
+# "Practical Deep Learning Systems Performance". MLPerf's entries train the same model on one machine and on many. More machines mean larger
+# batches, and those need more epochs. The Transformer trains 10.9 times as many words a second, and is done only 3.6 times as soon.
 
 # %%
 mlperf = {  # machines, epochs on one and on all of them, speedup of throughput, speedup of the time to accuracy
@@ -235,8 +236,9 @@ table(
 
 # %% [markdown]
 # ## Do they compose?
-# If factors did not meet, their gains would multiply. Left of the line they get in each other's way: both remove the same
-# wait. Right of it one makes room for the other: a faster step gains nothing as long as it waits for images.
+# If factors did not meet, their gains would multiply: measured ÷ promised would be 1, the line in the picture below. Left of it factors get
+# in each other's way: both remove the same wait. Right of it one makes room for the other: a faster step gains nothing as long as it waits
+# for images. An interval that contains 1 proves neither.
 
 # %%
 composition(found["interactions"]["throughput"], caption="What pairs give, and what their gains promise")
@@ -249,14 +251,17 @@ print(
         "measured gain of all factors, as a share of the product of their gains", together["ratio"]["median"]
     )
 )
+low, high = together["ratio"]["ci95"]
+print(f"95 %: {low:.2f} to {high:.2f}.", "It contains 1: nothing is proven." if low <= 1 <= high else "")
 
 # %% [markdown]
 # ## Time to accuracy
 # Now the question that counts. The target is an accuracy, not a loss: softened labels or mixed images change what a loss means, and a
 # loss may fall on while the accuracy no longer rises. And it is one on images that were not trained on: the target asks for
 # *generalization* and speed at once. (Does a race to a target fit the net to those very images? Coleman and others tried DAWNBench's
-# entries on 2,864 new photographs: 91 to 93 % top-5, as a net trained without haste.) It is what the recipe without the large batch reaches, less two points: DAWNBench's
-# targets were close below the best known accuracy, too. Then both recipes run by several seeds, in turn.
+# entries on 2,864 new photographs: 91 to 93 % top-5, as a net trained without haste.) The target here: the accuracy of the recipe without
+# the large batch, less two points. DAWNBench's targets were close below the best known accuracy, too. Then both recipes run by several
+# seeds, in turn.
 
 # %%
 fast = base.override(loader="resident", hybridize="static")
@@ -283,8 +288,8 @@ accuracy_bands(raced, titles, caption=f"Validation accuracy over time, {repeats}
 
 # %% [markdown]
 # The thin lines are runs, the band lies between the best and the worst of them. A single run may fall anywhere in it: who
-# compares two recipes by one run of each compares seeds. Of the deck's DAWNBench entries, ResNet-50 on GPUs has a *coefficient
-# of variation* (standard deviation ÷ mean) of 5 to 12 %.
+# compares two recipes by one run of each compares seeds. Of DAWNBench's entries, ResNet-50 on GPUs has a *coefficient of variation*
+# (standard deviation ÷ mean) of 5 to 12 %.
 
 # %%
 race_table(raced, titles)
@@ -295,6 +300,8 @@ print(f"The large batch has {speed:.2f} times the images a second.")
 ratio = raced["ratio"]["train_seconds"]
 if ratio:
     print(compare("times as fast to the accuracy with the large batch", ratio["median"]))
+else:
+    print("A recipe with no run at the target has no time to the accuracy, whatever its images a second.")
 for name, title in titles.items():
     missed = raced["summary"][name]["not_reached"]
     if missed:
@@ -344,23 +351,22 @@ table(
 # `gluontune factors --methods all` asks the same of your job, with more of them.
 
 # %% [markdown]
-# One of them needs a word, for the deck has it: *stochastic depth* ([Huang and others,
-# 2016](https://arxiv.org/abs/1603.09382)). A residual block adds a branch, $x + f(x)$. In training the branch is left out for some
-# images, by a throw $b$ of dice that is 1 with probability $p$; in prediction it is always there, weighted by $p$:
+# One of them needs a word: *stochastic depth* ([Huang and others, 2016](https://arxiv.org/abs/1603.09382)). A residual block adds a branch,
+# $x + f(x)$. In training the branch is left out for some images, by a throw $b$ of dice that is 1 with probability $p$; in prediction it is
+# always there, weighted by $p$:
 #
 # $$x_{train} = x + b\, f(x), \quad b \sim Bernoulli(p), \qquad x_{predict} = x + p\, f(x) .$$
 #
 # The net is shallower while it trains, and an average of many nets when it predicts. `gt.Recipe(stochastic_depth=0.2)` does it; the
 # exercise is to write it.
 #
-# The deck's own factor analysis (ResNet-110, CIFAR-10) ended so: stochastic depth, four GPUs and a batch of 512, one on top
-# of the other, each shortened the time to 93 %; all together never came to 94 %, and without the large batch they did. Each
-# was good alone.
+# DAWNBench's authors analysed factors, too (ResNet-110, CIFAR-10): stochastic depth, four GPUs and a batch of 512, one on top of the other.
+# To 93 %, each shortened the time. To 94 %, all together never came; without the large batch they did.
 #
 # ## Cost
-# Time has a price by the hour, so on one machine the first is also the cheapest. With more devices it need not be: four cost
-# four times as much an hour. In the deck "Practical Deep Learning Systems Performance" ResNet-56 cost the same on one, two
-# and four GPUs, and more on eight. From the images a second of "The Steady State" on one and on four V100s:
+# Time has a price by the hour, so on one machine the first is also the cheapest. Four devices cost four times as much an hour: they are as
+# cheap as one if they are four times as fast to the accuracy. In the deck above ResNet-56 cost the same on one, two and four GPUs, and more
+# on eight. In images a second, by the deck "The Steady State" for one and four V100s:
 
 # %%
 v100 = {
@@ -373,7 +379,7 @@ v100 = {
 bars(
     {name: 4 * one / four for name, (one, four) in v100.items()},
     unit="times the cost of one device, for the same images",
-    caption="The deck: what four devices cost",
+    caption="The Steady State: what four devices cost",
     limits={"as on one": 1},
 )
 
