@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 13 · Inference
 #
-# **Question.** The net is trained; now it has to answer. The deck's ResNet-50 took 97 ms for one image on a CPU, and 13 ms
-# with oneDNN. What do graph, folding, integers of 8 bits and another runtime bring to a net of yours, and are its answers
+# **Question.** The net is trained; now it has to answer. In the deck "The Steady State" ResNet-50 took 97 ms for one image on a CPU, and
+# 13 ms with oneDNN. What do graph, folding, integers of 8 bits and another runtime bring to a net of yours, and are its answers
 # still the same?
 #
 # **You will be able to** measure latency and throughput of a trained net, quantize a layer to integers, and check that a faster net gives
@@ -51,7 +51,7 @@ from gluontune.job.trained import trained
 from gluontune.search.bench import inference
 
 predict("times as fast with oneDNN, one image at a time", ...)
-predict("times as fast: the best rung that agrees, against imperative", ...)
+predict("times the images/s: the best rung that agrees, against imperative", ...)
 predict("p99 as a multiple of p50, one image at a time", ...)
 
 # %% [markdown]
@@ -92,6 +92,7 @@ times = {name: latencies(net) for name, net in nets.items()}
 # *p50* is the middle: half of the answers are faster, half are slower. *p99*: of 100 answers, 99 are faster. With the times sorted,
 # $p_q$ is the one at place $\lceil q\, n / 100 \rceil$. A user meets the slow ones, too: two of three pages with ten images have one among
 # them that is slower than p90, for $1 - 0.9^{10} \approx 0.65$. So latency is promised by *percentiles*, not by its mean.
+# (Of 60 times, as below, p99 is the slowest: one disturbed answer makes it. A promise needs thousands.)
 
 # %%
 table(
@@ -140,11 +141,12 @@ print(f"zero points {z_x} and {z_w}; sums up to {np.abs(sums).max():,}: more tha
 print(f"largest error {error:.1%} of the largest score; same class: {same:.1f} %")
 
 # %% [markdown]
-# The ranges of the inputs must be known before: they come from some training images (*calibration*). Weights are there already.
+# The ranges of the inputs must be known before: they come from some training images (*calibration*). The weights'
+# ranges need no images.
 #
 # ## Two figures, not one
-# *Throughput* is how many images are answered in a second. A batch helps the
-# second and harms the first. From the deck's table (72 vCPUs, MXNet 1.3, with oneDNN):
+# *Throughput* is how many images are answered in a second. A batch raises throughput and lengthens latency. From the deck's table
+# (72 vCPUs, MXNet 1.3, with oneDNN):
 
 # %%
 answers = {  # ms at batch 1 and images/s at batch 128, each without and with oneDNN
@@ -225,10 +227,10 @@ print(f"{recipe.net}, validation accuracy {100 * run.val_accuracy[-1]:.1f} % on 
 # |---|---|
 # | imperative | Python calls one operator after the other |
 # | hybridized | one graph; operators are called without Python |
-# | fused | memory planned once, and oneDNN merges neighbours: convolution, BatchNorm, addition and activation become one operator |
+# | fused | memory planned once; BatchNorm folded into the weights of its convolution; oneDNN merges convolution, addition and activation into one operator |
 # | int8 | and its numbers become integers of 8 bits; the ranges come from training images |
 # | onnxruntime | the same net as an ONNX file, in Microsoft's runtime |
-# | onnxruntime-int8 | and in integers, by that runtime's own quantization; the layer of the scores stays float32, and more if the classes do not agree (left out of a quick run) |
+# | onnxruntime-int8 | and in integers, by that runtime's own quantization; the last layer stays float32, and further layers do where the classes would not agree (left out of a quick run) |
 # | TensorRT | not a rung, and not measured: NVIDIA's compiler takes the folded graph and picks a kernel for each part by timing it on the GPU. MXNet called it by `optimize_for("TensorRT")`, in builds of its own (`mxnet-tensorrt-cu…`, long gone); today's way there is the ONNX file. The deck has 1.2 to 2 times for ResNets on a Titan V |
 #
 # Each rung has a process of its own, with our launch settings. Slices of throughput are taken in turn. Accuracies below are of fewer
@@ -288,8 +290,13 @@ print(compare("p99 as a multiple of p50, one image at a time", slow["p99"] / slo
 best = found["best"]
 if best and "imperative" in rows:
     gain = best["ratio_to_hybridized"]["median"] / rows["imperative"]["ratio_to_hybridized"]["median"]
-    print(compare("times as fast: the best rung that agrees, against imperative", gain))
+    print(compare("times the images/s: the best rung that agrees, against imperative", gain))
     print(f"It is {best['name']}: the same class for {best['agree_pct']:.1f} % of the images.")
+    for name, row in rows.items():
+        if row["ratio_to_hybridized"]["median"] > best["ratio_to_hybridized"]["median"]:
+            print(
+                f"{name} is faster and does not agree ({row['agree_pct']:.1f} % < 99 %): it does not count."
+            )
 
 # %% [markdown]
 # ## One image, one thread?
@@ -347,21 +354,29 @@ print(
 )
 
 # %% [markdown]
-# A check that cannot fail proves nothing. So change the net by a thousandth in one layer, and compare again:
+# A check that cannot fail proves nothing. ("Equal" means: at most 1e-5 of the largest output.) So change the net by a thousandth in one
+# layer, and compare again:
+
 
 # %%
-last = list(net.net.collect_params().values())[-2]
-last.set_data(last.data() * 1.001)
-broken = gt.export.check_outputs(net.net, exported.path, batch)
-print(f"{last.name} times 1.001: {broken.relative_error:.0e}, {'equal' if broken.equal else 'NOT equal'}")
-assert said.equal and not broken.equal
+def with_layer(parameter, factor):
+    whole = parameter.data().copy()
+    parameter.set_data(whole * factor)
+    found = gt.export.check_outputs(net.net, exported.path, batch)
+    parameter.set_data(whole)
+    print(
+        f"{parameter.name} times {factor}: {found.relative_error:.0e}, {'equal' if found.equal else 'NOT equal'}"
+    )
+    return found.equal
+
+
+first, *_, last, _ = net.net.collect_params().values()
+assert said.equal and not with_layer(last, 1.001)
 
 # %%
 # Try this: an earlier layer. How much must it change until the check says NOT equal?
-first = next(iter(net.net.collect_params().values()))
-for factor in (1.0001, 1.01):
-    first.set_data(first.data() * factor)
-    print(factor, f"{gt.export.check_outputs(net.net, exported.path, batch).relative_error:.0e}")
+for factor in (1.000001, 1.0001, 1.01):
+    with_layer(first, factor)
 
 # %% [markdown]
 # | by hand | with gluontune | what it adds |
