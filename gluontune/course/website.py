@@ -153,11 +153,11 @@ def _shown(cells: Sequence[Any], path: Path) -> Iterator[Any]:
 def as_read(text: str) -> str:
     """What a lesson printed, without what asks a learner for something.
 
-    >>> as_read("images a second: no prediction yet. Put it here.\\nMeasured is 3; nothing was predicted for it.\\n")
-    'Measured is 3.\\n'
+    >>> as_read("rate: no prediction yet. Put it here.\\nMeasured is 3; nothing was predicted for images a second.\\n")
+    'Measured, images a second: 3.\\n'
     """
     text = re.sub(r"^.*: (?:no prediction yet|not answered yet)\. .*\n?", "", text, flags=re.M)
-    return re.sub(r"; nothing was predicted for .*\.$", ".", text, flags=re.M)
+    return re.sub(r"^Measured is (.*?); nothing was predicted for (.*)\.$", r"Measured, \2: \1.", text, flags=re.M)
 
 
 #: A formula of a cell's text; code in backticks is left alone.

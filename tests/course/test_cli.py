@@ -191,7 +191,8 @@ def test_a_page_has_each_exercise_once_and_nothing_that_only_a_learner_can_do(fo
     nbformat.write(lesson, folder / "00_first.ipynb")
     (name, content), *_ = page_files(find_lessons(folder)[0], folder, {"00_first"})
     text = content.decode()
-    assert name == "00_first.md" and text.count("step-serial") == 2 and "Measured is 3.\n" in text
+    assert name == "00_first.md" and text.count("step-serial") == 2
+    assert "Measured, images a second: 3.\n" in text
     assert not re.search(
         "no prediction|not answered|was predicted|epochs = 9|, \\.\\.\\.\\)", text.replace('second", ...)', "")
     )
