@@ -4,7 +4,7 @@ made harder to cheat): make a naive, serial training script fast, then make it w
 The rules, for the script:
 
 * It calls ``task = gt.course.task()`` and trains a net on ``task.train``. ``task.val`` is for validation, not for
-  training; the classes of two in three of its images are random, so about 0.42 is the best accuracy on it.
+  training; the classes of two in three of its images are random, half of these wrong, so a good net reaches 0.42.
   ``task.normalize(images)`` is the grader's input to the net. Net, optimizer, loader and everything else are free.
 * At its end, each rank calls ``task.save(net, samples)`` with the number of images it has trained on (at least one
   epoch), and ends by itself, leaving nothing running.

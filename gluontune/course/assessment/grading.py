@@ -173,7 +173,7 @@ def _time(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
         share = min(0.99, max(0.0, 0.5 * late) * learned)
         return share, f"{text}. What does a step wait for? gluontune monitor shows it"
     if learned < 1:
-        return 0.99 * learned, f"{text}; a time counts as far as the accuracy was reached"
+        return 0.99 * learned, f"{text}; the share of the accuracy that was reached multiplies these points"
     return 1.0, text
 
 
@@ -185,7 +185,7 @@ def _steadiness(goal: Goal, run: Mapping[str, Any], learned: float) -> Verdict:
     text = f"the {device} is used with a steadiness of {score:.2f} (1 is even); wanted is {wanted:.2f}"
     if learned < 1:
         share = 0.99 * learned * min(1.0, score / max(wanted, 1e-9))
-        return share, f"{text}; counted as far as the accuracy was reached"
+        return share, f"{text}; the share of the accuracy that was reached multiplies these points"
     if score >= wanted:
         return 1.0, text
     return max(0.0, score / wanted), f"{text}. It works in bursts: something else is waited for in between"
