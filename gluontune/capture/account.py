@@ -121,7 +121,8 @@ class ChangesAccount(Account):
         took, as_is = found["seconds"], found["seconds_as_is"]
         saved = sorted(found["saved_seconds"].items(), key=lambda item: -item[1])
         if not saved:
-            return [f"took {took:.1f} s", f"no change inside the script was {'faster' if found['matches'] else 'measured'}"]
+            outcome = "faster" if found["matches"] else "measured"
+            return [f"took {took:.1f} s", f"no change inside the script was {outcome}"]
         settings = " (the allocator comes on top)" if found["settings"] else ""
         with_what = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in saved)
         return [f"took {took:.1f} s; without the changes below about {as_is:.1f} s{settings}", with_what]

@@ -21,7 +21,7 @@ _OWN = {
     "13_inference": {"batch_size_per_device": 16},
     "14_assessment": {"epochs": 1, "my_script": "solution"},
     "15_modern_engine": {"epochs": 1, "batch_size_per_device": 16},
-    "99_your_own_project": {"batch_size_per_device": 16},
+    "99_your_own_project": {"epochs": 1, "batch_size_per_device": 16},
 }
 
 
