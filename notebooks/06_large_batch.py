@@ -52,7 +52,7 @@ predict("times as fast with a batch 8 times as large", ...)
 # %% [markdown]
 # ## By hand: a loop with a batch and a rate
 # 2,048 images, a small net, SGD with momentum written out. `update` is what a step does with one parameter; the cells below
-# exchange it. Here `ghosts` is 1; its use comes later.
+# exchange it. `ghosts` is the number of parts of a batch that go through the net, and so through BatchNorm, by themselves: 1 here.
 
 # %%
 data = gt.datasets.open(dataset)
@@ -104,7 +104,7 @@ def tried(*given, **options):
 # Equal epochs, a batch 16 times as large: a sixteenth of the steps. Three rules for the rate:
 #
 # - leave it as it is;
-# - the **square-root rule**, $\eta_k = \sqrt{k}\,\eta$: it keeps the variance of a step
+# - the **square-root rule**, $\eta_k = \sqrt{k}\,\eta$: the variance of a step stays that of the small batch
 #   ([Krizhevsky, 2014](https://arxiv.org/abs/1404.5997), who found that it works less well than theory says);
 # - the **linear rule**, $\eta_k = k\,\eta$, with a *warm-up*: the rate rises over the first steps, for a large rate on fresh weights may
 #   blow training up ([Goyal and others, 2017](https://arxiv.org/abs/1706.02677)).
@@ -128,14 +128,18 @@ small, unchanged = (np.mean(found[name]) for name in list(found)[:2])
 print(compare("points of accuracy lost by a batch of 512 at an unchanged rate", small - unchanged))
 
 # %% [markdown]
+# Both rules win back a part of the accuracy. The warm-up may add some, but two seeds cannot say so; the small batch stays ahead.
+#
 # ## By hand: what else helps
 # **LARS** ([You and others, 2017](https://arxiv.org/abs/1708.03888)) gives each layer $l$ its own rate, so that a step is a fixed share of
 # its weights, whatever the size of the gradient:
 #
-# $$\lambda_l = \eta\,\tau\,\frac{\|w_l\|}{\|g_l\|}, \qquad w_l \leftarrow w_l - \lambda_l\, g_l .$$
+# $$\lambda_l = \eta\,\tau\,\frac{\|w_l\|}{\|g_l\|}, \qquad w_l \leftarrow w_l - \lambda_l\, g_l ,$$
 #
-# **LAMB** ([You and others, 2019](https://arxiv.org/abs/1904.00962)) does so with Adam's step
-# $r = \hat m / (\sqrt{\hat v} + \epsilon)$: $\; w \leftarrow w - \eta\, \frac{\|w\|}{\|r\|}\, r$. Both spare biases and norms.
+# with a small factor $\tau$, the *trust*. **LAMB** ([You and others, 2019](https://arxiv.org/abs/1904.00962)) does so with Adam's step
+# $r = \hat m / (\sqrt{\hat v} + \epsilon)$: $\; w \leftarrow w - \eta\, \frac{\|w\|}{\|r\|}\, r$, where
+# $\hat m$ and $\hat v$ are Adam's means of $g$ and $g^2$ (lesson `10_optimizers`). Both leave out biases and BatchNorm's parameters: in the
+# code, what has one dimension gets the factor 0.1.
 
 
 # %%
@@ -160,7 +164,7 @@ def noisy(w, g, s, rate):
 # %% [markdown]
 # **Noise** that a large batch lacks can be added to its gradient. **Ghost batches**
 # ([Hoffer and others, 2017](https://arxiv.org/abs/1705.08741)) bring it by BatchNorm: the mean and variance come from small parts of the
-# batch. That is what several devices do anyway, and it is the line with `split` above. **Longer training** is the plainest cure.
+# batch. That is what several devices do anyway, and it is `ghosts` above. **Longer training** is the plainest cure.
 
 # %%
 more = {
@@ -181,11 +185,12 @@ table(
 )
 
 # %% [markdown]
-# Two seeds differ by a point or more, so only large differences count here. The rates were tried by hand; another net needs others.
+# Two seeds differ by up to four points, so only large differences count: longer training helped, LAMB lost at the rate tried; LARS, noise and
+# ghost batches changed nothing that shows. The rates were tried by hand; another net needs others.
 #
 # ## By hand: the limit
-# How many *steps* does a loss need, by batch? While a larger batch halves them, it is for free on a device with room. Beyond some size
-# they stop falling: more images then make an exact gradient more exact
+# How many *steps* does a loss need, by batch? As long as twice the batch needs half the steps, it is free on a device with room. Beyond some
+# size the steps stop falling: more images then make an exact gradient more exact
 # ([Shallue and others, 2018](https://arxiv.org/abs/1811.03600)).
 
 
@@ -301,8 +306,9 @@ table(
 # %% [markdown]
 # ## With gluontune
 # In a recipe the rules are fields: `lr_scaling`, `warmup_epochs`, `optimizer`. Four runs at equal epochs, each in a fresh process, with
-# a schedule that falls along a cosine (lesson `11_lr_schedules`). The last has *Muon* ([Jordan, 2024](https://kellerjordan.github.io/posts/muon/)), an optimizer for few and large
-# steps. It takes a layer's momentum $M$ as a matrix with the singular value decomposition $U \Sigma V^T$ and leaves $\Sigma$ out:
+# a schedule that falls along a cosine (lesson `11_lr_schedules`), with one seed. The last has *Muon*
+# ([Jordan, 2024](https://kellerjordan.github.io/posts/muon/)), an optimizer for few and large steps, with a rate and a weight decay of its
+# own. It takes a layer's momentum $M$ as a matrix with the singular value decomposition $U \Sigma V^T$ and leaves $\Sigma$ out:
 #
 # $$M \leftarrow \mu M + g, \qquad w \leftarrow w - \eta\, U V^T .$$
 #
@@ -372,16 +378,18 @@ table({"batch": b, "third epoch, s": s, "validation accuracy, percent": a} for b
 # the loss is smooth enough for such a step: beyond some batch no rate makes up for missing steps.
 #
 # There is a second explanation. A *sharp* minimum is a narrow hollow: small changes of the weights raise the loss much. A *flat* one
-# is wide. The noise of small batches throws a walk out of sharp hollows, and it ends in flat ones, which seem to do better on new
-# images (Hochreiter and Schmidhuber, 1997; Keskar and others, 2017). Not everybody agrees: a net can be written with other weights
-# so that the same function looks sharp (Dinh and others, 2017). What helps does not depend on who is right: more steps, or noise.
+# is wide. The noise of small batches throws a walk out of sharp hollows, so it ends in a flat one, which seems to do better on new
+# images (Hochreiter and Schmidhuber, 1997; Keskar and others, 2017). A large batch has little noise: its walk may stay in a sharp one. Not
+# everybody agrees: a net can be written with other weights so that the same function looks sharp (Dinh and others, 2017). What helps does not
+# depend on who is right: more steps. Noise is said to help, too; above it made no difference that two seeds can show.
 #
 # Two more ways stand in gluontune: `gt.optim.BatchGrowth` lets the batch grow where others let the rate fall
 # ([Smith and others, 2018](https://arxiv.org/abs/1711.00489)), and `accumulate` gathers small steps to one update. MXNet's own `LBSGD`,
-# the deck's choice, has faults; gluontune's has the same name and is built anew.
+# the deck's choice, sums gradients in a buffer that Gluon overwrites; gluontune's has the same name and is built anew.
 
 # %%
 # Try this: another rate for the batch of 128. Which is the largest that still arrives?
+# The linear rule says 0.32, and is a rule of thumb.
 for rate in (0.16, 0.32, 0.64):
     w = fit(batch_size=128, updates=8, learning_rate=rate)
     print(f"rate {rate}: {loss(*w[-1]) - loss(*best):.3g} above the best")
@@ -390,7 +398,7 @@ for rate in (0.16, 0.32, 0.64):
 # | by hand | with gluontune | what it adds |
 # |---|---|---|
 # | `rate * k`, a warm-up in the loop | `lr_scaling="linear"`, `warmup_epochs` | the batch of all ranks and contexts is counted |
-# | `lars`, `lamb` | `optimizer="lars"`, `"lamb"`, `"muon"` | biases and norms spared by name; float32 masters; several contexts |
+# | `lars`, `lamb` | `optimizer="lars"`, `"lamb"`, `"muon"` | biases and BatchNorm's parameters left out by name; float32 masters; several contexts |
 # | `x.split(ghosts)` | `gt.optim.use_ghost_batch_norm` | statistics for prediction are kept right |
 # | noise in `update` | `gt.optim.gradient_noise` | seeded, resumed from a checkpoint |
 #
