@@ -100,7 +100,8 @@ print(
 #
 # With BatchNorm it would not be: each device takes its mean over its own part, as *ghost batches* do (lesson `06_large_batch`).
 #
-# An incomplete batch is where plain Gluon breaks: three images over four contexts.
+# An incomplete batch is where plain Gluon breaks: three images over four contexts. gluontune makes three parts; the fourth context has
+# nothing to do in that step.
 
 # %%
 four = gt.parallel.contexts("cpu", 4)
@@ -144,8 +145,8 @@ script.parent.mkdir(parents=True, exist_ok=True)
 _ = script.write_text(SCRIPT)
 
 # %% [markdown]
-# Who is who stands in the environment: one *scheduler*, where all meet, one server, two workers. All four are the same script; MXNet's
-# import turns the first two into what their role says.
+# Who is who stands in the environment: one *scheduler*, where all meet, one server, two workers. All four are the same script; in
+# the first two `import mxnet` never returns: it serves until all are done.
 
 # %%
 with socket.socket() as probe:
@@ -170,7 +171,8 @@ finally:
 # Their losses differ, for each has seen its own images; their weights are equal. That is what to look for in a script of yours.
 #
 # **Horovod** is a library that does the same without a server: it sums by *all-reduce*, which adds up what all ranks have and gives each
-# the sum. The deck names six steps for it. In the script they are these lines:
+# the sum. The deck "Fundamentals of Deep Learning for Multi-GPUs" names six steps for it, the table below. Four of them are in these lines;
+# one device for each rank and one writer are left out in so small a script:
 
 # %%
 HOROVOD = SCRIPT.replace('kv = mx.kv.create("dist_sync")', "import horovod.mxnet as hvd; hvd.init()")
@@ -199,14 +201,14 @@ else:
 
 # %% [markdown]
 # ## Six steps
-# Without one of them the run still trains, and is wrong.
+# Without one of them the run may still train, and is wrong; without the last it hangs.
 #
 # | step | in Gluon | without it |
 # |---|---|---|
 # | start the library | `hvd.init()` before the net is built | each rank trains alone |
 # | one device for each rank | `mx.gpu(hvd.local_rank())`; on CPUs a share of the cores | all of them crowd on the first |
 # | sum the gradients | all-reduce between backward and update | the nets drift apart |
-# | equal start | rank 0's parameters to all, after the first batch gave them a shape | they never agree |
+# | equal start | rank 0's parameters to all, after the first batch gave them a shape (`dist_sync` does so by itself) | they never agree |
 # | one writer | checkpoint and log on rank 0 alone | ranks write into one file |
 # | parts of the data | equally many batches for each rank | one is done, the others wait for ever |
 #
@@ -215,7 +217,8 @@ else:
 #
 # ## The mean is taken once
 # `gluon.Trainer` adds gradients up and divides by the batch that `step` is given. Horovod's `DistributedTrainer` takes the mean over ranks.
-# Whoever exchanges one for the other must change that number as well. Otherwise the rate is another, without an error:
+# Whoever exchanges one for the other must change the argument of `step` as well. If the batch is divided by twice, each update of two ranks
+# has half its length, without an error:
 
 # %%
 world, local = 2, 32
@@ -247,7 +250,7 @@ for last_batch in ("keep", "discard"):
     print(f"gluontune, {last_batch}:", [part.num_batches() for part in parts], "batches")
 
 # %% [markdown]
-# The deck gives two ways to shuffle: all ranks share *one* permutation and each takes its part of it, or each rank draws from
+# That deck gives two ways to shuffle: all ranks share *one* permutation and each takes its part of it, or each rank draws from
 # the whole by itself. How many of the images does an epoch then show?
 
 # %%
@@ -260,7 +263,8 @@ print(f"one permutation: {len(shared) / 100:.0f} % of the images; each its own: 
 # ## With gluontune
 # The engine is a field of the recipe. With two GPUs or more, these are the devices. On a CPU the devices are two *processes*, each with its
 # share of the cores: so the fair comparison is with one process on such a share. One process on all cores is measured as well, for it is
-# the real alternative. *Efficiency* is the gain divided by the number of devices: 100 % would be ideal.
+# the real alternative. *Efficiency* is the gain (how many times as fast as one device) divided by the number of devices: 100 % would
+# be ideal.
 
 # %%
 gpus = gt.runtime.gpu_count() if devices != "cpu" else 0
@@ -316,11 +320,12 @@ print(f"{best}: an efficiency of {100 * gain / count:.0f} %.")
 if not on_gpu:
     whole = found["one process, all cores"]["ratio"]["median"]
     print(f"One process on all cores runs at {whole:.2f} times, the ranks at {gain:.2f} times one share.")
+    if whole < 1:
+        print("Below 1: threads meet after each operator, and wait for one whose core another program holds.")
 
 # %% [markdown]
 # ## The deck's figures
-# The deck gives images a second and seconds of
-# an epoch. The first show a larger gain than the second, and both cannot be right: read both columns.
+# The deck "The Steady State" gives images a second and seconds of an epoch. The first show a larger gain than the second, and both cannot be right: read both columns.
 
 # %%
 v100 = {  # images/s on one and on four, seconds of an epoch on one and on four
@@ -356,9 +361,9 @@ picture("model-parallel")
 # %% [markdown]
 # ## Why
 # A step of several ends with the slowest rank, and with the exchange of gradients. Both are paid in each step, so a step must be
-# long for what it sends. Cores are not devices: one process can use them all without an exchange, but ranks with few threads
-# each wait for each other less often, above all where other programs take a core now and then (lesson `00_your_machine`). Which of them
-# wins here, the figure above says; on several machines only ranks can.
+# long for what it sends. Cores are not devices. One process can use all of them without an exchange, but its threads meet after each operator,
+# and ranks meet once a step: where other programs take a core now and then, ranks lose less (lesson `00_your_machine`). Whether one process
+# or several ranks win here, the figure above says; on several machines only ranks can.
 
 # %%
 # Try this: another number of ranks. Have all of them equally many batches?
