@@ -107,9 +107,10 @@ print(f"each rank sent {sent / whole.nbytes:.2f} times the gradient")
 # $$T_{ring} = 2\,(n-1)\left(\alpha + \frac{S}{n\,\beta}\right), \qquad
 # T_{tree} = 2\,\log_2 n \left(\alpha + \frac{S}{\beta}\right), \qquad T_{server} = 2\, n\, \frac{S}{\beta} + 2\alpha .$$
 #
-# The ring sends least, $2\,(n-1)/n$ of the gradient, but begins $2(n-1)$ messages: with many ranks and small gradients its latency
-# counts, and a tree is faster. That is why NCCL, NVIDIA's library, chooses by size and by *topology*: which GPUs are joined by NVLink,
-# which by PCIe, which by the network. (`nvidia-smi topo -m` shows it.)
+# A *tree* adds up in pairs: $\log_2 n$ turns to the top, as many down, each with the whole gradient. Through the one *server*'s connection all
+# $n$ gradients go in and out. The ring sends least, $2\,(n-1)/n$ of the gradient, but begins $2(n-1)$ messages: with many ranks and small
+# gradients its latency counts, and a tree is faster. *Topology* says which GPUs are joined by NVLink, which by PCIe, which by the network
+# (`nvidia-smi topo -m` shows it). NCCL, NVIDIA's library, chooses ring or tree by it and by the size.
 
 # %%
 alpha, beta, n = 20e-6, 1.25e9, 64  # 20 µs for a message, 10 Gbit/s, ranks
@@ -136,7 +137,7 @@ picture("ring")
 # Ranks that wait for each other are *synchronous*. Two other ways, here with four ranks in turn on the net of above:
 #
 # - *asynchronous*: each rank adds its gradient when it is ready. By then the weights are up to $n - 1$ updates further
-#   (*Hogwild*, [Recht and others, 2011](https://arxiv.org/abs/1106.5730), without locks);
+#   (*Hogwild*, [Recht and others, 2011](https://arxiv.org/abs/1106.5730), is that without locks on the weights);
 # - *elastic averaging* ([Zhang and others, 2015](https://arxiv.org/abs/1412.6651)): each rank has weights $w_i$ of its own, and every few
 #   steps they and a centre $\tilde w$ pull at each other:
 #   $w_i \leftarrow w_i - \rho\,(w_i - \tilde w)$, $\; \tilde w \leftarrow \tilde w + \rho \sum_i (w_i - \tilde w)$.
@@ -161,9 +162,9 @@ def descend(way, rate=0.05, updates=160):
                 own[rank], centre, exchanges = own[rank] - pull, centre + pull, exchanges + 1
         else:
             together = ranks if way == "synchronous" else 1  # one update of all four, by the linear rule
-            age = min(n, ranks - together)
+            age = min(n, ranks - together)  # of the weights, in updates: 0 if all wait, else 3
             rows = rng.integers(0, 1024, 16 * together)
-            if together == 1 or rank == ranks - 1:
+            if together == 1 or rank == ranks - 1:  # if all wait: one update, at the last rank's turn
                 step = together * rate * gradient_at(history[-1 - age], rows)
                 centre, exchanges = centre - step, exchanges + together
                 history.append(centre)
@@ -179,7 +180,8 @@ table(
 )
 
 # %% [markdown]
-# A gradient is older than the weights that it changes: with a larger rate the asynchronous walk is the first to blow up (*DCASGD*, lesson
+# By equal work waiting is better. Not waiting pays by the clock, where one rank is often slow; the table shows no clock. A gradient is then
+# older than the weights that it changes: with a larger rate the asynchronous walk is the first to blow up (*DCASGD*, lesson
 # `10_optimizers`, corrects for the age). Elastic averaging exchanges a quarter as often. In gluontune: `engine="async"`, and
 # `exchange_every` and `compression` to send less. Each has a price in accuracy.
 #
@@ -231,11 +233,14 @@ for name, run in runs.items():
     update_ms[name] = step_ms[name] * run.phases_pct["update"] / 100
 exchange = max(0.0, update_ms["several"] - update_ms["one device"])
 percent = 100 * exchange / step_ms["several"]
-print(f"A step takes {step_ms['several']:.1f} ms on each rank, and {exchange:.1f} ms of it are the exchange.")
+print(
+    f"A step takes {step_ms['several']:.1f} ms on each rank, of it {exchange:.1f} ms for the exchange and the wait."
+)
 print(compare("percent of a step that goes into the exchange", percent))
 
 # %% [markdown]
-# The deck on DAWNBench's entries: 18 % of an epoch inside one server of 8 V100s, 53 % between servers.
+# Of DAWNBench's entries the exchange took 18 % of an epoch inside one server of 8 V100s, 53 % between servers (deck "Practical Deep Learning
+# Systems Performance").
 #
 # ## One place, or a ring
 # How much there is to send does not depend on the batch, only on the net. A *parameter server* gets the gradients of all ranks
@@ -289,8 +294,8 @@ lines(
 
 # %% [markdown]
 # ## A larger batch
-# A larger batch sends as much, for more work. With $t$ the work for an image, $B$ images a device and an exchange of $T$, the efficiency
-# is $E = 1 / (1 + T / (t B))$. So the one measured step says what to expect from other batches.
+# A larger batch sends no more bytes than a small one, and works longer for them. With $t$ the work for an image, $B$ images a device and an
+# exchange of $T$, the efficiency is $E = 1 / (1 + T / (t B))$. So the one measured step says what to expect from other batches.
 # Measure this batch and one four times as large:
 
 # %%
@@ -306,6 +311,8 @@ for factor in ("1", "4"):
 # %%
 sizes = [batch_size_per_device * k for k in (0.5, 1, 2, 4, 8, 16)]
 work = (step_ms["several"] - exchange) / batch_size_per_device
+for b, efficiency in zip((batch_size_per_device, large), measured):
+    print(f"batch {b}: {efficiency:.0f} % measured, {100 / (1 + exchange / (work * b)):.0f} % expected")
 lines(
     {
         "expected from the exchange alone": (sizes, [100 / (1 + exchange / (work * b)) for b in sizes]),
@@ -319,11 +326,11 @@ lines(
 )
 
 # %% [markdown]
-# Where the measured efficiency is below the expected one, devices take something else from each other: memory, caches, the input.
+# Where less is measured than expected, devices take something else from each other: memory, caches, the input.
 #
 # ## More devices are not always better
 # Several devices make one batch together, so an epoch has fewer updates, as with a large batch (`06_large_batch`). More images a
-# second buy nothing if they come to a lower accuracy.
+# second buy nothing if they come to a lower accuracy. One epoch of the runs above, with the rate by the linear rule:
 
 # %%
 table(
@@ -339,7 +346,7 @@ table(
 # %% [markdown]
 # ## Why
 # Each step pays for its exchange. So a step must be long for what it sends: large batches, and nets with much arithmetic for
-# each weight. A ring needs no faster middle; one server does.
+# each weight. In a ring no connection has to be faster than the others; the one server's has to be n times as fast.
 
 # %%
 # Try this: a longer step, by a larger batch. What does the slow ring gain?
@@ -379,4 +386,4 @@ check("write-ring", ...)
 # %% [markdown]
 # **Reference:** `gt.parallel.expected?`, `gt.ladder.scale?` in a cell show what they take.
 #
-# **Next:** [`10_optimizers`](10_optimizers.ipynb) looks closer at the walk itself.
+# **Next:** [`09_descent`](09_descent.ipynb) looks closer at the walk itself.
