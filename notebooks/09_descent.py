@@ -53,9 +53,10 @@ predict("times as many updates: plain SGD against momentum, until height 0.1", .
 
 # %% [markdown]
 # ## By hand: a line through points
-# The smallest model: a slope `w` and an offset `b`, which is `nn.Dense(1)` in Gluon; half of the mean square error is its loss. Seen from
-# above the loss is a bowl. *Full* descent looks at all 256 points for each update, *mini-batch* descent at 16, *stochastic* descent at
-# a single one. The loop is the same: only the number of chosen points differs.
+# The smallest model: a slope `w` and an offset `b`, which is `nn.Dense(1)` in Gluon; half of the mean square error is its loss. Each
+# place of the map below is one line through the points; over it the loss is a bowl. *Full* descent looks at all 256 points for each update,
+# *mini-batch* descent at 16, *stochastic* descent at a single one. The loop is the same for all; the rate is one that suits each: a gradient
+# of few points is noisy, so its steps must be shorter.
 
 # %%
 x, y = descent.line_points(256, seed=seed)
@@ -128,9 +129,9 @@ if full and single:
     )
 
 # %% [markdown]
-# Full descent pays for an exact gradient while a rough one would do, and a GPU takes no longer for 16 points than for one. So everybody
-# trains in mini-batches. At the end the noise of small batches keeps the walk from settling, unless the rate falls:
-# lesson `11_lr_schedules`.
+# Against full descent: it pays for an exact gradient while a rough one would do. Against single points: a GPU takes no longer for 16 points
+# than for one. So everybody trains in mini-batches. At the end full descent settles; the noise of small batches keeps the other walks above
+# the best line, unless the rate falls: lesson `11_lr_schedules`.
 #
 # ## By hand: a narrow valley
 # This bowl, $f = (x^2 + 25\,y^2)/2$, is 25 times as steep across as along. Its *curvature* $h$ is 1 along $x$ and 25 along $y$; the
@@ -138,9 +139,11 @@ if full and single:
 #
 # $$1 - \eta\, h ,$$
 #
-# and the walk arrives only if that lies between -1 and 1, for the steepest direction: $\eta < 2/25$. Then the flat direction shrinks by
-# $1 - 2/25$ at best: slowly. *Momentum* adds up gradients, $v \leftarrow \mu v - \eta g$, $\; w \leftarrow w + v$: across the valley they cancel
-# out, along it they grow. *Nesterov*'s momentum (`nag`) takes the gradient a step ahead, and so brakes earlier.
+# and the walk arrives only if that lies between -1 and 1; beyond -1 it *overshoots*: each update ends farther away, on the other side. The
+# steepest direction decides: $\eta < 2/25$, two by the largest curvature. Along the flat direction an update then multiplies the distance by
+# $1 - 2/25 = 0.92$ at best: only 8 percent nearer each time. *Momentum* adds up gradients, $v \leftarrow \mu v - \eta g$,
+# $\; w \leftarrow w + v$, where $v$ is the last step and $\mu$ the share of it that is kept: across the valley gradients cancel out, along it
+# they grow. *Nesterov*'s momentum (`nag`) takes the gradient a step ahead, and so brakes earlier.
 
 
 # %%
@@ -242,11 +245,11 @@ print(
 )
 
 # %% [markdown]
-# Each rate above was tuned for this valley by hand. That matters: an optimizer compared at a rate that suits another one tells
-# nothing. What follows uses smaller rates and the usual momentum of 0.9.
+# An adaptive method is not faster by its name: here RMSProp needs more updates than plain SGD. Each rate above was tuned for this valley by
+# hand. That matters: an optimizer compared at a rate that suits another one tells nothing. What follows uses smaller rates and the usual momentum of 0.9.
 #
 # ## A bent valley, and two hollows
-# Real losses bend, and have more than one hollow. In the second figure the left hollow is deeper. Who starts on the right
+# Real losses bend, and have more than one hollow. In the figure of two hollows the left one is deeper. Who starts on the right
 # and only ever goes downhill ends in the wrong one.
 
 # %%
@@ -292,7 +295,8 @@ table(
 #
 # ## Convex or not
 # A surface is *convex* when the straight line between any two of its points never runs below it. Such a surface has one
-# hollow only, and a small enough rate always arrives. Draw a thousand such lines on each surface, and look at their middles:
+# hollow only, and a small enough rate always arrives. Draw a thousand such lines on each surface, and look at their middles
+# (0 percent below is a hint, not a proof):
 
 # %%
 rng = np.random.default_rng(seed)
@@ -304,8 +308,9 @@ below = {
 table({"surface": n, "lines that run below it, percent": f"{100 * b:.0f}"} for n, b in below.items())
 
 # %% [markdown]
-# The loss of a line through points is convex. That of a net is not: exchange two neurons of a layer, and the net computes the
-# same with other weights; between the two lies a ridge. That training works all the same has to do with the *landscape*. Nets of
+# The loss of a line through points is convex. That of a net is not. Exchange two neurons of a layer: the net computes the same, at another
+# place of the surface. So there are two equally deep hollows, with a ridge between them, which no convex surface has. That training works
+# all the same has to do with the *landscape*. Nets of
 # many layers have a rough one. *Skip connections*, which add a layer's input to its output as ResNets do, make it much
 # smoother: Li and others drew both (*Visualizing the Loss Landscape of Neural Nets*, 2018). Width and BatchNorm help as well.
 
