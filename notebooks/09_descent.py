@@ -246,7 +246,8 @@ print(
 
 # %% [markdown]
 # An adaptive method is not faster by its name: here RMSProp needs more updates than plain SGD. Each rate above was tuned for this valley by
-# hand. That matters: an optimizer compared at a rate that suits another one tells nothing. What follows uses smaller rates and the usual momentum of 0.9.
+# hand. That matters: an optimizer compared at a rate that suits another one tells nothing. What follows uses smaller rates and the usual
+# momentum of 0.9.
 #
 # ## A bent valley, and two hollows
 # Real losses bend, and have more than one hollow. In the figure of two hollows the left one is deeper. Who starts on the right
@@ -310,9 +311,8 @@ table({"surface": n, "lines that run below it, percent": f"{100 * b:.0f}"} for n
 # %% [markdown]
 # The loss of a line through points is convex. That of a net is not. Exchange two neurons of a layer: the net computes the same, at another
 # place of the surface. So there are two equally deep hollows, with a ridge between them, which no convex surface has. That training works
-# all the same has to do with the *landscape*. Nets of
-# many layers have a rough one. *Skip connections*, which add a layer's input to its output as ResNets do, make it much
-# smoother: Li and others drew both (*Visualizing the Loss Landscape of Neural Nets*, 2018). Width and BatchNorm help as well.
+# all the same has to do with the *landscape*. Nets of many layers have a rough one. *Skip connections*, which add a layer's input to its
+# output as ResNets do, make it much smoother: Li and others drew both (*Visualizing the Loss Landscape of Neural Nets*, 2018). Width and BatchNorm help as well.
 
 # %%
 # Try this: another momentum. Which is the fastest in this valley, and when does it overshoot?
