@@ -120,8 +120,11 @@ table(
 )
 
 # %% [markdown]
-# **A trap.** The Trainer's `learning_rate` overwrites the scheduler's `base_lr`, but not the rate at which its warm-up ends. Set both
-# to the same number, or only the scheduler's. In the next cell they differ:
+# Seeds differ by as much as schedules do: by the accuracy nothing is decided. The *training* loss is lower where the rate falls.
+#
+# **A trap.** A scheduler holds two rates: `base_lr`, and the end of its warm-up, copied from it when it was made. The Trainer's
+# `learning_rate` overwrites only the first. So set both to one number. (Leaving the Trainer's out is enough for `sgd`; Adam brings a rate of
+# its own, 0.001, which overwrites the scheduler's.) In the next cell they differ, and the rate drops ninefold in one update:
 
 # %%
 stale = schedulers.MultiFactorScheduler([30], factor=0.1, base_lr=0.9, warmup_steps=10)
@@ -131,7 +134,8 @@ print(f"update 9: {rates[8]:.2f}, at the end of the warm-up; update 11: {rates[1
 # %% [markdown]
 # ## By hand: find the rate to begin with
 # Which peak? Let the rate grow from tiny to huge within one short run, $\eta_n = \eta_0\,(\eta_1 / \eta_0)^{n/N}$, and watch the loss
-# ([Smith, 2015](https://arxiv.org/abs/1506.01186)). It stays, falls, and blows up. A good peak lies some way before the lowest loss.
+# ([Smith, 2015](https://arxiv.org/abs/1506.01186)). The loss first stays, then falls, then blows up. A good peak lies before the lowest loss,
+# where the fall is steepest.
 
 # %%
 net, rng, found = new_net(0), np.random.default_rng(0), []
@@ -146,6 +150,7 @@ for rate in np.geomspace(1e-4, 10, 80):
     found.append((float(rate), loss.mean().asscalar()))
     if not found[-1][1] < 3 * found[0][1]:
         break
+print(f"lowest loss at the rate {min(found, key=lambda pair: pair[1])[0]:.2g}")
 lines(
     {"loss": tuple(zip(*found))},
     x="learning rate",
@@ -156,7 +161,8 @@ lines(
 )
 
 # %% [markdown]
-# `gt.optim.find_learning_rate` does it with a smoothed loss, on a copy of the weights, for any of its optimizers:
+# `gt.optim.find_learning_rate` does it with a smoothed loss, on a copy of the weights, for any of its optimizers. What it suggests is where to
+# begin trying; the 0.2 of above is more.
 
 # %%
 batches = [(nd.array(pixels[i : i + 64]), nd.array(labels[i : i + 64])) for i in range(0, 1024, 64)]
@@ -166,7 +172,8 @@ print(f"suggested peak: {suggested.suggestion:.3g}")
 # %% [markdown]
 # ## The deck's two plots
 # Deck "The Steady State" shows two of MXNet's schedulers from a base rate of 1. *Fixed factor*: halve the rate every 250
-# updates. These are MXNet's own numbers, one for each update, and the same rule as a pure function of the update.
+# updates. These are MXNet's own numbers, one for each update, and the same rule as a *pure* function: it depends on the update alone, and
+# remembers nothing.
 
 
 # %%
@@ -177,7 +184,7 @@ def mxnet_factor():
 
 
 factor = s.factor(base_lr=1, step=250, factor=0.5)
-updates = range(UPDATES)
+updates = range(1, UPDATES + 1)
 
 # %%
 theirs = mxnet_factor()
@@ -235,7 +242,7 @@ print(compare("the rate of update 251", factor(251)))
 # %% [markdown]
 # ## A trap: schedulers that remember
 # MXNet's scheduler changes itself when it is asked. Ask it about the future, to plot it, say, and it will not come
-# back. A pure function gives the same answer whenever it is asked; that is why gluontune's are pure.
+# back. gluontune's are pure: they give the same answer whenever they are asked.
 
 # %%
 asked = mxnet_factor()
@@ -250,7 +257,7 @@ table(
 # %% [markdown]
 # ## Warm-up, and the smooth ones
 # A large rate on fresh parameters can blow training up, so the first updates go up from a small rate (*warm-up*). Then the rate
-# falls: in a *cosine*, as a *polynomial*, or in *one cycle* that rises for a third of the run and falls to zero.
+# falls: in a *cosine*, or as a *polynomial*. *One cycle* does both: it rises for a third of the run, and falls to zero in the rest.
 
 # %%
 smooth = {
@@ -263,7 +270,7 @@ lines(
     {name: (updates, [rate(n) for n in updates]) for name, rate in smooth.items()},
     x="update",
     y="learning rate",
-    caption="Schedules that end at a rate of zero, and one that does not",
+    caption="All but the constant one end at a rate of zero",
 )
 
 # %% [markdown]
@@ -305,12 +312,15 @@ spread = max(accuracy.values()) - min(accuracy.values())
 print(compare("points of accuracy between the best and the worst schedule", spread))
 count = images.get("val_samples") or len(gt.datasets.open(dataset).test)
 noise = 100 * (0.25 / count) ** 0.5
-print(f"Chance alone moves an accuracy on so many images by up to about {2 * noise:.1f} points.")
+print(f"Chance alone moves an accuracy on so many images by up to about {2 * noise:.1f} points:")
+print(
+    "the schedule matters here." if spread > 2 * noise else "the schedule does not matter beyond that here."
+)
 
 # %% [markdown]
 # ## Why
-# A large rate moves far, but the noise of small batches keeps it from settling; a small rate settles wherever it is. A schedule does
-# the first and then the second. A constant rate has to be a compromise. With few epochs the fall must come early, so give a
+# A large rate moves far, but the noise of small batches keeps it from settling; a small rate settles wherever it is. So a schedule has a large
+# rate first, to move far, and ends near zero, to settle. A constant rate has to be a compromise. With few epochs the fall must come early, so give a
 # schedule the length of *your* run. One run of each is a hint, not a proof: another seed moves the figures as well.
 
 # %%
@@ -332,7 +342,7 @@ lines(
 #
 # ## Summary: what to remember
 # - A schedule is a function of the update; the step takes effect once the count exceeds it.
-# - Set the rate in one place; ask MXNet's schedulers only in order.
+# - Give Trainer and scheduler one and the same rate; ask MXNet's schedulers only in order.
 # - Warm up when the rate is large, end near zero, and tell the schedule how long the run is.
 #
 # ## Exercises
