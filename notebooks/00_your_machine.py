@@ -102,8 +102,9 @@ for _ in range(2):  # in turn
 shell(f"OMP_NUM_THREADS={cores} MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_MMAP_MAX_=0")
 
 # %% [markdown]
-# `OMP_NUM_THREADS` is read once, when MXNet is imported. Inside the script it is too late: it belongs before `python`, or into
-# `os.environ` before the import. The last line also tells the C library to keep freed memory for the next step.
+# `OMP_NUM_THREADS` is the number of threads with which MXNet computes. It is read once, when MXNet is imported. Inside the script it is too
+# late: it belongs before `python`, or into `os.environ` before the import. The last line also tells the C library to keep freed memory for
+# the next step.
 #
 # Are more threads slower here? Then other programs want the cores. At the end of each operator its threads wait for the last of them, and
 # one that gets no core holds up all. `top` shows who else is at work.
@@ -186,7 +187,7 @@ table({"setting": name, "value": value, "why": why} for name, value, why in gt.r
 # The ladder (`gluontune ladder`) measures in turn, too, and keeps a change only where its interval lies above 1.
 
 # %%
-# Try this: more processes share the machine. How many threads does each get?
+# Try this: more processes share the machine. Each gets the usable cores divided by their number, and at least one.
 for processes in (1, 2, 4):
     print(processes, gt.runtime.launch_settings(processes=processes).env["OMP_NUM_THREADS"])
 

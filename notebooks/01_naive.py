@@ -167,8 +167,8 @@ print(f"That is {rate['median'] / DECK_SAMPLES_PER_SEC:.2f} times the deck's V10
 # quarter. So the *ratios* between those runs can be trusted, the absolute figures cannot.
 #
 # ## Where a step's time goes
-# gluontune waits at the border of each phase, too, but on a few sampled steps only; the other steps run undisturbed. The sentence below
-# the picture is about the undisturbed ones, so its percent may differ by a few from the picture's.
+# gluontune waits at the border of each phase, too, but on a few sampled steps only; the other steps run undisturbed. The last line
+# is about the undisturbed ones, so its percent may differ by a few from the picture's.
 
 # %%
 show("phases", {"naive": result})

@@ -139,9 +139,9 @@ table(
 )
 
 # %% [markdown]
-# `ImageRecordIter` uses at most half of the cores, whatever `preprocess_threads` says (reported), and reads no more than its file: no
-# Python transform, no second label unless told. `DataLoader(thread_pool=True)` over a record file gives **wrong records**: its threads
-# share one file position.
+# (Where the two passes of a loader differ much, other programs were at work: measure more of them.) `ImageRecordIter` uses at most half of
+# the cores, whatever `preprocess_threads` says (reported), and reads no more than its file: no Python transform, no second label unless told.
+# `DataLoader(thread_pool=True)` over a record file gives **wrong records**: its threads share one file position.
 
 # %% [markdown]
 # ## With gluontune: what a record file is
@@ -240,7 +240,8 @@ show("utilization", fed)
 rates = [result.samples_per_sec["median"] for result in fed.values()]
 busy = [result.steadiness["mean_pct"] for result in fed.values()]
 print(compare("times as fast, feeding a device", max(rates) / rates[0]))
-print(f"More than {941 / 307:.2f} is not possible: the device is then busy all the time.")
+print(f"About {941 / 307:.2f} is the limit: the device is then busy all the time. It is less where the naive")
+print("loader is faster this time than when the device's speed was taken from it.")
 print(
     "(The curves above begin before the first batch, so their averages are a little lower than the table's.)"
 )
