@@ -325,7 +325,8 @@ if not on_gpu:
 
 # %% [markdown]
 # ## The deck's figures
-# The deck "The Steady State" gives images a second and seconds of an epoch. The first show a larger gain than the second, and both cannot be right: read both columns.
+# The deck "The Steady State" gives images a second and seconds of an epoch. The first show a larger gain than the second, and both cannot be
+# right: read both columns.
 
 # %%
 v100 = {  # images/s on one and on four, seconds of an epoch on one and on four

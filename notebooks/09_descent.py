@@ -310,9 +310,10 @@ table({"surface": n, "lines that run below it, percent": f"{100 * b:.0f}"} for n
 
 # %% [markdown]
 # The loss of a line through points is convex. That of a net is not. Exchange two neurons of a layer: the net computes the same, at another
-# place of the surface. So there are two equally deep hollows, with a ridge between them, which no convex surface has. That training works
-# all the same has to do with the *landscape*. Nets of many layers have a rough one. *Skip connections*, which add a layer's input to its
-# output as ResNets do, make it much smoother: Li and others drew both (*Visualizing the Loss Landscape of Neural Nets*, 2018). Width and BatchNorm help as well.
+# place of the surface. So there are two equally deep hollows, with a ridge between them, which no convex surface has. That training works all
+# the same has to do with the *landscape*. Nets of many layers have a rough one. *Skip connections*, which add a layer's input to its output
+# as ResNets do, make it much smoother: Li and others drew both (*Visualizing the Loss Landscape of Neural Nets*, 2018). Width and BatchNorm
+# help as well.
 
 # %%
 # Try this: another momentum. Which is the fastest in this valley, and when does it overshoot?

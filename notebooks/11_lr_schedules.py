@@ -319,9 +319,9 @@ print(
 
 # %% [markdown]
 # ## Why
-# A large rate moves far, but the noise of small batches keeps it from settling; a small rate settles wherever it is. So a schedule has a large
-# rate first, to move far, and ends near zero, to settle. A constant rate has to be a compromise. With few epochs the fall must come early, so give a
-# schedule the length of *your* run. One run of each is a hint, not a proof: another seed moves the figures as well.
+# A large rate moves far, but the noise of small batches keeps it from settling; a small rate settles wherever it is. So a schedule has a
+# large rate first, to move far, and ends near zero, to settle. A constant rate has to be a compromise. With few epochs the fall must come
+# early, so give a schedule the length of *your* run. One run of each is a hint, not a proof: another seed moves the figures as well.
 
 # %%
 # Try this: change one thing, such as warmup_steps or the power, and look at the rate again.

@@ -170,10 +170,10 @@ print(text[text.index("def main()") :])
 # then train two nets apart, and fail.
 #
 # ## With gluontune: graded
-# The reference first, then the naive script, each alone in a process of its own, on the same images. The time is taken by the grader,
-# from the start of the process to its end; twice the reference's is the budget. A script that takes three times as long is ended. Wanted is
-# the reference's accuracy less five points; a part of it gives that part of the points for time and steadiness. *Steadiness* is how
-# even the device's use is over the run. A script passes if it meets every criterion but steadiness.
+# The reference first, then the naive script, each alone in a process of its own, on the same images. The time is taken by the grader, from
+# the start of the process to its end; twice the reference's is the budget. A script that takes three times as long is ended. Wanted is the
+# reference's accuracy less five points; a part of it gives that part of the points for time and steadiness. *Steadiness* is how even the
+# device's use is over the run. A script passes if it meets every criterion but steadiness.
 
 # %%
 scale = assessment.Scale()
