@@ -19,6 +19,7 @@ from gluontune.loading.augment import Augment, Draws
 from gluontune.loading.base import Loader
 from gluontune.loading.dataloader import SafeDataLoader
 from gluontune.runtime import mxnet
+from gluontune.runtime.lending import lent
 
 
 def to_device(images: Any, labels: Any, ctx: Any) -> Any:
@@ -70,8 +71,7 @@ def _copied_to(array: Any, ctx: Any) -> Any:
     if not isinstance(array, np.ndarray):
         return array.as_in_context(ctx)
     if ctx.device_type == "cpu" and ctx.device_id == 0:
-        # from_numpy makes its argument read-only: a view, so that the memory can be used again.
-        return mx.nd.from_numpy(np.ascontiguousarray(array).view(), zero_copy=True)
+        return lent(array)
     if ctx.device_type == "cpu":
         return mx.nd.array(array, ctx=ctx, dtype=array.dtype)
     return mx.nd.array(array, ctx=mx.cpu_pinned(ctx.device_id), dtype=array.dtype).as_in_context(ctx)

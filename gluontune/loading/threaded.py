@@ -14,6 +14,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.loading.augment import Draws
 from gluontune.loading.base import Loader, sample_error
 from gluontune.loading.decode import Decoder
+from gluontune.runtime.lending import take_back
 
 MAX_BYTES = 512 << 20  # of batches made ahead, without ``prefetch``
 CHUNKS = 2  # pieces of a batch a thread, so that the threads end together
@@ -39,6 +40,7 @@ class BatchPool:
 
     def take(self) -> np.ndarray:
         """An array without other references, with arbitrary content."""
+        take_back()
         with self._lock:
             for k in range(len(self._arrays)):
                 # Two references: the list's and getrefcount's argument. Views count through their base.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.runtime import usable_cores
+from gluontune.runtime.lending import lent
 
 #: Makes an array of the program's: of values that nobody else has, its type, and its context.
 Giving = Callable[[np.ndarray, type, Any], Any]
@@ -68,8 +69,8 @@ class Rows:
 
 def _array(mx: Any, values: np.ndarray, kind: Any, context: Any, copied: bool) -> Any:
     """MXNet's array of values that nobody else has: over their memory, for a copy waits for MXNet's thread."""
-    if not copied and context == mx.cpu(0) and values.dtype.name in mx.nd.ndarray.DLDataType.TYPE_MAP:
-        return mx.nd.from_numpy(values, array_cls=kind)
+    if not copied and context == mx.cpu(0):
+        return lent(values, kind)
     make = mx.np.array if kind is mx.np.ndarray else mx.nd.array
     return make(values, dtype=values.dtype, ctx=context)
 
