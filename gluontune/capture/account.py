@@ -101,13 +101,14 @@ class ChangesAccount(Account):
 
     def document(self) -> dict[str, Any]:
         took = time.time() - self._options["began"]
-        saved = {h.name: h.seconds_saved for h in self.helpers if h.seconds_saved > 0}
-        if self._contest is not None:
-            saved.update(self._contest.saved())
+        estimated = {h.name: h.seconds_saved for h in self.helpers if h.seconds_saved > 0}
+        measured = self._contest.saved() if self._contest is not None else {}
+        saved = {**estimated, **measured}
         return {
             "seconds_as_is": took + sum(saved.values()),
             "settings": self._options["settings"],
             "saved_seconds": saved,
+            "estimated": [name for name in saved if name not in measured],
             "steps": self._contest.steps if self._contest else 0,
             "matches": [m.to_dict() for m in self._contest.matches] if self._contest else [],
             **{name: value for helper in self.helpers for name, value in helper.facts().items()},
@@ -124,5 +125,6 @@ class ChangesAccount(Account):
             outcome = "faster" if found["matches"] else "measured"
             return [f"took {took:.1f} s", f"no change inside the script was {outcome}"]
         settings = " (the allocator comes on top)" if found["settings"] else ""
-        with_what = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in saved)
+        about = dict.fromkeys(found["estimated"], "about ")
+        with_what = ", ".join(f"{name} {about.get(name, '')}{seconds:.1f} s" for name, seconds in saved)
         return [f"took {took:.1f} s; without the changes below about {as_is:.1f} s{settings}", with_what]

@@ -1,6 +1,7 @@
 """Changes in place, measured on the running training itself: slices of steps as they are and changed, in turn.
 
-Slices of steps begin and end with ``waitall``. What is not faster beyond doubt, and by 2 %, is taken back.
+Slices of steps begin and end with ``waitall``. What is not faster beyond doubt, and by 2 %, is taken back; a state
+that was in force before its match (:attr:`Helper.trusted`) stays unless it is slower.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Contest:
     def kept(self) -> Kept:
         """What is known by now, for the script's next start: a short one ends before all has been tried."""
         self.stop()
-        states = {**self._decided, **{helper.name: helper.state for helper in self._helpers if helper.state}}
+        states = {**self._decided, **{h.name: h.state for h in self._helpers if h.state or h.trusted}}
         trained = self._trained_s + (0.0 if self._began is None else self._clock() - self._began)
         return {
             "tried": sorted(self._tried), "states": states, "trained_s": trained, "lost_s": self.lost_s,
@@ -106,7 +107,7 @@ class Contest:
         while helper.name in self._decided and helper.waits:
             time.sleep(_TICK_S)
             helper.after_step(self.steps, seconds)
-        if self._decided.get(helper.name, "") in helper.states:
+        if helper.states and self._decided.get(helper.name) in [*helper.states, ""]:
             helper.state = self._decided.pop(helper.name)
             helper.settled([state for state in helper.states if (helper.name, state) not in self._tried])
 
@@ -123,7 +124,7 @@ class Contest:
         """Give up what is being tried."""
         match, self._match = self._match, None
         if match is not None:
-            match.helper.state, self._cut = match.before, match.cut()
+            match.helper.state, self._cut = match.host, match.cut()
             self._tried.discard((match.helper.name, match.state))
 
     def end(self) -> None:
@@ -148,6 +149,7 @@ class Contest:
                     if helper.costs_short_steps and step_s < _TINY_STEP_S:
                         helper.note(f"{helper.name}, {state}: not tried, steps are too short")
                         continue
+                    helper.state = "" if state == helper.trusted else helper.state
                     cut = self._cut if self._cut and self._cut["state"] == state != helper.state else None
                     return Match(helper, state, self.steps, self._waitall, self._clock, cut)
         return None
@@ -158,11 +160,12 @@ class Contest:
         self.matches.append(match)
         if match.helper.broken:
             return
-        match.helper.state = match.state if match.won else match.before
+        match.helper.state = match.state if match.won or (match.trusted and not match.slower) else match.before
         if match.won:
             self.won = [m for m in self.won if m.helper is not match.helper or m.state == match.before] + [match]
         else:
-            match.helper.note(f"{match.helper.name}, {match.state}: {match.said()}, not kept")
+            outcome = "no certain gain" if match.helper.state == match.state else "not kept"
+            match.helper.note(f"{match.helper.name}, {match.state}: {match.said()}, {outcome}")
         match.helper.settled([state for state in match.helper.states if (match.helper.name, state) not in self._tried])
 
     def saved(self) -> dict[str, float]:
@@ -175,13 +178,19 @@ class Contest:
 
 
 class Match:
-    """One state of a helper against the state before, in slices of steps."""
+    """One state of a helper against the state before, in slices of steps.
+
+    Attributes:
+        host: the state in which steps would run without the match.
+    """
 
     def __init__(
         self, helper: Helper, state: str, began_at: int, waitall: Callable[[], None], clock: Callable[[], float],
         cut: Cut | None = None,
     ):  # fmt: skip
         self.helper, self.state, self.before, self.began_at = helper, state, helper.state, began_at
+        self.trusted = state == helper.trusted
+        self.host, self._guest = (state, self.before) if self.trusted else (self.before, state)
         self._waitall, self._clock = waitall, clock
         self._times: dict[str, list[float]] = {state: [], helper.state: []}
         self._length, self._left, self._start = _SLICE_STEPS[0], 2, 0.0
@@ -190,7 +199,7 @@ class Match:
             self._times, self._length = {state: list(cut["with"]), helper.state: list(cut["before"])}, cut["length"]
         mine, theirs = map(len, self._times.values())
         self._order = [state, helper.state] if mine == theirs else [state] if mine < theirs else [helper.state]
-        self.over, self.won, self.lost_s = False, False, 0.0
+        self.over, self.won, self.slower, self.lost_s = False, False, False, 0.0
         self._spent_s, self._spent_steps, self._last = 0.0, 0, clock()
         self._enter()
 
@@ -221,9 +230,9 @@ class Match:
             self._enter()
 
     def _count(self) -> float:
-        """Add this step to what the new state has cost, its compiling included; the time."""
+        """Add this step to what the match costs, compiling included; the time."""
         now = self._clock()
-        if self.helper.state == self.state:
+        if self.helper.state == self._guest:
             self._spent_s, self._spent_steps = self._spent_s + now - self._last, self._spent_steps + 1
         self._last = now
         return now
@@ -235,14 +244,15 @@ class Match:
         pairs = len(mine)
         self._order = [self.state, self.before] if pairs % 2 == 0 else [self.before, self.state]
         if pairs < _PAIRS[0]:
-            self.over = min(mine) > _HOPELESS[pairs - 1] * max(theirs)
+            self.over = self.slower = min(mine) > _HOPELESS[pairs - 1] * max(theirs)
         else:
             low, high = ratio_interval(theirs, mine)["ci95"]
             worth = self.speedup >= WORTH
             self.won = worth and (low > 1.0 or chance_of_ranks(*_alike(mine, theirs)) < _CHANCE)
+            self.slower = high < 1.0
             self.over = self.won or high < WORTH or pairs >= _PAIRS[1]
         if self.over:
-            self.lost_s = max(0.0, self._spent_s - self._spent_steps * statistics.median(theirs))
+            self.lost_s = max(0.0, self._spent_s - self._spent_steps * statistics.median(self._times[self.host]))
 
     @property
     def speedup(self) -> float:

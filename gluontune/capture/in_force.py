@@ -112,7 +112,10 @@ class InForce:
         """What is known of the changes."""
         return {
             "notes": [note for helper in self.helpers for note in helper.notes],
-            "changed": {helper.name: helper.state or helper.facts().get("kept_batches") for helper in self.helpers},
+            "changed": {
+                helper.name: helper.state and helper.facts().get("kept_batches", helper.state)
+                for helper in self.helpers
+            },
             "why_not": self.engine.why_not if self.engine is not None else "",
             "draws": self.engine is not None and self.engine.draws,
         }

@@ -15,10 +15,10 @@ from gluontune.capture.helpers.base import Helper
 class Training:
     """Steps with a clock of their own. ``seconds``: of a step by state; ``noise``: share of it."""
 
-    def __init__(self, seconds, states=("fast",), noise=0.02, clashes=(), kept=None):
+    def __init__(self, seconds, states=("fast",), noise=0.02, clashes=(), kept=None, trusted=""):
         self.seconds, self.now, self.waited = seconds, 0.0, 0
         self.random, self.noise = random.Random(0), noise
-        self.helper = Pretended(list(states), clashes)
+        self.helper = Pretended(list(states), clashes, trusted)
         self.contest = Contest([self.helper], clock=lambda: self.now, kept=kept)
         self.contest._waitall = self.wait
         self.used = []
@@ -40,7 +40,8 @@ class Pretended(Helper):
     name = "pretended"
     waits, took_over = False, False
 
-    def __init__(self, states, clashes):
+    def __init__(self, states, clashes, trusted=""):
+        self.trusted = trusted
         super().__init__()
         self.states, self.clashes, self.left = states, clashes, None
 
@@ -67,6 +68,31 @@ def test_what_is_slower_is_taken_back_soon_and_said():
     done = Training({"": 0.1, "fast": 0.3}).run(200)
     assert done.helper.state == "" and done.contest.saved() == {} and done.used.count("fast") < 20
     assert done.helper.notes and "not kept" in done.helper.notes[0]
+
+
+def test_what_is_in_force_before_its_match_is_measured_too():
+    done = Training({"": 0.1, "fast": 0.05}, trusted="fast").run(200)
+    assert done.used[0] == done.helper.state == "fast" and done.used.count("") < 30
+    assert 0 < done.contest.lost_s < 0.05 * done.used.count("") * 1.1
+    since = 200 - done.contest.matches[0].began_at
+    assert done.contest.saved()["pretended"] == pytest.approx(0.05 * since, rel=0.1)
+
+
+def test_what_is_in_force_before_its_match_goes_when_it_is_slower_and_stays_when_nothing_is_certain():
+    for seconds in (0.3, 0.12):
+        done = Training({"": 0.1, "fast": seconds}, trusted="fast").run(400)
+        assert done.helper.state == "" and "not kept" in done.helper.notes[0] and done.contest.saved() == {}
+        again = Training({"": 0.1, "fast": seconds}, trusted="fast", kept=done.contest.kept()).run(100)
+        assert set(again.used[1:]) == {""} and again.contest.matches == []
+    done = Training({"": 0.1, "fast": 0.1}, noise=0.05, trusted="fast").run(400)
+    assert done.helper.state == "fast" and done.contest.saved() == {} and "no certain gain" in done.helper.notes[0]
+
+
+def test_a_match_that_is_given_up_leaves_what_was_in_force():
+    done = Training({"": 0.1, "fast": 0.05}, trusted="fast").run(28)
+    assert "" in done.used
+    done.contest.end()
+    assert done.helper.state == "fast"
 
 
 def test_what_is_hardly_faster_is_not_kept():

@@ -21,7 +21,8 @@ class Helper(abc.ABC):
         name: in one or two words. does: in a sentence.
         states: names of the ways in which it can do it, beside leaving the script as it is; empty until there are some.
         state: the one in force; "" leaves the script as it is.
-        seconds_saved: estimated without the contest, where slices of steps do not show it.
+        trusted: the state that is in force before its contest, which may take it back; "" where there is none.
+        seconds_saved: estimated, where slices of steps cannot show it.
         notes: what it left alone, and why.
         costs_short_steps: a match of it may cost a script of short steps much: others come first there, and where steps
             are of Python alone it is not tried.
@@ -29,11 +30,12 @@ class Helper(abc.ABC):
 
     name = ""
     does = ""
+    trusted = ""
     costs_short_steps = False
 
     def __init__(self) -> None:
         self.states: list[str] = []
-        self.state = ""
+        self.state = self.trusted
         self.seconds_saved = 0.0
         self.notes: list[str] = []
         self.broken = False

@@ -29,6 +29,7 @@ _MEMORY_SHARE = 0.25  # of what is available, for the rows of all loaders togeth
 _SPOT_CHECKS = 2  # samples computed anew at the begin of each epoch
 _LEARNED = 3  # batches of each loader that it makes itself, to be compared with rows and timed
 _CHECKED_ROWS = 8  # of the first batch, and of each chunk that was computed at once
+_FED_STEPS = 4  # in a row, with a kept batch each, after which slices of steps show what that brings
 
 
 class Samples(Helper):
@@ -40,12 +41,13 @@ class Samples(Helper):
 
     name = "kept samples"
     does = "samples that are the same in each epoch are computed once"
+    trusted = "rows"
 
     def __init__(self) -> None:
         super().__init__()
         self._left = psutil.virtual_memory().available * _MEMORY_SHARE
         self._random = random.Random(0)  # our own: the script's streams are not touched
-        self._batches = 0
+        self._batches, self._fed, self._fed_steps = 0, False, 0
         self._guarded = False
         self._known: dict[Any, Rows] = {}  # by their dataset's id, and how batches are made of it
         self.giving: Giving | None = None
@@ -131,6 +133,11 @@ class Samples(Helper):
             )
         finally:
             signal.signal(signal.SIGINT, before)
+
+    def after_step(self, step: int, seconds: float) -> None:
+        self._fed_steps, self._fed = (self._fed_steps + 1 if self._fed else 0), False
+        if self._fed_steps == _FED_STEPS:
+            self.states = [self.trusted]
 
     # -- one epoch
 
@@ -246,15 +253,19 @@ class Samples(Helper):
         """The loader's batch of these samples."""
         places = np.asarray(indices)
         began = time.thread_time()  # of this thread alone: other programs' turns are not counted
-        if rows.learned >= _LEARNED and rows.known is not None and rows.known[places].all():
+        kept = rows.learned >= _LEARNED and rows.known is not None and rows.known[places].all()
+        workers = loader._num_workers
+        self._fed |= kept and not workers  # of workers that have ended there are no slices as they were
+        if kept and (self.state or workers):
             made = rows.batch(self._mx, places, self.giving)
-            taken = time.thread_time() - began
-            self.seconds_saved += rows.as_is_seconds(len(places), loader._num_workers) - taken
+            if workers:
+                self.seconds_saved += rows.as_is_seconds(len(places), workers) - (time.thread_time() - began)
             self._batches += 1
             return made
         made = loader._batchify_fn([loader._dataset[k] for k in indices])
-        rows.as_is_s = min(rows.as_is_s, (time.thread_time() - began) / max(1, len(places)))
-        self.learn(rows, places, made)
+        if not kept:
+            rows.as_is_s = min(rows.as_is_s, (time.thread_time() - began) / max(1, len(places)))
+            self.learn(rows, places, made)
         return made
 
     def learn(self, rows: Rows, places: Any, made: Any) -> None:
