@@ -20,6 +20,8 @@ _lock = ctypes.c_uint32()
 if _UNLOCK:
     ctypes.CDLL(None).pthread_spin_init(ctypes.byref(_lock), 0)
 _FREE = _lock.value  # 1 on x86-64, elsewhere 0
+_LOOK_AT = 8  # arrays that are lent: fewer are not looked at
+_look_at = [_LOOK_AT]
 _lent: dict[
     int, tuple[Any, Any, np.ndarray]
 ] = {}  # by the address of what MXNet was given: that, its shape, the memory
@@ -40,7 +42,8 @@ def lent(array: np.ndarray, kind: Any = None) -> Any:
     """
     mx = mxnet()
     module, kind = mx.nd.ndarray, kind or mx.nd.NDArray
-    take_back()
+    if len(_lent) >= _look_at[0]:  # not at each: a script may be hundreds of steps ahead of MXNet
+        _look_at[0] = _LOOK_AT + 2 * take_back()
     if not _UNLOCK or array.dtype.name not in module.DLDataType.TYPE_MAP or not array.size or not array.ndim:
         return (mx.np if kind is mx.np.ndarray else mx.nd).array(array, dtype=array.dtype)
     array = np.ascontiguousarray(array)
