@@ -257,17 +257,24 @@ def supervise(
 _LOOK_S = 0.5
 
 
-def end_with_launcher() -> None:
+def end_with_launcher(say: Callable[[str], object] = str) -> None:
     """Have this process end within a second of its parent, whatever thread of it started this one.
 
     A launcher such as ``mpirun`` may start processes in a thread that ends, where :func:`die_with_parent` would kill.
+    Before, ``say`` gets a sentence with the launcher's name.
     """
-    parent = os.getppid()
+    parent, name = os.getppid(), ""
+    with contextlib.suppress(OSError):
+        name = Path(f"/proc/{parent}/comm").read_text().strip()
     os.register_at_fork(after_in_child=_arm)
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_LOOK_S)
+        words = f"ended with {name or 'its launcher'}, which had started it"
+        last = threading.Thread(target=say, args=(words,), daemon=True)
+        last.start()  # it may wait for ever
+        last.join(_LOOK_S)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()

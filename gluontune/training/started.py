@@ -182,11 +182,12 @@ class Orders:
     def __init__(self, line: socket.socket, result: str | None):
         self.code, self._result = 1, result
         self._inbox: queue.Queue[str | None] = queue.Queue()
+        self.commands: Iterator[str] = iter(self._inbox.get, None)
         self._stream = line.makefile("r", encoding="utf-8", newline="\n")
         threading.Thread(target=self._hear, daemon=True).start()
 
     def _hear(self) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             while text := self._stream.readline():
                 message = json.loads(text)
                 if message.get("do") == "result":
@@ -196,15 +197,9 @@ class Orders:
                     self._stream.read()  # until rank 0 has ended
                     break
                 self._inbox.put(text)
-        except (OSError, ValueError):
-            pass
         self._inbox.put(None)
         time.sleep(_WORD_S)
         os._exit(self.code)
-
-    def __iter__(self) -> Iterator[str]:
-        while (text := self._inbox.get()) is not None:
-            yield text
 
 
 def sender(line: socket.socket) -> Callable[..., None]:
@@ -212,27 +207,25 @@ def sender(line: socket.socket) -> Callable[..., None]:
     lock = threading.Lock()
 
     def send(**event: Any) -> None:
-        with lock:
-            try:
-                line.sendall(json.dumps(event).encode() + b"\n")
-            except OSError:
-                return  # rank 0 is gone, which the reader notices
+        with lock, contextlib.suppress(OSError):  # rank 0 is gone, which the reader notices
+            line.sendall(json.dumps(event).encode() + b"\n")
 
     return send
 
 
 def main() -> None:
-    end_with_launcher()
     os.dup2(2, 1)  # a document on stdout is rank 0's
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
+    send = sender(line)
+    end_with_launcher(lambda text: send(event="error", type="ProcessDied", message=text, phase="training"))
     orders = Orders(line, sys.argv[2] if len(sys.argv) > 2 else None)
-    commands = iter(orders)
+    commands = orders.commands
     if first := next(commands, ""):
         begin = json.loads(first)
         if begin["saves"]:
             leave_signals_to_parent()
-        serve(begin["setup"], sender(line), commands)
+        serve(begin["setup"], send, commands)
         sys.stderr.flush()
         for _ in commands:  # until the result
             pass

@@ -117,9 +117,21 @@ def test_an_engine_of_one_host_refuses_two(monkeypatch):
     assert [rank.returncode for rank in ranks] == [1, 1]
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_killed_rank_ends_all_and_is_named(victim, tmp_path):
-    ranks = start("kvstore", "--epochs", "100000", "--checkpoint", str(tmp_path), "--checkpoint-every", "5steps")
+#: Runs a command as a launcher's daemon does, on its host.
+DAEMON = ["sh", "-c", '"$@"; exit $?', "sh"]
+
+
+@pytest.mark.parametrize(
+    ("victim", "under", "named"),
+    [
+        (1, [], "rank 1 on host"),
+        (1, DAEMON, f"rank 1 on host {os.uname().nodename}: ended with sh, which had started it"),
+        pytest.param(0, [], "", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_rank_ends_all_and_is_named(victim, under, named, tmp_path):
+    words = ["--epochs", "100000", "--checkpoint", str(tmp_path), "--checkpoint-every", "5steps"]
+    ranks = start("kvstore", *words, under=under)
     until = time.monotonic() + 120
     while not list(tmp_path.glob("*.ckpt")) and time.monotonic() < until:
         time.sleep(0.1)
@@ -127,7 +139,7 @@ def test_a_killed_rank_ends_all_and_is_named(victim, tmp_path):
     ranks[victim].kill()
     assert gone(everyone, 30)
     said = ended(ranks)[0][1]
-    assert victim == 0 or "rank 1 on host" in said, said
+    assert named in said, said
     assert ranks[1 - victim].returncode == 1
 
 

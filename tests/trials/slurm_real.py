@@ -128,7 +128,7 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
 
 def preempted(slurm: VirtualSlurm, folder: Path, times: int, seed: int = 0) -> dict[str, Any]:
     """A job that another takes the nodes from, so many times: its end beside that of an undisturbed run."""
-    draw, epochs = random.Random(seed), max(60, 9 * times)
+    draw, epochs = random.Random(seed), max(60, 20 * times)  # more than they can train
     whole = run(
         Recipe(**FIELDS, engine="kvstore", num_devices=2, epochs=epochs),
         checkpoints=Checkpoints(folder / "whole", every="50steps"),
@@ -153,7 +153,7 @@ def preempted(slurm: VirtualSlurm, folder: Path, times: int, seed: int = 0) -> d
             time.sleep(0.2)
         time.sleep(2)  # until the last start's credential is void; SLURM itself waits two minutes
         slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-    wait(slurm, job, 300)
+    wait(slurm, job, 600)
     result = json.loads((folder / "out.json").read_text())
     one, other = weights(folder / "whole"), weights(folder / "kept")
     return {
@@ -192,7 +192,7 @@ VICTIMS = {
     "rank 0": "task 0: Killed",
     "its process": "rank 0",
     "srun": r"Killed +srun",
-    "slurmstepd": "",
+    "slurmstepd": r"rank 1 on host \S+: ended with slurmstepd,",
     "slurmd": "DUE TO NODE FAILURE",
     "server": "server 0",
 }
@@ -243,7 +243,7 @@ def _victim(slurm: VirtualSlurm, kind: str) -> psutil.Process:
             "server": process.environ().get("DMLC_ROLE") == "server",
         }[kind]
 
-    parents = {"slurmstepd": "rank", "rank 0": "its process"}
+    parents = {"slurmstepd": "rank", "rank 0": "its process"}  # the daemon of rank 1's step, on the second node
     if kind in parents:
         return psutil.Process(_victim(slurm, parents[kind]).ppid())
     return next(process for process in slurm.processes() if is_it(process))
