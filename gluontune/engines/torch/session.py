@@ -114,8 +114,8 @@ class TorchSession(Engine):
 
         They are averaged during the pass; each rank has its running statistics, as on MXNet's engines.
         """
-        # Gradients are channels-last, the buckets contiguous: a harmless copy.
-        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+        # Gradients are channels-last, the buckets contiguous: a harmless copy. The newer name is not in all versions.
+        warnings.filterwarnings("ignore", message="Grad strides do not match|.broadcast_buffers. is deprecated")
         return self.torch.nn.parallel.DistributedDataParallel(
             net, broadcast_buffers=False, gradient_as_bucket_view=True
         )
