@@ -130,7 +130,7 @@ class Keeper:
         if other:
             there = ", ".join(f"{name}={theirs[name]!r}" for name in other)
             here = ", ".join(f"{name}={mine[name]!r}" for name in other)
-            raise GluontuneError(f"{path}: a checkpoint of a run with {there}, but this run has {here}")
+            raise GluontuneError(f"{path} is of a run with {there}, and this one has {here}: take another --checkpoint")
         self._last_step, self._best = header["step"], best_score(header)
 
     def due(self, step: int) -> bool:
