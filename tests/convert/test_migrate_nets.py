@@ -322,6 +322,17 @@ def test_quotients_of_whole_numbers_are_whole(tmp_path):
     migrated(block(places), drawn(4, 7), tmp_path)
 
 
+def test_the_sum_over_all_named_axes_has_one_dimension(tmp_path):
+    """As it has in MXNet outside of ``mx.np``, where PyTorch's has none."""
+
+    def sums(self, F, x):
+        row = F.reshape(x, shape=(-1,))
+        return F.sum(row, axis=0), F.mean(x, axis=(0, 1)), F.sum(x, axis=(-2, -1)), F.mean(x, axis=-1), F.sum(x, axis=1)
+
+    _, text = migrated(block(sums), drawn(3, 4), tmp_path)
+    assert "x.sum(1)" in text, "an axis that is not the first leaves others"
+
+
 def test_an_operator_that_only_names_the_library_imports_it(tmp_path):
     """``getattr(torch, dtype)``: operators.py had no import of torch."""
     net = block(lambda self, F, x: F.cast(x, "float64"))

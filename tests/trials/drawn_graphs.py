@@ -104,7 +104,7 @@ class Plan:
         self.single |= sample.dtype == "float32" or OPERATORS[name].is_rounded(sample.attrs)
         states = _AUXILIARY.get(name, ())
         # MXNet writes ones into a gamma that is fixed, and whoever else reads it may read those
-        alone = {*states, 1} if name == "BatchNorm" else states
+        alone = {*states, 1} if "BatchNorm" in name else states
         reads = [
             self.own(kind, shape, rest, True) if place in alone else self.read(kind, shape, rest)
             for place, (kind, shape, *rest) in enumerate(sample.inputs)

@@ -224,6 +224,12 @@ def _reshaped(x: str, shape: tuple[int, ...]) -> str | None:
     return f"{x}.reshape({', '.join(str(n) for n in shape)})"
 
 
+def _perhaps_all(axes: int | tuple[int, ...]) -> bool:
+    """Whether some array has these axes alone: their sum has one dimension, except in ``mx.np``."""
+    chosen, count = ({axes}, 1) if isinstance(axes, int) else (set(axes), len(axes))
+    return chosen in (set(range(count)), set(range(-count, 0)))
+
+
 def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None:
     if op == "Activation":
         return f"{_ACTIVATIONS[attrs['act_type']][0]}({args[0]})"
@@ -252,10 +258,12 @@ def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None
         found = f"({args[0]} {_ORDER[bare]} {args[1]})"
         return found if op.startswith("_npi_") else f"{found}.to({args[0]}.dtype)"  # mx.np has truth values
     if op in _REDUCED and not attrs.get("exclude") and not attrs.get("dtype"):
-        axis, keep = attrs.get("axis"), ", keepdim=True" if attrs.get("keepdims") else ""
-        if axis is not None and axis != ():
-            return f"{args[0]}.{_REDUCED[op]}({literal(axis)}{keep})"
-        return f"{args[0]}.{_REDUCED[op]}()" + ("" if op.startswith("_") else ".reshape(1)") if not keep else None
+        axes, keep = attrs.get("axis"), "keepdim=True" if attrs.get("keepdims") else ""
+        axes = () if axes is None else axes
+        if axes == () and keep:
+            return None
+        found = f"{args[0]}.{_REDUCED[op]}({', '.join(filter(None, (literal(axes) if axes != () else '', keep)))})"
+        return f"torch.atleast_1d({found})" if not keep and not op.startswith("_") and _perhaps_all(axes) else found
     if op == "Concat":
         return f"torch.cat([{', '.join(args)}], {attrs.get('dim', 1)})"
     return None
