@@ -144,6 +144,7 @@ def event_sender() -> Callable[..., None]:
 
 _LIMIT = 400  # characters of a cause
 _SIGNALS = {
+    "SIGFPE": "MXNet's convolutions on a CPU? MXNET_MKLDNN_ENABLED=0 does without oneDNN, see docs/mxnet-faults.md",
     "SIGBUS": "shared memory or a mapped file failed: is /dev/shm, or the disk, full?",
     "SIGILL": "this CPU lacks an instruction that a library uses",
     "SIGXCPU": "the limit of CPU time, 'ulimit -t'",

@@ -25,6 +25,10 @@ CAUSES = {
         r"killed by SIGKILL \(out of memory\?\)",
     ),
     "a crash": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV|Segmentation fault"),
+    "a crash of oneDNN's": (
+        "import os, signal; os.kill(os.getpid(), signal.SIGFPE)",
+        "killed by SIGFPE .*MXNET_MKLDNN_ENABLED=0",
+    ),
     "shared memory that gave way": (
         "import os, signal; os.kill(os.getpid(), signal.SIGBUS)",
         "killed by SIGBUS .*/dev/shm",

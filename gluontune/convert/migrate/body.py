@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,10 +220,7 @@ class Body:
 
     def _free(self) -> str:
         busy = {text.partition("[")[0] for text in self.values.values()}
-        number = 0
-        while _variable(number) in busy:
-            number += 1
-        return _variable(number)
+        return next(name for name in map(_variable, itertools.count()) if name not in busy)
 
     def _value(self, entry: Entry) -> str:
         if entry in self.values:

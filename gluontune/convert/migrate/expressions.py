@@ -27,7 +27,7 @@ _ACTIVATIONS = {"relu": ("torch.relu", "nn.ReLU"), "sigmoid": ("torch.sigmoid", 
                 "softsign": ("F.softsign", "nn.Softsign"), "log_sigmoid": ("F.logsigmoid", "nn.LogSigmoid"),
                 "mish": ("F.mish", "nn.Mish")}  # fmt: skip
 #: Operators of the registry whose function has no text.
-_FORMS = {"square": "{0}.square()", "_copy": "{0}", "BlockGrad": "{0}.detach()",
+_FORMS = {"Flatten": "{0}.reshape(len({0}), -1)", "square": "{0}.square()", "_copy": "{0}", "BlockGrad": "{0}.detach()",
           "round": "{0}.sign() * ({0}.abs() + 0.5).floor()",
           "negative": "-{0}", "arccosh": "torch.arccosh({0})", "gamma": "torch.lgamma({0}).exp()",
           "cbrt": "{0}.sign() * {0}.abs().pow(1 / 3)", "rcbrt": "{0}.sign() / {0}.abs().pow(1 / 3)",
@@ -224,12 +224,6 @@ def _reshaped(x: str, shape: tuple[int, ...]) -> str | None:
     return f"{x}.reshape({', '.join(str(n) for n in shape)})"
 
 
-def _perhaps_all(axes: int | tuple[int, ...]) -> bool:
-    """Whether some array has these axes alone: their sum has one dimension, except in ``mx.np``."""
-    chosen, count = ({axes}, 1) if isinstance(axes, int) else (set(axes), len(axes))
-    return chosen in (set(range(count)), set(range(-count, 0)))
-
-
 def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None:
     if op == "Activation":
         return f"{_ACTIVATIONS[attrs['act_type']][0]}({args[0]})"
@@ -237,8 +231,6 @@ def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None
         return _reshaped(args[0], tuple(attrs.get("shape") or ()))
     if op in ("softmax", "log_softmax") and len(args) == 1 and not attrs.get("temperature") and not attrs.get("dtype"):
         return f"F.{op}({args[0]}, {attrs.get('axis', -1)})"
-    if op == "Flatten":
-        return f"{args[0]}.reshape(len({args[0]}), -1)"  # a vector becomes a column
     bare = op.replace("_npi_", "").replace("broadcast_", "").replace("elemwise_", "").lstrip("_")
     if op in _FORMS:
         return _FORMS[op].format(*args, **{k: literal(v) for k, v in attrs.items()})
@@ -258,12 +250,13 @@ def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None
         found = f"({args[0]} {_ORDER[bare]} {args[1]})"
         return found if op.startswith("_npi_") else f"{found}.to({args[0]}.dtype)"  # mx.np has truth values
     if op in _REDUCED and not attrs.get("exclude") and not attrs.get("dtype"):
-        axes, keep = attrs.get("axis"), "keepdim=True" if attrs.get("keepdims") else ""
-        axes = () if axes is None else axes
-        if axes == () and keep:
-            return None
-        found = f"{args[0]}.{_REDUCED[op]}({', '.join(filter(None, (literal(axes) if axes != () else '', keep)))})"
-        return f"torch.atleast_1d({found})" if not keep and not op.startswith("_") and _perhaps_all(axes) else found
+        axes, keep = attrs.get("axis") or (), attrs.get("keepdims")
+        if axes or not keep:
+            given = [literal(axes)] * bool(axes) + ["keepdim=True"] * bool(keep)
+            found = f"{args[0]}.{_REDUCED[op]}({', '.join(given)})"
+            # of all axes that an array may have: one dimension, except in mx.np
+            whole = not keep and set(axes) in (set(range(len(axes))), set(range(-len(axes), 0)))
+            return f"torch.atleast_1d({found})" if whole and not op.startswith("_") else found
     if op == "Concat":
         return f"torch.cat([{', '.join(args)}], {attrs.get('dim', 1)})"
     return None

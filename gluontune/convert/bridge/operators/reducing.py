@@ -60,8 +60,7 @@ def _one_at_least(run: Callable[..., Any]) -> Callable[..., Any]:
     """Outside of ``mx.np`` the sum of a whole array has the shape (1,)."""
 
     def reduce(x: Any, axis: Any = None, keepdims: bool = False, exclude: bool = False) -> Any:
-        found = run(x, axis, keepdims, exclude)
-        return found if found.dim() else found.reshape(1)
+        return torch.atleast_1d(run(x, axis, keepdims, exclude))
 
     return reduce
 
@@ -88,8 +87,7 @@ for _name, _run in {"_np_sum": _sum, "_npi_mean": _mean, "_np_max": _extreme(tor
 @operator("norm")
 def norm(x: Any, ord: int = 2, axis: Any = None, keepdims: bool = False) -> Any:
     over = dims(x, axis)
-    found = x.abs().sum(over, keepdim=keepdims) if ord == 1 else (x * x).sum(over, keepdim=keepdims).sqrt()
-    return found if found.dim() else found.reshape(1)
+    return torch.atleast_1d(x.abs().sum(over, keepdims) if ord == 1 else (x * x).sum(over, keepdims).sqrt())
 
 
 def _lengths(x: Any, length: Any, axis: int) -> Any:
