@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fake_gpu import FakeMxnetGpus
+from mxnet_on_gpus import ON_TWO, ONE, ONE_GPU, TWO, close, weights
 
-import gluontune as gt
 from gluontune.core.errors import UsageError
-from gluontune.engines.mxnet.session import Session
 from gluontune.job.checkpoint import Writer
 from gluontune.parallel import devices
 from gluontune.runtime import mxnet
 
 mx = mxnet()
-
-# Sigmoids: at the kink of a ReLU the last digit of an output decides.
-PLAIN = {
-    "net": "sigmoid_100", "dataset": "sample", "loader": "resident", "augment": "none", "train_samples": 640,
-    "val_samples": 200, "learning_rate": 0.05, "optimizer": "nag", "wd": 1e-3, "epochs": 2,
-}  # fmt: skip
-TWO = {"devices": "gpu:2,0", "num_devices": 2, "batch_size_per_device": 32}
-ONE_GPU = {"devices": "gpu:1", "num_devices": 1, "batch_size_per_device": 64}
-ONE = {"devices": "cpu", "num_devices": 1, "batch_size_per_device": 64}
-ON_TWO = {"cpu(3)", "cpu(1)"}
 
 HALF = """
 import mxnet as mx
@@ -57,6 +45,18 @@ def step(net, x, y, state):
     return loss, out, [out, None]
 """
 
+WITH_VALUES = """
+import mxnet as mx
+from mxnet import gluon
+def net():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Flatten(), gluon.nn.Dense(10, in_units=784))
+    net.initialize(mx.init.Constant(0.25))  # on the CPU, as a script's net that was loaded from a file
+    return net
+def data():
+    return "sample"
+"""
+
 OF_TWO_NETS = """
 import numpy as np
 from mxnet import autograd, gluon, nd
@@ -76,44 +76,6 @@ def step(nets, x, y, trainers):
         trainer.step(len(x))
     return loss
 """
-
-
-@pytest.fixture
-def gpus(monkeypatch):
-    return FakeMxnetGpus(monkeypatch, mx, 3)
-
-
-@pytest.fixture
-def started(gpus):
-    """Starts sessions, and closes them; ``gpus.seen`` begins after the start."""
-    opened = []
-
-    def start(text=None, folder=None, **changes):
-        recipe = {**PLAIN, **TWO, **changes}
-        if text is not None:
-            (folder / "job.py").write_text(text)
-            recipe = {name: value for name, value in recipe.items() if name not in ("net", "dataset")}
-            recipe["job"] = str(folder / "job.py")
-        session = Session(gt.Recipe(**recipe))
-        opened.append(session)
-        session.build()
-        gpus.seen.clear()
-        return session
-
-    yield start
-    for session in opened:
-        session.close()
-
-
-def weights(session):
-    """Those of each GPU, which must be the same."""
-    held = {place: [array.asnumpy() for array in p.list_data()] for place, p in session.work.parameters.items()}
-    assert all((each == values[0]).all() for values in held.values() for each in values)
-    return {place: values[0] for place, values in held.items()}
-
-
-def close(first, second, by=1e-5):
-    return all(np.abs(first[p] - second[p]).max() <= by * np.abs(second[p]).max() for p in second)
 
 
 def test_arrays_of_two_devices_in_one_operator_are_refused_as_a_gpu_does(gpus):
@@ -183,6 +145,22 @@ def test_what_a_process_is_asked_for_is_measured_on_its_gpus(gpus, started):
         "bytes": sum(4 * int(np.prod(p.shape)) for p in held), "tensors": len(held)}  # fmt: skip
     assert commands["loading"]({"seconds": 0.01})["found"]["samples_per_sec"] > 0
     assert gpus.seen <= ON_TWO
+
+
+def test_ready_batches_of_gluons_loader_are_cut_and_repeated(gpus, started):
+    """They lie on the CPU and are divided over the GPUs like those of a training."""
+    sizes = started(loader="gluon").commands()["training"]({"sizes": [16, 96], "seconds": 0.01})["found"]
+    assert set(sizes) == {"16", "96"} and all(each["samples_per_sec"] > 0 for each in sizes.values())
+
+
+def test_a_net_that_has_its_values_is_moved_to_the_gpus(gpus, started, tmp_path):
+    session = started(WITH_VALUES, tmp_path)
+    assert {str(array.context) for p in session.work.parameters.values() for array in p.list_data()} == ON_TWO
+    assert all(
+        (values == (0.25 if place.endswith("weight") else 0.0)).all() for place, values in weights(session).items()
+    )
+    session.steps(2)
+    assert gpus.seen == ON_TWO and all(len(np.unique(values)) > 1 for values in weights(session).values())
 
 
 def test_a_population_is_trained_on_a_gpu(gpus, started, tmp_path):

@@ -254,6 +254,10 @@ class FakeMxnetGpus:
         self.gpu = Gpu
         monkeypatch.setattr(mx, "gpu", Gpu)
         monkeypatch.setattr(mx.context, "num_gpus", lambda: count)
+        real = mx.nd.NDArray.context.fget
+        place = property(lambda array: Gpu(there.device_id - 1) if (there := real(array)).device_id else there)
+        monkeypatch.setattr(mx.nd.NDArray, "context", place)
+        monkeypatch.setattr(mx.nd.NDArray, "ctx", place)
         invoke, call = mx.ndarray.register._imperative_invoke, mx._ctypes.ndarray.CachedOp.__call__
         copies = {}
 
