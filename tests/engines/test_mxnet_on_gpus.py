@@ -91,10 +91,11 @@ def test_arrays_of_two_devices_in_one_operator_are_refused_as_a_gpu_does(gpus):
         {"hybridize": "static", "optimizer": "adam", "learning_rate": 0.001, "accumulate": 2},
         {"clip_global_norm": 0.5, "methods": {"mixup": True, "label-smoothing": True}},
         {"methods": {"flip-validation": {"last": False}}},
+        {"train_samples": 65, "last_batch": "keep", "epochs": 6},
         {"methods": {"ema": {"decay": 0.9}, "layer-freezing": {"start": 0.1, "end": 0.1, "level": 0.4}}, **ONE_GPU},
         {"optimizer": "muon", "learning_rate": 0.01, "methods": {"batch-growth": {"start": 0.2, "factor": 3}}},
     ],
-    ids=["plain", "compiled", "blended", "flipped", "frozen, on one", "muon"],
+    ids=["plain", "compiled", "blended", "flipped", "a GPU without an image", "frozen, on one", "muon"],
 )
 def test_gpus_train_what_one_cpu_trains(gpus, started, changes):
     """Over the end of an epoch, with an uneven last validation batch."""
