@@ -11,7 +11,6 @@ from gluontune.report import formatting as fmt
 from gluontune.report.figures import curve_axes
 from gluontune.report.svg import INK, SERIES, WIDTH, dot, draw, draw_rows, label, whisker
 
-_ROW = 30  # points for each bar and its name
 _COLOURS = (4, 5, 2, 6, 1, 3)
 _MARKERS = "osD^vP"
 _GRID = 120  # places in time at which the band is read
@@ -29,33 +28,19 @@ def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str |
     top = max(max(_bounds(e["value"])) for e in values if e["value"])
     texts = [f"{e['name']}: {_text(e)}" for e in values]
 
-    def plot(figure: Any) -> None:
-        height = figure.get_size_inches()[1] * 72
-        axes = figure.add_axes((0.375, 44 / height, 0.605, 1 - 52 / height))
-        place, before = 0.0, values[0]["part"]
-        ticks = []
-        for entry in values:
-            if entry["part"] != before:
-                place, before = place + 0.6, entry["part"]
-            ticks.append((place, entry["name"]))
-            value = entry["value"]
-            if value is None:
-                axes.text(0, place, f" {entry['lost']}", va="center", style="italic", color=INK["muted"])
-            else:
-                colour = SERIES[4 if entry["part"] == "cumulative" else 2]
-                axes.barh(place, value["median"], height=0.62, color=colour)
-                low, high = _bounds(value)
-                if high > low:
-                    whisker(axes, place, value["median"], (low, high))
-                axes.text(high + 0.02 * top, place, _text(entry), va="center")
-            place += 1
-        axes.set_yticks([at for at, _ in ticks], [fmt.clean(text, 24) for _, text in ticks])
-        axes.set_ylim(place - 0.4, -0.6)
-        axes.set_xlim(0, 1.25 * top)
-        axes.set_xlabel(unit)
-        axes.grid(axis="x")
+    def bar(axes: Any, place: int, entry: Mapping[str, Any]) -> None:
+        value = entry["value"]
+        if value is None:
+            axes.text(0, place, f" {entry['lost']}", va="center", style="italic", color=INK["muted"])
+            return
+        low, high = _bounds(value)
+        axes.barh(place, value["median"], height=0.44, color=SERIES[4 if entry["part"] == "cumulative" else 2])
+        if high > low:
+            whisker(axes, place, value["median"], (low, high))
+        axes.text(high + 0.02 * top, place, _text(entry), va="center")
 
-    return draw(name, (WIDTH, (_ROW * len(values) + 80) / 72), plot, f"{unit}: {'; '.join(texts)}.")
+    rows = [(fmt.clean(entry["name"], 54), entry) for entry in values]
+    return draw_rows(name, rows, bar, unit, f"{unit}: {'; '.join(texts)}.", limits=(0, 1.25 * top))
 
 
 def _bounds(value: Mapping[str, Any]) -> tuple[float, float]:
