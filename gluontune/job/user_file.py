@@ -29,6 +29,9 @@ _HINTS = {
         "; MXNet compiles no recurrent layer of mx.np that is called without states: give it begin_state(batch), "
         "or use hybridize='imperative'"
     ),
+    "could not construct a sub-memory": (
+        "; oneDNN cannot join these arrays: MXNET_MKLDNN_ENABLED=0 does without it, see docs/mxnet-faults.md"
+    ),
 }
 
 
@@ -136,13 +139,15 @@ def _no_training() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def blaming(path: str | Path | None, name: str, function: Any = None, seen: str = "") -> Iterator[None]:
+def blaming(
+    path: str | Path | None, name: str, function: Any = None, seen: str = "", guess: str = ""
+) -> Iterator[None]:
     """A context that adds the file's line to errors of the user's code, or of MXNet within it.
 
     Args:
         path: of the job file, or None.
         name: the called function, such as ``"net()"``. function: its definition, if no line of the file raised.
-        seen: its arguments, for the message.
+        seen: its arguments, for the message. guess: at the cause, where the error is not a known one.
     """
     try:
         yield
@@ -153,7 +158,7 @@ def blaming(path: str | Path | None, name: str, function: Any = None, seen: str 
         given = f" for {seen}" if seen else ""
         told = in_words(error)
         hint = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, told)), "")
-        raise GluontuneError(f"{at}{name} failed{given}: {told}{hint}") from error
+        raise GluontuneError(f"{at}{name} failed{given}{'' if hint else guess}: {told}{hint}") from error
 
 
 def place_of(path: str | Path, error: BaseException, function: Any = None) -> str:

@@ -17,6 +17,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines import ENGINES
 from gluontune.engines.mxnet.session import Session
 from gluontune.job.job import load_module
+from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.train import run
@@ -564,3 +565,14 @@ def test_scores_of_bfloat16_are_those_of_the_same_numbers():
             score = make_score(job, loss, one)
             score.update(one)
             assert (score.name, score.value()) == ("accuracy", 0.75)
+
+
+def test_a_known_error_has_its_own_way_out_in_place_of_a_guess():
+    def told(text):
+        with pytest.raises(GluontuneError) as caught, blaming(None, "the net", None, "a batch of (2, 3)", " (a guess)"):
+            raise ValueError(text)
+        return str(caught.value)
+
+    assert told("odd") == "the net failed for a batch of (2, 3) (a guess): ValueError: odd"
+    known = told("could not construct a sub-memory")
+    assert "MXNET_MKLDNN_ENABLED=0" in known and "guess" not in known

@@ -173,7 +173,7 @@ def try_one_batch(step: Step, optimization: Optimization, set_mode: Callable[[An
     what = "step()" if job.step is not None else "net() and loss"
 
     def blamed(batch: Part, kind: str) -> Any:
-        return blaming(job.file, what, job.function(name), f"a {kind}batch of {described(batch)}{hint_of(batch)}")
+        return blaming(job.file, what, job.function(name), f"a {kind}batch of {described(batch)}", hint_of(batch))
 
     def plain_labels(part: Part) -> Part:
         return (*part[:-1], step.methods.class_numbers(part[-1]))

@@ -105,7 +105,7 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
         return Work(context, job, feed, _together(mx, nets) if several else made, nets if several else made, [])
     inputs = feed.inputs(context.ctxs[0])
     shapes = ", ".join(str(tuple(getattr(x, "shape", ()))) for x in inputs)
-    with blaming(job.file, "the net", job.function("net"), f"a batch of shape {shapes}{hint_of(inputs)}"):
+    with blaming(job.file, "the net", job.function("net"), f"a batch of shape {shapes}", hint_of(inputs)):
         made(*inputs)
         mx.nd.waitall()
     with rules.naming(recipe, "methods", "job" if recipe.job else "net"):
@@ -154,7 +154,7 @@ def check_classes(work: Work, loss: Any, part: tuple[Any, ...], scores: Any) -> 
     if not isinstance(loss, losses.SoftmaxCrossEntropyLoss):
         return
     seen = f"a batch of {described(part)}"
-    with blaming(job.file, "the net", job.function("net"), seen + hint_of(part)):
+    with blaming(job.file, "the net", job.function("net"), seen, hint_of(part)):
         output = scores(inputs)
         work.context.mx.nd.waitall()
     where, count = job.place("net"), len(label)
