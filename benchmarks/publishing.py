@@ -18,6 +18,7 @@ from gluontune.report import formatting as fmt
 from gluontune.report.read import check_ladder
 from gluontune.report.sentence import ladder_sentence
 from gluontune.report.table import verdict_text
+from gluontune.runtime.packages import mxnet_wheels
 
 __all__ = ["machine_of", "publish"]
 
@@ -58,8 +59,8 @@ def publish(ident: str, run: Path, folder: Path = HERE) -> Path:
     if not document.get("complete"):
         raise UsageError(f"{run}: was interrupted; go on with --resume, or begin anew")
     packages = document["machine"]["packages"]
-    names = ("mxnet", "numpy", "torch")
-    versions = {name: packages.get(name) or importlib.metadata.version(name) for name in names}
+    versions = {"mxnet": next(iter((mxnet_wheels(packages) or mxnet_wheels()).values()))}
+    versions |= {name: packages.get(name) or importlib.metadata.version(name) for name in ("numpy", "torch")}
     found = {
         "schema_version": 1,
         "kind": "published",

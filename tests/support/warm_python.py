@@ -17,7 +17,9 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from gluontune.runtime import cuda, no_driver
 from gluontune.runtime.elf import preload
+from gluontune.runtime.importing import mxnet_library
 from gluontune.runtime.system import System
 
 
@@ -52,7 +54,10 @@ def warm(*libraries: str) -> Warm:
 
 
 def _serve(*libraries: str) -> None:
-    preload(System().mxnet_needs)  # a plain import of mxnet wants them
+    needs = System().mxnet_needs  # a plain import of mxnet wants them
+    preload(needs)
+    if cuda.preload(needs) == [cuda.DRIVER_LIBRARY]:
+        no_driver.load(mxnet_library())
     for library in libraries:
         importlib.import_module(library)
     for line in sys.stdin:
