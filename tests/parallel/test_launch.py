@@ -53,6 +53,7 @@ def test_logs_come_with_their_rank_and_a_stopped_rank_is_named(tmp_path, monkeyp
     recipe = TWO.override(job=str(tmp_path / "job.py"))
     with Group(recipe, on_log=lambda rank, line: said.append((rank, line))) as group:
         group.steps(1)
+        said = [line for line in said if "No cuda driver" not in line[1]]  # of MXNet's build for GPUs, at its import
         assert sorted(said) == [(0, "hello from the job"), (1, "hello from the job")]
         os.kill(group.ranks[1].process.pid, signal.SIGSTOP)
         with pytest.raises(RunFailed, match=r"rank 1 has given no sign of life for 5 s") as caught:
