@@ -2,7 +2,7 @@
 
 ``mx.nd.from_numpy`` gives MXNet a Python function for the end of an array. MXNet's own thread calls it, and waits for
 Python's lock; a fork (a DataLoader's workers, ``subprocess``) holds that lock while MXNet joins its threads: the script
-hangs for ever, once in some thousand batches. Here MXNet calls the C library's ``pthread_spin_unlock``, and the lender
+hangs for ever. Here MXNet calls the C library's ``pthread_spin_unlock``, and the lender
 looks at the lock the next time.
 """
 
