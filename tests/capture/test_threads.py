@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -63,3 +65,31 @@ def test_threads_that_nobody_may_have_are_not_tried(monkeypatch):
     made = threads.Threads()
     made.install(mxnet())
     assert made.states == []
+
+
+FORKS_MEANWHILE = """
+import os, threading, time
+from gluontune.capture.helpers.threads import Threads
+from gluontune.runtime import mxnet
+
+helper, inside = Threads(), threading.Event()
+helper.install(mxnet())
+
+def fork():
+    inside.wait()
+    child = os.fork()  # holds Python's lock, and MXNet's part of it waits for MXNet's thread
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+forking = threading.Thread(target=fork)
+forking.start()
+helper.in_engine(lambda: (inside.set(), time.sleep(0.5)))
+forking.join()
+"""
+
+
+def test_a_fork_of_another_thread_waits_for_the_function_in_the_engine(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv(ALL_THREADS, "4")
+    subprocess.run([sys.executable, "-c", FORKS_MEANWHILE], check=True, timeout=60)

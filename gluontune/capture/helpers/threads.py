@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,11 +26,13 @@ class Threads(Helper):
 
     def install(self, mx: Any) -> None:
         self._mx, self._pid, self._state = mx, os.getpid(), ""
+        self._lock = threading.RLock()
         self._first = int(os.environ["OMP_NUM_THREADS"])
         every = int(os.environ.get(ALL_THREADS) or self._first)
         self.states = [str(every)] if every > self._first else []
         if self.states:
-            os.register_at_fork(after_in_parent=self._forked)
+            lock = self._lock
+            os.register_at_fork(before=lock.acquire, after_in_parent=self._forked, after_in_child=lock.release)
 
     @property
     def state(self) -> str:
@@ -43,14 +46,21 @@ class Threads(Helper):
             Forked(lambda: None, 10.0).ended(10.0)
 
     def _forked(self) -> None:
-        if self._state and os.getpid() == self._pid:
-            count = int(self._state)
-            self.in_engine(lambda: self._mx.base._LIB.MXSetNumOMPThreads(count))
+        try:
+            if self._state and os.getpid() == self._pid:
+                count = int(self._state)
+                self.in_engine(lambda: self._mx.base._LIB.MXSetNumOMPThreads(count))
+        finally:
+            self._lock.release()
 
     def in_engine(self, function: Callable[[], Any]) -> None:
-        """Call a function in the thread that computes operators, and wait: a fork of the script's may come next."""
+        """Call a function in the thread that computes operators, and wait.
+
+        No other thread may fork meanwhile: it holds Python's lock, which the function needs, and awaits MXNet's thread.
+        """
         mx, call = self._mx, ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: function())
         cpu = (ctypes.c_int * 2)(mx.Context.devstr2type["cpu"], 0)
         push = mx.base._LIB.MXEnginePushSync
-        mx.base.check_call(push(call, None, None, cpu, None, 0, None, 0, None, 0, b"gluontune"))
-        mx.nd.waitall()
+        with self._lock:
+            mx.base.check_call(push(call, None, None, cpu, None, 0, None, 0, None, 0, b"gluontune"))
+            mx.nd.waitall()
