@@ -34,7 +34,7 @@ ARGS ?=
 FIT := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] < (3, 13))
 PYTHONS := python3 python3.11 python3.12 python3.10 python3.9
 
-.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts slurm strangers scripts lab gpu course browser docs axe figures wheels dist clean
+.PHONY: setup ladder test test-slow test-all fresh audit hashes fuzz asan soak mutants lint rooms peers horovod hosts slurm strangers scripts lab gpu course browser docs axe figures measure wheels dist clean
 
 # Byte code is made on all cores after an install (pip: on one, for twice as long), and kept even where the environment
 # says PYTHONDONTWRITEBYTECODE, as containers do: there every process would compile all that it imports, for 1.5 s.
@@ -239,6 +239,11 @@ browser: $(STAMP)
 figures: $(STAMP)
 	$(PY) -m benchmarks tables
 	$(PY) -m tools.catalogue
+
+# The published figures whose code has changed since, measured anew and published: hours. Stopped, it goes on.
+# Some want a folder with photos/ and checkouts/: make measure ARGS="--data PATH". ARGS=--list shows how each stands.
+measure: $(STAMP)
+	$(PY) -m benchmarks measure $(ARGS)
 
 # The documentation site, in site/: strict, so that a dead link or a missing name fails.
 docs: $(STAMP)

@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import subprocess
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import deciding
 from gluontune.core.files import write_json
 from gluontune.core.reading import read_json
-from gluontune.report import formatting as fmt
+from gluontune.report import document_types, formatting as fmt
 from gluontune.report.read import check_ladder
 from gluontune.report.sentence import ladder_sentence
 from gluontune.report.table import verdict_text
 from gluontune.runtime.packages import mxnet_wheels
 
-__all__ = ["machine_of", "publish"]
+__all__ = ["commit", "machine_of", "publish"]
 
 HERE = Path(__file__).resolve().parent
 _SHOWN = {"amx_bf16": "AMX", "avx512_bf16": "avx512_bf16", "avx512_vnni": "avx512_vnni", "avx2": "avx2"}
@@ -43,21 +44,24 @@ def machine_of(facts: Mapping[str, Any]) -> str:
     return f"{cpu['usable_cores']} cores of {model} ({', '.join(flags)}), {memory} GiB, {gpus}"
 
 
-def publish(ident: str, run: Path, folder: Path = HERE) -> Path:
+def publish(ident: str, run: Path, folder: Path = HERE, command: str = "") -> Path:
     """Write the published document ``ident`` of a run's document, and return its path.
 
     Args:
-        ident: the name in the docs' tables. run: the JSON of a ladder, or of ``bench scripts``. folder: for tests.
+        ident: the name in the docs' tables. run: the JSON of a ladder, of ``bench scripts``, or of what ``gluontune
+            report`` shows, whose first table is taken. folder: for tests.
+        command: that wrote the run's document, where its kind has several.
 
     Raises:
         UsageError: a document of another kind, or one that was interrupted. GluontuneError: it cannot be read.
     """
     document = read_json(run)
     kind = document.get("kind") or ("ladder" if "rungs" in document else "")
-    if kind not in KINDS:
-        raise UsageError(f"{run}: of kind {kind!r}; there are {', '.join(KINDS)}")
-    if not document.get("complete"):
+    if kind not in KINDS and document_types.kind_of(document) is None:
+        raise UsageError(f"{run}: of kind {kind!r}; there are {', '.join([*KINDS, *document_types.KINDS])}")
+    if not document.get("complete", True):
         raise UsageError(f"{run}: was interrupted; go on with --resume, or begin anew")
+    made = KINDS[kind](document) if kind in KINDS else _study(document, str(run))
     packages = document["machine"]["packages"]
     versions = {"mxnet": next(iter((mxnet_wheels(packages) or mxnet_wheels()).values()))}
     versions |= {name: packages.get(name) or importlib.metadata.version(name) for name in ("numpy", "torch")}
@@ -65,19 +69,22 @@ def publish(ident: str, run: Path, folder: Path = HERE) -> Path:
         "schema_version": 1,
         "kind": "published",
         "id": ident,
-        "date": document["created"][:10],
+        "date": document.get("created", datetime.fromtimestamp(run.stat().st_mtime).isoformat())[:10],
         "machine": machine_of(document["machine"]),
-        "versions": {"python": document["machine"]["python"], **versions},
-        "provenance": f"by python -m benchmarks publish from the run's own document, commit {_commit()}",
-        **KINDS[kind](document),
+        "versions": {"python": document["machine"]["python"], **versions, **document.get("versions", {})},
+        "provenance": "by python -m benchmarks publish from the run's own document",
+        "commit": commit(),
+        **made,
     }
+    found["command"] = command or found["command"]
     check_published(found, str(run))
     path = folder / f"{ident}.json"
     write_json(path, found)
     return path
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The commit that is checked out, ten digits."""
     said = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=HERE, capture_output=True, text=True)
     if said.returncode:
         raise GluontuneError("git rev-parse HEAD fails: publish figures from a clone of gluontune")
@@ -156,6 +163,42 @@ def _scripts(document: Mapping[str, Any]) -> Figure:
         "rows": rows,
         "notes": ["; ".join([*counts, *medians])],
     }
+
+
+def _study(document: Mapping[str, Any], source: str) -> Figure:
+    """The tables of a document's page under each other, as that page has them."""
+    view = document_types.view(document, source)
+    tables = [(part["title"], table) for part in view["sections"] for table in part["tables"]]
+    if not tables:
+        raise UsageError(f"{source}: has no table: nothing was measured")
+    columns = list(dict.fromkeys(name for _, table in tables for name in table["head"]))
+    rows = []
+    for title, table in tables:
+        for each in table["rows"]:
+            texts = (cell if isinstance(cell, str) else cell["text"] for cell in each["cells"])
+            found = dict(zip(table["head"], texts))
+            rows.append([*([title] if len(tables) > 1 else []), *(found.get(name, "") for name in columns)])
+    repeats = sorted(_repeats(document))
+    return {
+        "title": view["headline"],
+        "command": document_types.KINDS[document_types.kind_of(document) or ""].command,
+        "n": " to ".join(dict.fromkeys(map(str, (repeats[0], repeats[-1])))) + " repeats" if repeats else "1",
+        "columns": [*(["part"] if len(tables) > 1 else []), *(name or "name" for name in columns)],
+        "rows": rows,
+        "notes": view["remarks"],
+    }
+
+
+def _repeats(value: Any) -> set[int]:
+    """All ``n`` beside a median in a document.
+
+    >>> sorted(_repeats({"rows": [{"a": {"median": 1.0, "n": 9}}, {"b": {"median": 2.0, "n": 5}}]}))
+    [5, 9]
+    """
+    if isinstance(value, Mapping):
+        own = {value["n"]} if "median" in value and isinstance(value.get("n"), int) else set()
+        return own.union(*map(_repeats, value.values()))
+    return set().union(*map(_repeats, value)) if isinstance(value, (list, tuple)) else set()
 
 
 def _linked(name: str, known: Mapping[str, tuple[str, Mapping[str, str]]]) -> str:

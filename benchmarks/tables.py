@@ -48,7 +48,8 @@ def table(document: dict[str, Any], columns: list[str] | None = None, rows: list
     lines = ["| " + " | ".join(names[p] for p in places) + " |", "|" + "---|" * len(places)]
     lines += ["| " + " | ".join(cell(row[p]) for p in places) + " |" for row in kept]
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
-    conditions = f"`{document['command']}`, n: {document['n']}; {document['machine']}; {versions}; {document['date']}"
+    when = f"{document['date']}, commit {document['commit']}" if document.get("commit") else document["date"]
+    conditions = f"`{document['command']}`, n: {document['n']}; {document['machine']}; {versions}; {when}"
     return "\n".join([*lines, "", f"<sub>{conditions}.</sub>", ""])
 
 
