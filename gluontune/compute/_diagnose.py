@@ -39,6 +39,11 @@ class Finding:
 # pattern of a failed trace's message, reason, cure
 _REASONS = (
     (
+        "would end the process",
+        "a deconvolution's weight is computed, or used more than once",
+        "Call it in float64: F.Deconvolution of inputs and weights that F.cast has made so, see docs/mxnet-faults.md.",
+    ),
+    (
         r"__bool__|__nonzero__|truth value",
         "control flow depends on the data",
         "Use F.where, F.contrib.cond or F.contrib.while_loop, or move the decision out of the network.",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import walk
+from gluontune.compute.deconvolution import refuse_endangered
 from gluontune.compute.process import started_dtype
 from gluontune.core.errors import UsageError
 from gluontune.core.gaps import gaps, size, worst
@@ -39,6 +40,7 @@ def run(net: Any, inputs: tuple[Any, ...], training: bool) -> tuple[list[Any], l
         for gradient in (as_nd_array(g) for p in parameters for g in p.list_grad()):
             mx.nd.zeros_like(gradient, out=gradient)  # Parameter.zero_grad() of 1.9.1 refuses mx.np's arrays
         if parameters:
+            refuse_endangered(heads)
             mx.autograd.backward(heads)
         gradients = [_numpy(g) for p in parameters for g in p.list_grad()]
         return [_numpy(o) for o in outputs], gradients

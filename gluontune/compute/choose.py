@@ -12,6 +12,7 @@ from gluontune.compute import _remember
 from gluontune.compute._eliminate import Budget, Elimination
 from gluontune.compute._passes import check_initialized, preserved, restore
 from gluontune.compute._traversal import sample_of
+from gluontune.compute.deconvolution import refuse_endangered
 from gluontune.compute.mode import compile_roots, topmost_hybrid
 from gluontune.compute.race import SETTINGS, Race, Trial, fastest, present_mode, ratio
 from gluontune.compute.rewrites import REWRITES
@@ -255,7 +256,7 @@ def _add_notes(report: HybridizeReport, batches: int) -> None:
 
 
 def _make_step(net: Any, batches: list[tuple[Any, ...]], loss: Callable[[Any], Any] | None) -> Callable[[], None]:
-    mx = mxnet()
+    mx, asked = mxnet(), list[bool]()
 
     def stand_in(out: Any) -> list[Any]:
         return [as_nd_array(o).square().mean() for o in flat(out)]
@@ -264,6 +265,9 @@ def _make_step(net: Any, batches: list[tuple[Any, ...]], loss: Callable[[Any], A
         for batch in batches:
             with mx.autograd.record():
                 head = (loss or stand_in)(net(*batch))
+            if not asked:
+                refuse_endangered(head)
+                asked.append(True)
             mx.autograd.backward(head if isinstance(head, list) else [head])
         mx.nd.waitall()
 

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from gluontune.compute import deconvolution
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import AMX_ENV, amx_support
 from gluontune.runtime.amx import hidden_amx, processor
@@ -144,8 +145,9 @@ def _init_amp() -> None:
     lists = import_module("mxnet.contrib.amp.lists.symbol_bf16")
     lists.WIDEST_TYPE_CASTS.extend(_MIXED)
     lists.CONDITIONAL_FP32_FUNCS.extend(_NOT_ALL_BFLOAT16)
-    alone = [name for name in (*listed, *_NO_BFLOAT16) if _takes_arrays(mx, name)]
+    alone = [name for name in (*listed, *_NO_BFLOAT16) if _takes_arrays(mx, name) and name != "Deconvolution"]
     amp.init(target_dtype="bfloat16", fp32_ops=list(dict.fromkeys(alone)))
+    deconvolution.keep_weights()
 
 
 def _takes_arrays(mx: Any, name: str) -> bool:

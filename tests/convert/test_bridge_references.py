@@ -134,7 +134,7 @@ def test_the_input_that_needs_a_gradient_is_the_way_out_that_the_docs_tell():
 
 def test_what_is_right_is_left_alone():
     operators = {"RNN", "LeakyReLU", "FullyConnected", "_npi_where_lscalar", "_npi_where_rscalar", "_npi_std",
-                 "_npi_var"}  # fmt: skip
+                 "_npi_var", "Deconvolution"}  # fmt: skip
     assert {fault.operator for fault in FAULTS} == operators
     for symbol, shapes in (fused("lstm", 1, True), (S.LeakyReLU(S.var("x"), act_type="elu"), {"x": (2, 3)})):
         assert right_way(symbol, shapes, "float64") == (symbol, [])
@@ -142,6 +142,32 @@ def test_what_is_right_is_left_alone():
     assert right_way(symbol, shapes, "float32")[1] == []  # oneDNN's kernel
     symbol, shapes = fused("gru", 1, False)
     assert right_way(symbol, shapes, "float64", frozen=["x", "h"])[1] == []
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_deconvolution_that_would_end_the_process_is_compared_in_float64(computed):
+    def made(x, w):
+        return S.Deconvolution(x, S.square(w) if computed else w, kernel=(3, 3), pad=(1, 1), num_filter=4)
+
+    x, w, shapes = S.var("x"), S.var("w"), {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3)}
+    assert right_way(S.Deconvolution(x, w, kernel=(3, 3), num_filter=4), shapes, "float32")[1] == []
+    symbol = made(x, w) if computed else made(S.sin(made(x, w)), w)
+    assert right_way(symbol, shapes, "float64")[1] == []  # a kernel of MXNet's own
+    other, told = right_way(symbol, shapes, "float32")
+    assert len(told) == 1 and "the process ends" in told[0]
+    arrays = {name: mx.nd.array(np.random.default_rng(0).uniform(-1, 1, shape)) for name, shape in shapes.items()}
+    found = []
+    for way, dtype in ((other, "float32"), (symbol, "float64")):
+        block = mx.gluon.SymbolBlock(way, [x, w])
+        given = [arrays[name].astype(dtype) for name in ("x", "w")]
+        for array in given:
+            array.attach_grad()
+        with mx.autograd.record():
+            loss = block(*given).square().sum()
+        loss.backward()
+        found.append([array.grad.asnumpy() for array in given])
+    for mine, its in zip(*found):
+        np.testing.assert_allclose(mine, its, rtol=1e-3, atol=1e-3 * np.abs(its).max())
 
 
 def agree(net, *sample, **how):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import walk
+from gluontune.compute.deconvolution import goes_on
 
 NOTHING = "gluontune_nothing"  # an added variable, zeros of shape (1,), that requires a gradient
 
@@ -34,12 +36,14 @@ class Fault:
             another does: whether the gradient is wrong.
         instead: of a :class:`Writer`, the node and the number of axes of its inputs; adds operators with right
             gradients, and returns its outputs.
+        onward: only where the gradient of its second input goes on, as that is computed or used again.
     """
 
     operator: str
     when: str
     met: Callable[[Mapping[str, str], str, bool], bool]
     instead: Callable[[Writer, dict[str, Any], Sequence[int]], list[Entry]]
+    onward: bool = False
 
 
 class Writer:
@@ -182,6 +186,11 @@ def _moment(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[En
     return [write.add("_npi_sqrt", found) if node["op"] == "_npi_std" else found]
 
 
+def _in_float64(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
+    wide = [write.add("Cast", entry, dtype="float64") for entry in node["inputs"]]
+    return [write.add("Cast", write.add("Deconvolution", *wide, **node["attrs"]), dtype="float32")]
+
+
 FAULTS = (
     Fault(
         "RNN", "a fused LSTM, GRU or RNN of several layers on a CPU in float64, or in float32 with "
@@ -220,6 +229,10 @@ FAULTS = (
         Fault(name, "np.std and np.var: their gradient is zero", lambda attrs, dtype, frozen: True, _moment)
         for name in ("_npi_std", "_npi_var")
     ),
+    Fault(
+        "Deconvolution", "a deconvolution in float32 on a CPU whose weight is computed, or used more than once: the "
+        "process ends in its backward pass", lambda attrs, dtype, frozen: dtype == "float32", _in_float64, True,
+    ),
 )  # fmt: skip
 
 
@@ -244,12 +257,14 @@ def right_way(
     document = json.loads(symbol.tojson())
     faulty: dict[int, Fault] = {}
     still: list[bool] = []  # by node, whether no gradient passes it
+    uses = Counter(tuple(entry[:2]) for node in document["nodes"] for entry in node["inputs"])
     for number, node in enumerate(document["nodes"]):
         fixed = [still[at] for at, *_ in node["inputs"]]
         still.append(node["name"] in frozen if node["op"] == "null" else all(fixed) or node["op"] == "BlockGrad")
         alone = all(fixed[1:2]) and not all(fixed)
         for fault in FAULTS:
-            if node["op"] == fault.operator and fault.met(node.get("attrs", {}), dtype, alone):
+            met = node["op"] == fault.operator and fault.met(node.get("attrs", {}), dtype, alone)
+            if met and (not fault.onward or goes_on(document["nodes"], uses, node["inputs"][1])):
                 faulty[number] = fault
     if not faulty:
         return symbol, []

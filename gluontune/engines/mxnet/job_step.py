@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.compute.deconvolution import explored
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.nests import flat, mapped
 from gluontune.engines.methods import MethodSteps, refuse_methods
@@ -56,6 +57,13 @@ class JobStep(Step):
 
     def forward(self, place: int, part: Part, training: bool) -> Outcome:
         return self.call(place, part, training)
+
+    def explore(self, parts: list[Part], optimization: Optimization) -> None:
+        for place, part in enumerate(parts):
+            explored(functools.partial(self._loss, place, part))
+
+    def _loss(self, place: int, part: Part) -> Any:
+        return self.forward(place, part, False).loss
 
     def _state_of(self, place: int, part: Part, training: bool) -> Any:
         size = len(first(part))
@@ -117,7 +125,7 @@ class UpdatingStep(JobStep):
             return self.call(place, part, False, **self._inert(optimization))
 
     def explore(self, parts: list[Part], optimization: Optimization) -> None:
-        self.evaluate(0, parts[0], optimization)
+        explored(functools.partial(self.evaluate, 0, parts[0], optimization), record=False)
         self.begin(False)
 
     @contextlib.contextmanager

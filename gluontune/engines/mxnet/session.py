@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute, monitor
+from gluontune.compute.deconvolution import told_of_deconvolutions
 from gluontune.convert.bridge.references import doubtful
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.base import SAMPLED_EVERY, Arrays, Command, Engine, State
@@ -87,7 +88,7 @@ class Session(Engine):
         self.optimization.connect(recipe, work.net)
         self._seeds_steps = self.writer is not None and (job.step is not None or may_draw(work.net))
         if context.device == "cpu" and self.rank == 0:
-            self.news += doubtful(work.net)
+            self.news += doubtful(work.net) + told_of_deconvolutions()
         self.reset()
 
     def site(self) -> dict[str, Any]:

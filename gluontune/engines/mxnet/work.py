@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute
+from gluontune.compute.deconvolution import explored
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.methods import initialize, refuse_methods
 from gluontune.engines.mxnet.context import Context, parameters
@@ -94,6 +95,7 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
         if not give_values(block, context.ctxs):
             block.collect_params().reset_ctx(context.ctxs)
         compute.refuse_np(block)
+        compute.set_mode(block, "imperative")
     if several or job.step is not None:
         refuse_methods(recipe, job.place("step"), "what the nets take is known to the job's step() only", "net")
         if recipe.rewrites:
@@ -106,7 +108,7 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
     inputs = feed.inputs(context.ctxs[0])
     shapes = ", ".join(str(tuple(getattr(x, "shape", ()))) for x in inputs)
     with blaming(job.file, "the net", job.function("net"), f"a batch of shape {shapes}", hint_of(inputs)):
-        made(*inputs)
+        explored(lambda: made(*inputs))
         mx.nd.waitall()
     with rules.naming(recipe, "methods", "job" if recipe.job else "net"):
         initialize(recipe, feed, job, made)
