@@ -30,28 +30,26 @@ POLL_S = 0.5
 class SeededDataset:
     """A data set whose random numbers are seeded anew for each batch, in any process.
 
-    It is indexed with pairs ``(seed, index)``; the seed changes from batch to batch.
+    It is indexed with pairs ``(seed, index)``; the seed of all but a batch's first sample is None.
     """
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
-        self._seed: int | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, item: tuple[int, int]) -> Any:
+    def __getitem__(self, item: tuple[int | None, int]) -> Any:
         seed, index = item
-        if seed != self._seed:
+        if seed is not None:
             random.seed(seed)
             np.random.seed(seed)
             mxnet().random.seed(seed)
-            self._seed = seed
         return self.dataset[index]
 
 
 class _EpochBatches:
-    """The batch sampler: lists of ``(seed, index)`` of the current epoch."""
+    """The batch sampler: lists of ``(seed or None, index)`` of the current epoch."""
 
     def __init__(self, order: Any):
         self.order, self.epoch, self.start = order, 0, 0
@@ -59,12 +57,12 @@ class _EpochBatches:
     def __len__(self) -> int:
         return self.order.num_batches(self.epoch) - self.start
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+    def __iter__(self) -> Iterator[list[tuple[int | None, int]]]:
         order = self.order
         for number, indices in enumerate(order.batches(self.epoch)[self.start :], self.start):
             key = np.random.SeedSequence([order.seed, self.epoch, order.rank, number])
             seed = int(key.generate_state(1)[0]) & 0x7FFFFFFF  # valid for all three generators
-            yield [(seed, int(i)) for i in indices]
+            yield [(None if place else seed, int(i)) for place, i in enumerate(indices)]
 
 
 class _Sampled:

@@ -252,6 +252,13 @@ def test_all_three_generators_are_seeded_for_each_batch():
     assert not np.array_equal(inline[0], draws(0, seed=1)[0])
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_that_is_read_again_draws_the_same(workers):
+    with safe_dataloader(RandomNumbers(), 3, num_workers=workers, seed=0) as loader:
+        read = [next(iter(loader.epoch(0))).asnumpy() for _ in range(3)]
+    assert np.array_equal(read[0], read[1]) and np.array_equal(read[1], read[2])
+
+
 def test_too_little_shared_memory_is_said_before_workers_die_of_it(monkeypatch):
     usage = type("usage", (), {"free": 1000})
     monkeypatch.setattr(dataloader.shutil, "disk_usage", lambda path: usage)
