@@ -20,7 +20,7 @@ _lock = ctypes.c_uint32()
 if _UNLOCK:
     ctypes.CDLL(None).pthread_spin_init(ctypes.byref(_lock), 0)
 _FREE = _lock.value  # 1 on x86-64, elsewhere 0
-_LOOK_AT = 8  # arrays that are lent: fewer are not looked at
+_LOOK_AT, _LARGE = 8, 1 << 20  # arrays that are lent, fewer are not looked at; but before each of so many bytes
 _look_at = [_LOOK_AT]
 _lent: dict[
     int, tuple[Any, Any, np.ndarray]
@@ -31,8 +31,9 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(_lent))  # MXNet's threads may read,
 def lent(array: np.ndarray, kind: Any = None) -> Any:
     """MXNet's array over the memory of ``array``, which must not be written to before MXNet lets go of it.
 
-    The memory is referred to until then. It is copied where it cannot be lent (a data type that MXNet does not take so,
-    no elements or no dimensions, a C library without spin locks).
+    The memory is referred to until then. It is copied where it cannot be lent: a data type that MXNet does not take so,
+    bytes in another machine's order, memory that may not be written to (a script may change its batch in place) or is
+    not aligned, no elements or no dimensions, a C library without spin locks.
 
     Args:
         array: of any shape. kind: ``mx.nd.NDArray`` (the default) or ``mx.np.ndarray``.
@@ -42,9 +43,10 @@ def lent(array: np.ndarray, kind: Any = None) -> Any:
     """
     mx = mxnet()
     module, kind = mx.nd.ndarray, kind or mx.nd.NDArray
-    if len(_lent) >= _look_at[0]:  # not at each: a script may be hundreds of steps ahead of MXNet
+    if len(_lent) >= _look_at[0] or array.nbytes >= _LARGE:  # not at each: a script may be hundreds of steps ahead of MXNet
         _look_at[0] = _LOOK_AT + 2 * take_back()
-    if not _UNLOCK or array.dtype.name not in module.DLDataType.TYPE_MAP or not array.size or not array.ndim:
+    plain = array.flags.behaved and array.dtype.isnative and array.dtype.name in module.DLDataType.TYPE_MAP
+    if not (_UNLOCK and plain and array.size and array.ndim):
         return (mx.np if kind is mx.np.ndarray else mx.nd).array(array, dtype=array.dtype)
     array = np.ascontiguousarray(array)
     address = array.ctypes.data

@@ -82,3 +82,27 @@ def test_a_fork_does_not_wait_for_memory_that_mxnet_lets_go():
     """With ``mx.nd.from_numpy`` the first fork hangs: it holds Python's lock, which the array's end waits for."""
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
     assert "all forked" in done.stdout, done.stderr
+
+
+def test_what_mxnet_would_misread_or_must_not_write_to_is_copied():
+    """A batch may be changed in place: memory that may not be written to ended the process, or the samples changed."""
+    fixed, before = np.ones((2, 2), np.float32), take_back()
+    fixed.flags.writeable = False
+    given = lent(fixed)
+    given[:] = 5.0
+    assert given.asnumpy().max() == 5.0 and fixed.max() == 1.0
+    assert lent(np.array([1.0, 2.0], np.dtype("f4").newbyteorder())).asnumpy().tolist() == [1.0, 2.0]
+    aside = np.frombuffer(bytearray(41), np.float32, 10, 1)
+    aside[:] = 3.0
+    assert lent(aside).asnumpy().tolist() == [3.0] * 10 and take_back() == before
+
+
+def test_of_large_arrays_none_is_held_longer_than_needed():
+    mx, before = mxnet(), take_back()
+    for _ in range(6):
+        given = lent(np.ones((1 << 20,), np.float32))
+        assert len(lending._lent) <= before + 1
+        assert given.sum().asscalar() == 1 << 20
+        del given
+        mx.nd.waitall()
+        until(lambda: any(lending._is_free(one.dl_tensor.data or 0) for one, _, _ in lending._lent.values()))

@@ -160,9 +160,9 @@ def _script(script: str | Path) -> Path:
         raise UsageError(f"{script}: larger than {_SCRIPT_KIB} KiB; give the training script alone")
     try:
         compile(file.read_bytes(), str(script), "exec")
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        raise UsageError(f"{script}{f':{line}' if line else ''}: not a Python script: {error}") from error
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the last two: nested too deeply
+        line, why = getattr(error, "lineno", None), str(error) or type(error).__name__
+        raise UsageError(f"{script}{f':{line}' if line else ''}: not a Python script: {why}") from error
     return file
 
 

@@ -9,11 +9,12 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import psutil
 
 from gluontune.core.errors import GluontuneError
+from gluontune.core.texts import clean
 
 _TICK_S = 0.05
 _STUBBORN_S = 20.0  # until all leftovers must be gone
@@ -25,15 +26,11 @@ _LOOKS = 20  # in a row with zombies only, after which processes count as follow
 class Leftovers:
     """The descendants of this process.
 
-    Args:
-        ours: process ids of the grader's helpers.
-
     Attributes:
         ended: commands of the killed processes, by process id.
     """
 
-    def __init__(self, ours: Callable[[], set[int]]):
-        self._ours = ours
+    def __init__(self) -> None:
         self.ended: dict[int, str] = {}
 
     def end(self, grace_s: float) -> None:
@@ -85,14 +82,16 @@ class Leftovers:
             _reap(below)
 
     def _below(self) -> list[int]:
-        """The descendants, zombies too, without the grader's helpers but with what these have started."""
-        ours, found = self._ours(), [os.getpid()]
+        """The descendants, zombies too."""
+        found = [os.getpid()]
+        known = set(found)
         for pid in found:
-            found += [child for child in _children(pid) if child not in found]
-        return [pid for pid in found[1:] if pid not in ours]
+            found += (new := [child for child in _children(pid) if child not in known])
+            known.update(new)
+        return found[1:]
 
     def alive(self) -> list[int]:
-        """Remaining descendants, without the grader's helpers.
+        """Remaining descendants.
 
         Each is a child of this process or below one, and a child stays listed until it is waited for. So no child means
         no descendant: processes that fork and end quickly leave zombies here.
@@ -134,7 +133,7 @@ def _reap(pids: Iterable[int]) -> int:
 def _command(pid: int) -> str:
     with contextlib.suppress(psutil.Error):  # a zombie has none
         line = " ".join(psutil.Process(pid).cmdline()) or psutil.Process(pid).name()
-        return line if len(line) <= 120 else "…" + line[-119:]  # the end is more useful than the path of Python
+        return clean(line if len(line) <= 120 else "…" + line[-119:])  # the end is more useful than the path of Python
     return f"process {pid}"
 
 

@@ -93,7 +93,7 @@ class _Supervisor:
         self.stopped_by: str | None = None
         self.forced: set[int] = set()  # ranks that were ended here
         self.shared = psutil.virtual_memory().shared  # of the machine: files in memory belong to no process
-        self.left = Leftovers(lambda: {p.pid for p in (self.cluster.processes if self.cluster else [])})
+        self.left = Leftovers()
 
     def work(self) -> dict[str, Any]:
         try:
@@ -106,20 +106,26 @@ class _Supervisor:
                     self._look(started, watch.latest() or {})
                     time.sleep(_TICK_S)
                 seconds = max(end["seconds"] for end in self.ends.values())
+            self._close_helpers()
             self._take_copies()
             self.left.end(0 if self.stopped_by else _GRACE_S)
             left = [] if self.stopped_by else sorted(self.left.ended.values())
         finally:
+            self._close_helpers()
             self.left.end(0)
-            for helper in (self.cluster, self.meeting):
-                if helper is not None:
-                    helper.close()
         return {
             "seconds": seconds, "stopped_by": self.stopped_by,
             "ranks": [{**self.ends[rank], "tail": self._tail(rank)} for rank in sorted(self.ends)], "left": left,
             "steadiness": watch.steadiness(), "series": watch.series(_MAX_POINTS), "peak_rss_mib": watch.peak_rss_mib,
             "peak_gpu_mib": watch.peak_gpu_mib,
         }  # fmt: skip
+
+    def _close_helpers(self) -> None:
+        """End the parameter server, which may run code that a rank has sent, and the meeting place."""
+        for helper in (self.cluster, self.meeting):
+            if helper is not None:
+                helper.close()
+        self.cluster = self.meeting = None
 
     def _partners(self) -> list[dict[str, str]]:
         """Environments that connect the ranks: by the parameter server, or Horovod's rendezvous."""
@@ -248,7 +254,7 @@ def become_guard(grader: int) -> None:
         forward()
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(GluontuneError):
-        Leftovers(set).end(0)
+        Leftovers().end(0)
     code = os.waitstatus_to_exitcode(status)
     sys.stderr.flush()
     os._exit(code if code >= 0 else 128 - code)
