@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ from gluontune.capture.handler import Handler
 from gluontune.capture.held import Alias, Held, Owner, Tape, View, referred
 from gluontune.capture.hooks import Hooks
 from gluontune.capture.views import reshaping
+from gluontune.core.texts import remark
 
 
 class Values(Handler):
@@ -202,7 +204,7 @@ class Values(Handler):
         while frame is not None:
             name = frame.f_code.co_filename
             if name.startswith(self.folder) and "site-packages" not in name:
-                return f"{os.path.relpath(name, self.folder)}:{frame.f_lineno}"
+                return f"{_shown(name, self.folder)}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
 
@@ -259,3 +261,9 @@ class Values(Handler):
                 del self.variables[key], self.owners[key]
                 ours.subtract((key,))
         return ours
+
+
+@functools.lru_cache
+def _shown(file: str, folder: str) -> str:
+    """A file's path for messages, comments and docstrings."""
+    return remark(os.path.relpath(file, folder))

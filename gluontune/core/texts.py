@@ -33,6 +33,15 @@ def clean(text: Any, limit: int = 400) -> str:
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
+def remark(text: Any) -> str:
+    r"""Foreign text for a comment or a docstring of source: on one line, and nothing in it ends it.
+
+    >>> remark('a"b.py\n') , remark("a\\N{x}")
+    ("a'b.py", 'a/N{x}')
+    """
+    return clean(text).replace('"', "'").replace("\\", "/")
+
+
 def _mark(character: str) -> str:
     """The replacement of a character that must not be shown: the value of a byte that is not UTF-8, else U+FFFD."""
     return f"\\u{ord(character):04x}" if "\ud800" <= character <= "\udfff" else "\ufffd"

@@ -248,7 +248,8 @@ class Plan:
             for number in section.gives:
                 known = "loss" if number in heads else "state" if number in self.roots else "value"
                 self.names[number] = _numbered(known, taken)
-        self.names.update({number: f"{name}_grad" for number, name in self.slope.items()})
+        grads = {name: _numbered(f"{name}_grad", taken) for name in dict.fromkeys(self.slope.values())}
+        self.names.update({number: grads[name] for number, name in self.slope.items()})
 
     def is_state(self, number: int) -> bool:
         """Whether the step before has made an input."""

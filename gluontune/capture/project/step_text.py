@@ -14,12 +14,14 @@ from gluontune.capture.project.clipping import SCALING
 from gluontune.capture.project.graphs import draw
 from gluontune.capture.project.sections import Differentiated, Plan, Section
 from gluontune.capture.project.tracing import Told
+from gluontune.convert.bridge.names import is_attribute
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.convert.bridge.source import Source
 from gluontune.convert.graph.symbol import Graph
 from gluontune.convert.migrate.calls import Trace
 from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.text import class_texts, headed
+from gluontune.core.texts import literal
 
 _ZEROS = {"zeros_like", "_zeros", "_npi_zeros", "_npi_zeros_like", "_np_zeros_like"}
 
@@ -168,8 +170,10 @@ class _Lines:
 
     def _parameter(self, name: str) -> str:
         place = self.names[name]
-        plain = all(part.isidentifier() for part in place.split("."))
-        return f"model.{place}" if plain else f'model.get_parameter("{place}")'
+        if all(map(is_attribute, place.split("."))):
+            return f"model.{place}"
+        home, _, leaf = place.rpartition(".")
+        return f"getattr(model.get_submodule({literal(home)}), {literal(leaf)})"
 
     def _cleared(self, names: set[str]) -> list[str]:
         self.pending -= names

@@ -110,7 +110,7 @@ class Tracing(Recorder):
             own = vars(frame.f_locals["self"]) if hasattr(frame.f_locals.get("self"), "__dict__") else {}
             for names in (frame.f_locals, own, frame.f_globals):
                 found = next((str(name) for name, value in names.items() if value is block), "")
-                if found and not found.startswith("_"):
+                if found.isidentifier() and not found.startswith("_"):
                     return found
         return ""
 

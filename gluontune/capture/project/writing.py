@@ -27,7 +27,7 @@ from gluontune.convert.migrate.copying import copied
 from gluontune.convert.migrate.text import tidied
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write
-from gluontune.core.texts import clean, literal
+from gluontune.core.texts import literal, remark
 from gluontune.optim.torch_rules import Part
 from gluontune.runtime.pytorch import torch
 
@@ -121,7 +121,7 @@ class Project:
         script: str,
         epochs: tuple[int, str],
     ):
-        self.mx, self.known, self.script, self.epochs = mx, known, clean(script).replace('"', "'"), epochs
+        self.mx, self.known, self.script, self.epochs = mx, known, remark(script), epochs
         self.noted: list[str] = []
         for seen in seens:
             if seen.step.unknown:
@@ -240,7 +240,7 @@ class Project:
         used = {name for name in classes if re.search(rf"\b{name}\(", self.text.training)}
         rules = sorted({"Trainer", *(t.rule for t in self.trainers)}) if self.trainers else []
         return text.render(
-            script=self.script, epochs=epochs, rules=rules, epochs_from=f"  # {where}" if where else "",
+            script=self.script, epochs=epochs, rules=rules, epochs_from=f"  # {remark(where)}" if where else "",
             line=first.line or self.script,
             training=self.text.training.rstrip(), build=self.text.build, step=self.text.step, trainers=self.trainers,
             imports=sorted({*used, *self.text.nets}), helpers=self.text.helpers,
