@@ -74,13 +74,20 @@ class ChangesAccount(Account):
 
     def begin(self, mx: ModuleType) -> None:
         """Install the helpers, now that mxnet is there."""
-        from gluontune.capture.contest import Contest
-        from gluontune.recipe.registry import resolve
-
         if self._options["dtype"] != "float32":
             from gluontune.compute.process import start_process
 
             start_process(self._options["dtype"], "cpu")
+        try:
+            self._install(mx)
+        except Exception as error:  # another mxnet, or a module beside the script that is called like one of ours
+            for helper in self.helpers:
+                helper.gave_up(error)
+
+    def _install(self, mx: ModuleType) -> None:
+        from gluontune.capture.contest import Contest
+        from gluontune.recipe.registry import resolve
+
         places = [place for name, place in CHANGES.items() if name not in self._options["leave"]]
         if "OMP_NUM_THREADS" in self._options["settings"]:
             places.insert(0, THREADS)
@@ -91,13 +98,9 @@ class ChangesAccount(Account):
             except Exception as error:
                 helper.gave_up(error)
             self.helpers.append(helper)
-        try:
-            contest = Contest(self.helpers)
-            contest.install(mx)
-            self._contest = contest
-        except Exception as error:  # an mxnet that is not as we know it: nothing is measured, and nothing changed
-            for helper in self.helpers:
-                helper.gave_up(error)
+        contest = Contest(self.helpers)
+        contest.install(mx)
+        self._contest = contest
 
     def document(self) -> dict[str, Any]:
         took = time.time() - self._options["began"]

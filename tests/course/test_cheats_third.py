@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from assessments import left_of, plain, run_alone
 
 from gluontune.core.errors import UsageError
-from gluontune.course.assessment import assess
+from gluontune.course.assessment import assess, supervise
 from gluontune.course.assessment.leftovers import _command
 
 # The server takes the rank's open file, and writes into it while the files are copied: the first one takes a second.
@@ -79,3 +81,17 @@ def test_the_command_of_a_process_is_one_line_without_control_characters():
         told = _command(process.pid)
         process.communicate(b"\n")
     assert told.isprintable() and "passed: 50" in told
+
+
+def test_the_machines_last_memory_ends_a_script_whoever_holds_it(monkeypatch):
+    """Buffers of sockets belong to no process and no file: 1.6 GB in them were three times a limit that held nobody."""
+    machine = SimpleNamespace(shared=0, available=1 << 30, total=100 << 30)
+    monkeypatch.setattr(supervise.psutil, "virtual_memory", lambda: machine)
+    one = supervise._Supervisor({"tasks": [], "seconds": 60, "memory_mib": 500})
+    for available, stopped_by in ((4 << 30, None), (2 << 30, "memory")):
+        machine.available = available
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+            one.ranks = [process]
+            one._look(time.monotonic(), {"rss_mib": 100})
+            process.kill()
+        assert one.stopped_by == stopped_by

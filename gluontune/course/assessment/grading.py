@@ -195,7 +195,8 @@ def _end(goal: Goal, run: Mapping[str, Any]) -> Verdict:
     if run["stopped_by"] == "time":
         return 0.0, f"not done after {goal.limit_s:.1f} s: ended by force"
     if run["stopped_by"] == "memory":
-        return 0.0, f"took more than {goal.memory_mib:,} MiB of memory, files in memory counted: ended by force"
+        most = f"{goal.memory_mib:,} MiB of memory, files in memory counted, or the machine's last"
+        return 0.0, f"took more than {most}: ended by force"
     for rank, end in enumerate(run["ranks"]):
         if end["code"] != 0 and not (run["stopped_by"] == "partner" and end.get("forced")):
             who = f"rank {rank}" if len(run["ranks"]) > 1 else "the script"

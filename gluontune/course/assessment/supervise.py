@@ -39,6 +39,7 @@ _TICK_S = 0.05
 _GRACE_S = 1.0  # for a loader's helpers to end after the script
 _ORPHANED_RANK_S = 10.0  # after a failed rank's end, until its partner is ended
 _MOST_BYTES = 1 << 30
+_SPARE = 0.03  # of the machine's memory: what is left when a script is ended, whatever took the rest
 _MAX_POINTS = 400
 _LIMITS = "gluontune.course.assessment.limits"
 
@@ -182,11 +183,14 @@ class _Supervisor:
         if self.stopped_by is not None or len(self.ends) == len(self.ranks):
             return
         passed = time.monotonic() - started
-        shared = psutil.virtual_memory().shared - self.shared >> 20
+        memory = psutil.virtual_memory()  # buffers of sockets and pipes are nowhere but in what is left
+        shared = memory.shared - self.shared >> 20
         partners = [end["seconds"] for end in self.ends.values()]
         if passed > self.spec["seconds"]:
             self.stopped_by = "time"
-        elif max(sample.get("rss_mib") or 0, shared) > self.spec["memory_mib"]:
+        elif max(sample.get("rss_mib") or 0, shared) > self.spec["memory_mib"] or (
+            memory.available < _SPARE * memory.total
+        ):
             self.stopped_by = "memory"
         elif partners and any(e["code"] for e in self.ends.values()) and passed - min(partners) > _ORPHANED_RANK_S:
             self.stopped_by = "partner"
