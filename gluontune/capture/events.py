@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,7 +60,7 @@ class Value:
         shape, dtype: of the array. source: what made it, where no operator of this step did: ``parameter``,
             ``variable`` (of ``attach_grad``), ``gradient``, ``batch``, ``host`` (copied from the host in this step),
             ``earlier``. name: of a parameter; of others where it came from. line: of the program.
-        array: a copy of it: of leaves, of heads, gradients and new parameters.
+        array: a copy of it: of leaves, of heads, gradients and new parameters. digest: of a copy that was let go.
     """
 
     shape: tuple[int, ...]
@@ -68,6 +69,13 @@ class Value:
     name: str = ""
     line: str = ""
     array: np.ndarray | None = None
+    digest: bytes = b""
+
+    def let_go(self, digest: bool = False) -> None:
+        """Forget the copy, or know only whether another is equal to it."""
+        if digest and self.array is not None:
+            self.digest = hashlib.blake2b(np.ascontiguousarray(self.array)).digest()
+        self.array = None
 
 
 @dataclass

@@ -34,8 +34,16 @@ class Gradients(Values):
         for op in ops:
             self._take_in(op)
         if not retain:
-            self.tape.closed.update(number for op in ops for number in op.outputs)
+            self._close_tape(ops)
         return result
+
+    def _close_tape(self, ops: Sequence[Op]) -> None:
+        """MXNet has freed the graph of these operators: no later backward pass goes through them, or what follows."""
+        closed = {number for op in ops for number in op.outputs}
+        for event in self.step.events:
+            if isinstance(event, Op) and event.recording and not closed.isdisjoint(event.inputs):
+                closed.update(event.outputs)
+        self.tape.closed |= closed
 
     def _take_in(self, op: Op) -> None:
         """Running statistics change in the backward pass."""

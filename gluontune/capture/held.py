@@ -53,7 +53,8 @@ class Tape:
     """What gradients can pass through in the step under way.
 
     Args:
-        values: that a variable went into, while recording. closed: those whose tape a backward pass has used up.
+        values: that a variable went into, while recording. closed: those whose tape, or a part of it, a backward
+            pass has used up.
         reached: variables that a backward pass has reached, by id.
         left_open: values that no backward pass had used when the step could have ended, with what made them.
         waited: how often the step went on for what was then not used, by what made it.

@@ -65,6 +65,14 @@ class StepProgram:
         """Heads, gradients and written values: what a proof compares."""
         return {*self.heads, *self.gradients, *self.writes.values()}
 
+    def last_uses(self, kept: Collection[int]) -> list[set[int]]:
+        """For each instruction, the values that none after it reads, but for those that are to be ``kept``."""
+        needed, found = set(kept), list[set[int]]()
+        for i in reversed(self.instructions):
+            found.append({*_read_by(i), *i.outputs} - needed)
+            needed |= found[-1]
+        return found[::-1]
+
     def operators(self) -> dict[str, int]:
         """Names of the operators, and how often each is called."""
         found: dict[str, int] = {}

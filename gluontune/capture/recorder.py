@@ -238,7 +238,7 @@ class Recorder(Gradients):
 
     def _open(self) -> list[tuple[int, Any]]:
         """Values on the tape that the program holds and no backward pass has reached, with what made them."""
-        ours, entries = self._forget_unused(), self.held.items()
+        ours, entries = self._let_go() if self.copying else self._forget_unused(), self.held.items()
         held = {e.value for key, e in entries if e.array is not None and sys.getrefcount(e.array) > ours[key] + 1}
         found: list[tuple[int, Any]] = []
         for event in self.step.events:

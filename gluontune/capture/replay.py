@@ -48,7 +48,7 @@ class TorchReplay:
         run, own = self.interpreter, dict[int, Any]()
         for number, leaf in enumerate(leaves):
             run.put(env, number, run.tensor(leaf))
-        for i in self.program.instructions:
+        for i, over in zip(self.program.instructions, self.program.last_uses(self.program.shown)):
             if isinstance(i, Op) and draws(i.name):
                 for number in i.outputs:
                     run.put(env, number, run.tensor(self.program.values[number].array))
@@ -58,6 +58,8 @@ class TorchReplay:
                 own[number] = env[number]
                 if given is not None and given.get(number) is not None:
                     env[number] = run.tensor(given[number])
+            for number in over:
+                env.pop(number, None)
         return {number: own.get(number, env[number]).detach().numpy() for number in self.program.shown}
 
 
@@ -78,12 +80,15 @@ class MXNetReplay:
         wanted = program.variables
         for number, leaf in enumerate(leaves):
             env[number] = self._array(leaf, number in wanted)
-        for i in program.instructions:
+        shown = {*program.shown, *more}
+        for i, over in zip(program.instructions, program.last_uses(shown)):
             if isinstance(i, Op):
                 self._run(i, env, wanted)
             else:
                 self._differentiate(i, env)
-        return {number: env[number].asnumpy() for number in {*program.shown, *more}}
+            for number in over:
+                env.pop(number, None)
+        return {number: env[number].asnumpy() for number in shown}
 
     def _array(self, values: np.ndarray, variable: bool) -> Any:
         dtype = self.dtype if values.dtype.kind == "f" else values.dtype

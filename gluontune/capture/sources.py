@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from gluontune.capture.events import Value
+from gluontune.capture.events import Op, Step, Value
 from gluontune.capture.program import StepProgram
+
+#: Sources that one step shows.
+_KNOWN = ("parameter", "variable", "gradient", "batch", "mxnet")
+
+
+def let_go(step: Step, program: StepProgram) -> None:
+    """Forget the arrays of a step and its program, but for what tells whether leaves are equal in several steps."""
+    for value in program.values[: program.leaves]:
+        value.let_go(digest=value.source not in _KNOWN)
+    for value in step.values.values():
+        value.let_go()
+    for event in program.instructions:
+        if isinstance(event, Op):
+            event.mask = None
 
 
 def source_of(values: Sequence[Value], before: Sequence[Mapping[int, Value]]) -> str:
@@ -22,20 +34,16 @@ def source_of(values: Sequence[Value], before: Sequence[Mapping[int, Value]]) ->
         ``script`` (copied from the host), ``mxnet`` (made by an operator outside the graph), or ``earlier``.
     """
     first = values[0]
-    if first.source in ("parameter", "variable", "gradient", "batch", "mxnet"):
+    if first.source in _KNOWN:
         return first.source
     made = [known.get(int(value.name)) if value.source == "earlier" and value.name else None
             for value, known in zip(values, before)]  # fmt: skip
-    if len(values) > 1 and all(_equal(first, other) for other in values[1:]):
+    if len(values) > 1 and first.digest and all(first.digest == other.digest for other in values[1:]):
         return "constant"
     hosts = [value.source == "host" or (one is not None and one.source == "host") for value, one in zip(values, made)]
     if all(hosts):
         return "script"
     return "state" if all(one is not None for one in made) else "earlier"
-
-
-def _equal(a: Value, b: Value) -> bool:
-    return a.array is not None and b.array is not None and np.array_equal(a.array, b.array)
 
 
 def describe(programs: Sequence[StepProgram], before: Sequence[Mapping[int, Value]]) -> list[dict[str, Any]]:

@@ -250,6 +250,18 @@ class Values(Handler):
             found.update(referred(alias))
         return found
 
+    def _let_go(self) -> Counter[int]:
+        """Forget all arrays that the program has no more, so that MXNet can free them; see :meth:`_references`."""
+        ours = self._forget_unused()
+        bases = {id(alias.base) for alias in self.aliases.values()}
+        for table in (self.held, self.before):
+            for key, entry in list(table.items()):
+                if entry.array is None or key in bases or sys.getrefcount(entry.array) > ours[key] + 1:
+                    continue
+                if self._owner(entry.array) is None:
+                    del table[key]
+        return ours
+
     def _forget_unused(self) -> Counter[int]:
         """Forget views and variables that the program has no more; see :meth:`_references`."""
         ours = self._references()
