@@ -22,7 +22,8 @@ def capture(
 
     The script is left after these steps; what it has written by then stays. In them nothing is dropped between the
     layers of a recurrent operator. Each step is computed again from its recorded leaves by PyTorch, and by MXNet and
-    PyTorch both in float64: every structure of a step once, and all steps if that takes ten seconds at most.
+    PyTorch both in float64: every structure of a step once, and all steps if that takes ten seconds at most; where it
+    takes longer and float32 shows no agreement, two steps are all.
 
     Args:
         words: the script and its arguments, or ``-m``, a module and its arguments. steps: how many to look at.

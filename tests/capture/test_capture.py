@@ -14,6 +14,7 @@ import gluontune as gt
 from gluontune.capture import capturing
 from gluontune.capture.api import summary
 from gluontune.capture.proof import Gaps
+from gluontune.capture.recorder import PATIENCE
 from gluontune.capture.script import Program
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
@@ -36,6 +37,51 @@ def captured(tmp_path_factory):
         return found[name]
 
     return capture
+
+
+#: A net of 16 MB, with 40 MB of activations that no backward pass goes through; it notes what memory MXNet takes,
+#: and copies.
+LARGE = """
+import json, psutil, tracemalloc
+from mxnet import autograd, gluon, nd
+net = gluon.nn.Dense(2000, in_units=2000)
+net.initialize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.001, "momentum": 0.9})
+factor = nd.ones((1,))
+factor.attach_grad()
+taken, copies = [], []
+tracemalloc.start()
+for x in gluon.data.DataLoader(nd.random.normal(shape=(80, 2000)), 4):
+    with autograd.record():
+        aside = nd.ones((250, 1000)) * factor
+        for _ in range(40):
+            aside = aside * 0.99
+        loss = net(x).square().mean()
+    loss.backward()
+    trainer.step(1)
+    copies.append(tracemalloc.get_traced_memory()[0] / 1e6)
+    taken.append(psutil.Process().memory_info().rss / 1e6 - copies[-1])
+    json.dump([taken, copies], open("taken.json", "w"))
+"""
+
+
+def test_a_captured_script_has_the_arrays_of_a_step_at_a_time(tmp_path):
+    """Copies of ten steps would be 640 MB; the activations of the first updates, which are one step, 200 MB."""
+    (tmp_path / "train.py").write_text(LARGE)
+    found = gt.capture.capture([str(tmp_path / "train.py")], steps=14, cwd=str(tmp_path))
+    assert found["refused"] is None and found["steps"] == 14
+    taken, copies = json.loads((tmp_path / "taken.json").read_text())
+    assert taken[PATIENCE - 1] - taken[0] < 100  # one step so far: nothing was proven
+    assert copies[-1] - copies[PATIENCE + 3] < 200
+
+
+def test_what_follows_from_a_tape_that_is_used_up_leaves_no_step_open(tmp_path):
+    text = script("normalized").replace("loss = cross", "shown = nd.softmax(out * 2); loss = cross")
+    assert "shown" in text
+    (tmp_path / "train.py").write_text(text)
+    found = gt.capture.capture([str(tmp_path / "train.py")], steps=3)
+    assert found["refused"] is None and found["steps"] == 3
+    assert len(found["trainers"][0]["learning_rates"]) == 3
 
 
 def sources(found):
@@ -67,6 +113,10 @@ def test_float64_ends_with_its_seconds_but_for_new_structures_and_rounding(tmp_p
         seen._take(step, None)
         counts.append(len(seen.gaps))
     assert counts == [1, 1, 2, 3, 3] and len(seen.script) == 5
+    step = types.SimpleNamespace(key="a", gaps=rounding, unknown=[], updates=[], values={})
+    seen._finished(step)
+    with pytest.raises(capturing._Enough):  # each step would take as long
+        seen._finished(step)
 
 
 def test_leaves_have_sources(captured):
