@@ -5,6 +5,7 @@ python -m gluontune.capture.capturing OPTIONS SCRIPT ARGS…
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 import time
@@ -46,6 +47,7 @@ class FirstSteps(ABC):
 
     def begin(self, mx: Any) -> None:
         """MXNet was imported."""
+        _give_back()
         self.mx = mx
         self.recorder = self.recorder_of(mx)
         self.recorder.computes = computes
@@ -159,6 +161,14 @@ class Capturing(FirstSteps):
                 for key, found in kinds.items()
             ],
         }
+
+
+def _give_back() -> None:
+    """Have large arrays go back to the system when they are freed: copies and replays would leave a heap of holes."""
+    library = ctypes.CDLL(None)
+    for setting, number in ((-4, 65536), (-3, 4 << 20), (-1, 64 << 20)):  # M_MMAP_MAX, _THRESHOLD, M_TRIM_THRESHOLD
+        if hasattr(library, "mallopt"):
+            library.mallopt(setting, number)
 
 
 def _worst(gaps: list[Gaps]) -> dict[str, float | None] | None:

@@ -126,21 +126,23 @@ class MXNetReplay:
         if changed and op.name not in UPDATES:
             self._normalize(op, inputs, attrs, env)
             return
-        if changed:
+        out = None
+        if changed:  # in place, as optimizers do: nag's momentum takes in the weight that it has just written
             at = len(inputs) - changed
-            inputs = [*inputs[:at], *[array.copy() for array in inputs[at:]]]
+            out = inputs[0].copy()
+            inputs = [out, *inputs[1:at], *[array.copy() for array in inputs[at:]]]
         is_np = op.name.startswith(("_np", "_np_", "_npi_", "_npx_"))
         if op.attrs.get("lazy_update") == "True":
             inputs[1] = inputs[1].tostype("row_sparse")
         with self._mode(op):
             try:
-                found = self.operators(op.name, inputs, attrs, None, is_np)
+                found = self.operators(op.name, inputs, attrs, out, is_np)
             except self.mx.MXNetError:  # some know float32 alone
                 if changed:
                     raise
                 inputs = [array if array.dtype != np.float64 else array.astype("float32") for array in inputs]
                 found = self.operators(op.name, inputs, attrs, None, is_np)
-            found = [self._wide(array) for array in found]
+            found = [self._wide(array) for array in ([out] if changed else found)]
         for number, array in zip(op.outputs, [*found[: op.results], *inputs[len(inputs) - changed :]]):
             if number in wanted and not op.recording:
                 array = array.detach()

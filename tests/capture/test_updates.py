@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluontune.capture.events import LAZY, MUTATED
+from gluontune.capture.events import LAZY, MUTATED, Op, Value
 from gluontune.capture.operators import Operators
+from gluontune.capture.program import StepProgram
+from gluontune.capture.replay import MXNetReplay
 from gluontune.capture.updates import UPDATES, Tensors, update_of
 from gluontune.convert.graph.schemas import schema
 from gluontune.core.gaps import worst
@@ -50,6 +52,20 @@ def test_an_update_is_mxnets(name, clip):
     several = UPDATES[name](*[Tensors([torch().from_numpy(array.copy())] * 2) for array in arrays], **typed)
     for one, two in zip(mine, several if isinstance(several, tuple) else (several,)):
         assert worst([part.numpy() for part in two.parts], [one.numpy()] * 2) < 1e-6
+
+
+@pytest.mark.parametrize("name", sorted(n for n in set(UPDATES) & set(MUTATED) if not n.startswith(("mp_", "_sparse"))))
+def test_mxnets_replay_updates_in_place_as_an_optimizer_does(name):
+    mx, random = mxnet(), np.random.default_rng(23)
+    count = len(schema(name).inputs)
+    arrays = [random.uniform(0.1, 1, (3, 4)) for _ in range(count)]
+    attrs = {key: str(n) for key, n in {"lr": 0.25, "wd": 0.5, "rescale_grad": 0.5, **OPTIONS.get(name, {})}.items()}
+    outputs = list(range(count, count + 1 + len(MUTATED[name])))
+    values = tuple(Value((3, 4), "float64", "parameter", f"p{n}") for n in range(outputs[-1] + 1))
+    op = Op(name, attrs, list(range(count)), outputs, False, False, "", 1)
+    theirs = MXNetReplay(mx, StepProgram(values, count, (op,), {"p0": count}))(arrays, outputs)
+    mine = update_of(name, attrs)(*[torch().from_numpy(array.copy()) for array in arrays])
+    assert worst([tensor.numpy() for tensor in mine], [theirs[number] for number in outputs]) < 1e-6
 
 
 @pytest.mark.parametrize("name", LAZY)
