@@ -114,6 +114,21 @@ def test_numbers_of_the_script_are_given_to_the_step_and_its_words_to_the_script
     assert "return 0.07" in written
 
 
+@pytest.mark.parametrize("optimizer", ["nag", "adadelta", pytest.param("adagrad", marks=pytest.mark.slow)])
+def test_an_optimizer_that_decays_and_clips_is_written(optimizer, tmp_path):
+    options = {
+        "learning_rate": 0.1,
+        "wd": 0.01,
+        "clip_gradient": 0.02,
+        **({"momentum": 0.8} if optimizer == "nag" else {}),
+    }
+    told = f'Trainer(net.collect_params(), "{optimizer}", {options})'
+    text = re.sub(r"Trainer\(.*\)", told, script("normalized").replace("gluon.utils.clip_global_norm", "tuple"))
+    text = text.replace("tuple(grads, 20.0)", "pass")
+    (tmp_path / "train.py").write_text(text)
+    assert told in text and migrate_script([str(tmp_path / "train.py")], tmp_path / "out").told.endswith("\nagrees")
+
+
 def test_nothing_is_dropped_in_the_check_of_a_net_of_np_with_dropout(tmp_path):
     text = script("numpy").replace('activation="tanh"), ', 'activation="tanh"), nn.Dropout(0.5), ')
     (tmp_path / "train.py").write_text(text)

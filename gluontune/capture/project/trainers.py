@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from gluontune.capture.updates import UPDATES
 from gluontune.convert.graph.schemas import schema
 from gluontune.core.errors import GluontuneError
 from gluontune.optim.cards import OPTIMIZERS
-from gluontune.optim.torch_rules import TORCH_RULES
+from gluontune.optim.torch_rules import TORCH_RULES, Part
 
 _CHANGING = ("lr", "wd", "rescale_grad")
 _LOOKED_AT = 2000  # updates of a scheduler that are compared with its text
@@ -126,9 +126,23 @@ def _by_name(name: str, kind: str, plan: Plan, told: Told) -> TrainerText:
     lr_mult = {p: one.lr_mult for p, one in trained.items() if one.lr_mult != 1.0}
     wd = {p: float(optimizer._get_wd(at[p])) for p in trained}
     return TrainerText(
-        name, told.line, kind, list(trained), TORCH_RULES[kind], False, False, options,
+        name, told.line, kind, list(trained), _MXNETS.get(kind) or TORCH_RULES[kind], False, False, options,
         float(told.trainer._scale), lr_mult, wd, {}, 0,
     )  # fmt: skip
+
+
+def _adadelta(parts: Sequence[Part], t: int, o: Mapping[str, Any]) -> None:
+    """MXNet's own: it has no rate, and decays apart from the step."""
+    for part in parts:
+        squares, steps = part.kept("squares"), part.kept("steps")
+        squares.mul_(o["rho"]).add_(part.g * part.g, alpha=1 - o["rho"])
+        step = ((steps + o["epsilon"]) / (squares + o["epsilon"])).sqrt() * part.g
+        steps.mul_(o["rho"]).add_(step * step, alpha=1 - o["rho"])
+        part.w.sub_(step + part.wd * part.w)
+
+
+#: Where MXNet's rule is not gluontune's of the same name.
+_MXNETS = {"adadelta": _adadelta}
 
 
 def _short(value: Any, digits: int = 6) -> Any:

@@ -38,6 +38,21 @@ def _loss_sample(draw: Draw) -> Sample:
     )
 
 
+def _softmax_output(draw: Draw) -> Sample:
+    attrs: dict[str, Any] = {
+        "grad_scale": draw.pick([1.0, 0.5]),
+        "normalization": draw.pick(["null", "batch", "valid"]),
+    }
+    if draw.int(0, 3) == 0:  # labels are probabilities
+        return Sample([("normal", (4, 5)), ("unit", (4, 5))], attrs, True)
+    attrs |= {"multi_output": draw.pick([True, False]), "use_ignore": draw.pick([True, False])}
+    attrs["ignore_label"] = draw.pick([0, 1, 4])
+    shape, places = (
+        draw.pick([((4, 5, 3), (4, 3)), ((2, 5, 2, 3), (2, 2, 3))]) if attrs["multi_output"] else ((4, 5), (4,))
+    )
+    return Sample([("normal", shape), ("index", places, 5)], attrs, True)
+
+
 def _ctc_sample(draw: Draw) -> Sample:
     last = draw.pick([True, False])
     rows = [[1, 2, -1], [0, -1, -1]] if last else [[1, 2, 0], [3, 0, 0]]
@@ -63,9 +78,7 @@ SAMPLES = {
             Sample([("normal", (2, 3))], {"mode": "instance"}, dtype="float32"),
         ]
     ),
-    "SoftmaxOutput": lambda d: Sample(
-        [("normal", (4, 5)), ("index", (4,), 5)], {"grad_scale": d.pick([1.0, 0.5])}, True
-    ),
+    "SoftmaxOutput": _softmax_output,
     "LinearRegressionOutput": _alike,
     "LogisticRegressionOutput": _alike,
     "MAERegressionOutput": _alike,

@@ -124,15 +124,24 @@ class _OwnGradient(torch.autograd.Function):
 
 @operator("SoftmaxOutput")
 def softmax_output(x: Any, label: Any = None, grad_scale: float = 1.0, multi_output: bool = False,
-                   normalization: str = "null") -> Any:  # fmt: skip
+                   normalization: str = "null", use_ignore: bool = False,
+                   ignore_label: float = -1.0) -> Any:  # fmt: skip
     axis = 1 if multi_output else -1
     output = torch.softmax(x, axis)
-    if label is None or label.shape == x.shape:
+    if label is None:
         return output
-    index = label.long().unsqueeze(axis)
+    if label.shape == x.shape:
+        return _OwnGradient.apply(x, output.detach(), (output.detach() - label) * grad_scale)
+    valid = label != ignore_label
+    index = label.long().unsqueeze(axis).clamp(0, x.shape[axis] - 1)
     gradient = output.detach() - torch.zeros_like(output).scatter(axis, index, 1.0)
-    count = {"null": 1, "batch": x.shape[0], "valid": label.numel()}[normalization]
-    return _OwnGradient.apply(x, output.detach(), gradient * (grad_scale / count))
+    gradient = gradient * valid.unsqueeze(axis) if use_ignore else gradient
+    share = np.float32(grad_scale)  # as MXNet has it
+    if multi_output and normalization != "valid":
+        share /= np.float32(label[0].numel())
+    if normalization != "null":
+        share /= np.float32(x.shape[0] if normalization == "batch" else max(1, int(valid.sum())))
+    return _OwnGradient.apply(x, output.detach(), gradient * float(share))
 
 
 def _regression(link: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Callable[..., Any]:
