@@ -103,9 +103,12 @@ class Capturing(FirstSteps):
         last, self.last, self.seen = self.last, step, self.seen + 1
         if last is not None:
             self._take(last, step)
-        dear = self.exact_s > _EXACT_S and len(self.found) > 1 and not self.script[-1].agree()
-        if self.refused or dear or len(self.found) >= self.options["steps"]:
+        if self._has_enough():
             self.leave()
+
+    def _has_enough(self) -> bool:
+        dear = self.exact_s > _EXACT_S and len(self.found) > 1 and not self.script[-1].agree()
+        return bool(self.refused) or dear or len(self.found) >= self.options["steps"]
 
     def _take(self, step: Step, after: Step | None) -> None:
         """Prove a step, whose states the next one shows."""
@@ -130,7 +133,8 @@ class Capturing(FirstSteps):
 
     def document(self) -> dict[str, Any]:
         """What was learned, for JSON."""
-        if not self.refused and self.last is not None and len(self.found) < self.options["steps"]:
+        if self.last is not None and not self._has_enough():
+            self.hooks.remove()  # what the proof computes is no part of the script
             self._take(self.last, None)
         kinds: dict[str, list[tuple[StepProgram, dict[int, Value]]]] = {}
         for program, before in self.found:

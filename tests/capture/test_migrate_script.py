@@ -129,6 +129,20 @@ def test_an_optimizer_that_decays_and_clips_is_written(optimizer, tmp_path):
     assert told in text and migrate_script([str(tmp_path / "train.py")], tmp_path / "out").told.endswith("\nagrees")
 
 
+def test_a_schedule_that_the_script_moves_on_is_written_as_it_was_seen(tmp_path):
+    own = """
+class Own(mx.lr_scheduler.LRScheduler):
+    def __call__(self, n):
+        return self.base_lr
+own = Own(0.1)
+"""
+    text = script("normalized").replace("trainer = ", own + "trainer = ").replace('"wd": 1e-3', '"lr_scheduler": own')
+    text = text.replace("trainer.step", "own.base_lr *= 0.7; trainer.step")
+    (tmp_path / "train.py").write_text(text)
+    made = migrate_script([str(tmp_path / "train.py")], tmp_path / "out")
+    assert made.told.endswith("\nagrees") and any("the script sets the rate" in each for each in made.by_hand)
+
+
 def test_nothing_is_dropped_in_the_check_of_a_net_of_np_with_dropout(tmp_path):
     text = script("numpy").replace('activation="tanh"), ', 'activation="tanh"), nn.Dropout(0.5), ')
     (tmp_path / "train.py").write_text(text)

@@ -157,17 +157,18 @@ def _rate(optimizer: Any, told: Sequence[Told]) -> tuple[str, str]:
     """The rate of update ``n``, counted from 1, as text; and what is not known of it."""
     scheduler = optimizer.lr_scheduler
     seen = {one.count: one.rate for one in told}
-    if scheduler is None:
-        rates = list(dict.fromkeys(seen.values()))
-        if len(rates) == 1:
-            return repr(_short(rates[0])), ""
-        steps = [(n, r) for n, r in seen.items() if n == min(seen) or r != seen.get(n - 1)]
-        return _steps(steps), f"the script sets the rate: {len(steps)} rates in the first {len(seen)} updates"
-    for text in _texts(scheduler):
+    if scheduler is not None:
+        for text in _texts(scheduler):
+            if _computes(text, scheduler, seen):
+                return text, ""
+        text = _steps(_table(scheduler))
         if _computes(text, scheduler, seen):
-            return text, ""
-    table = _table(scheduler)
-    return _steps(table), f"{type(scheduler).__name__}: its first {_LOOKED_AT} rates"
+            return text, f"{type(scheduler).__name__}: its first {_LOOKED_AT} rates"
+    rates = list(dict.fromkeys(seen.values()))
+    if len(rates) == 1 and scheduler is None:
+        return repr(_short(rates[0])), ""
+    steps = [(n, r) for n, r in seen.items() if n == min(seen) or r != seen.get(n - 1)]
+    return _steps(steps), f"the script sets the rate: {len(steps)} rates in the first {len(seen)} updates"
 
 
 def _texts(scheduler: Any) -> list[str]:
