@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if config.getoption("--rooms"):
         counts = ", ".join(f"{len(found)} {what}" for what, found in _left_out.items())
         terminalreporter.write_line(f"left out, because this run is without mxnet: {counts}")
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folders_of_doctests(request, monkeypatch, tmp_path_factory):
+    """Examples make folders by ``tempfile`` and leave them; pytest removes its own."""
+    if isinstance(request.node, pytest.DoctestItem):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("doctest")))
