@@ -21,6 +21,8 @@ class Gradients(Values):
         if head_grads is not None:
             grads = [None if grad is None else self.hold(grad).value for grad in head_grads]
         reached, ops = self._reached(values)
+        for name in sorted({self.tape.overwritten[value] for value in reached & self.tape.overwritten.keys()}):
+            self._refuse(f"{name} is changed between the pass that reads it and its backward pass")
         bases = [e for e in self.held.values() if e.array is not None and e.value in reached and e.base is None]
         wanted = [(entry, req) for entry in bases for req in [self._variable(entry.array)] if req]
         before = [self._gradient(entry, req == "add") for entry, req in wanted]

@@ -55,7 +55,7 @@ class Tape:
     Args:
         values: that a variable went into, while recording. closed: those whose tape, or a part of it, a backward
             pass has used up.
-        reached: variables that a backward pass has reached, by id.
+        reached: variables that a backward pass has reached, by id. overwritten: names of variables by values of old.
         left_open: values that no backward pass had used when the step could have ended, with what made them.
         waited: how often the step went on for what was then not used, by what made it.
         statistics: running statistics by the output of their BatchNorm.
@@ -64,6 +64,7 @@ class Tape:
     values: set[int] = field(default_factory=set)
     closed: set[int] = field(default_factory=set)
     reached: set[int] = field(default_factory=set)
+    overwritten: dict[int, str] = field(default_factory=dict)
     left_open: list[tuple[int, Any]] = field(default_factory=list)
     waited: Counter[Any] = field(default_factory=Counter)
     statistics: dict[int, Any] = field(default_factory=dict)

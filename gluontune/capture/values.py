@@ -221,11 +221,13 @@ class Values(Handler):
             base.value, base.version = value, base.version + 1
         elif base is not None and base.array.size == array.size:
             self._write(base.array, self._reshaped(value, base.array))
+        owner = self._owner(array)
+        if self._variable(array) and owner is not None:
+            self.tape.overwritten[entry.value] = owner.name
         entry.value, entry.version = value, entry.version + 1
         self._written(array, value)
         if base is not None:
             entry.seen = base.version
-        owner = self._owner(array)
         if owner is not None and owner.kind != "gradient":
             self.step.writes[owner.name] = value
             self.updated = self.updated or owner.kind == "variable"

@@ -182,3 +182,30 @@ def test_a_step_that_pytorch_does_not_know_is_refused_before_training(states, tm
     path.write_text(JOBS["metric"].replace("gluon.loss.L2Loss()", "Odd()").replace("def data", CUSTOM + "def data"))
     result = gt.train.run(gt.Recipe(**{**states, "job": str(path)}))
     assert not result.ok and "Custom" in result.error["message"] and "use backend='mxnet'" in result.error["message"]
+
+
+SPECTRAL = """
+class Normed(gluon.Block):
+    def __init__(self):
+        super().__init__()
+        self.weight = self.params.get("weight", shape=(1, 6))
+        self.u = self.params.get("u", shape=(1, 1))
+    def forward(self, x):
+        w, u = self.weight.data(), self.u.data()
+        v = nd.L2Normalization(nd.dot(u, w))
+        u = nd.L2Normalization(nd.dot(v, w.T))
+        with autograd.pause():
+            self.u.set_data(u)
+        return nd.FullyConnected(x, w / nd.sum(nd.dot(u, w) * v), no_bias=True, num_hidden=1)
+"""
+
+
+def test_a_parameter_that_is_changed_before_its_backward_pass_is_named(states, tmp_path):
+    """MXNet computes with the new numbers: the spectral norm of MXNet's example sn_gan."""
+    path = tmp_path / "spectral.py"
+    made = JOBS["metric"].replace("made = gluon.nn.HybridSequential()", "made = gluon.nn.Sequential()")
+    made = made.replace("gluon.nn.BatchNorm(), gluon.nn.Dense(1)", "gluon.nn.Dense(6), Normed()")
+    path.write_text(made.replace("def data", SPECTRAL + "def data"))
+    result = gt.train.run(gt.Recipe(**{**states, "job": str(path)}))
+    assert not result.ok, result
+    assert "normed0_u is changed between the pass that reads it and its backward pass" in result.error["message"]
