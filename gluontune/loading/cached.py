@@ -70,13 +70,17 @@ def keep_in_memory(dataset: Any) -> Any:
             f"sample {other} of the data set is another one when it is read again (random transforms): it cannot be "
             "kept; leave it to Gluon's loader, or keep the data set below the random transforms"
         )
-    needed, free = len(dataset) * sample_bytes(dataset), usable_memory()
-    if needed > _SHARE * free:
-        raise UsageError(
-            f"{len(dataset):,} samples need {needed / 2**30:.2g} GiB, and do not fit in half of the free memory "
-            f"({free / 2**30:.2g} GiB): leave them to Gluon's loader with workers"
-        )
-    return mxnet().gluon.data.SimpleDataset([mapped(_numpy, dataset[place]) for place in range(len(dataset))])
+    count, free = len(dataset), usable_memory()
+    needed, size, kept = count * sample_bytes(dataset), 0, list[Any]()
+    for place in range(count):
+        if max(needed, size) > _SHARE * free:  # the first sample may be a small one
+            raise UsageError(
+                f"{count:,} samples need {max(needed, size) / 2**30:.2g} GiB, and do not fit in half of the free "
+                f"memory ({free / 2**30:.2g} GiB): leave them to Gluon's loader with workers"
+            )
+        kept.append(mapped(_numpy, dataset[place]))
+        size += sum(array.nbytes for array in _arrays(kept[-1]))
+    return mxnet().gluon.data.SimpleDataset(kept)
 
 
 def redrawn(dataset: Any, count: int) -> int | None:

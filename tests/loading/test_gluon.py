@@ -77,6 +77,12 @@ def test_what_cannot_be_kept_is_refused(monkeypatch):
     monkeypatch.setattr("gluontune.loading.cached.usable_memory", lambda: 1000)
     with pytest.raises(UsageError, match=r"80 samples .* do not fit"):
         keep_in_memory(mx.gluon.data.ArrayDataset(images, np.arange(80)))
+    monkeypatch.setattr("gluontune.loading.cached.usable_memory", lambda: 1 << 20)
+    read = []
+    growing = mx.gluon.data.SimpleDataset(list(range(80))).transform(lambda n: read.append(n) or np.zeros(n * 1000))
+    with pytest.raises(UsageError, match=r"80 samples .* do not fit"):
+        keep_in_memory(growing)
+    assert read[-1] < 20, "the first sample is the smallest"
 
 
 def options(**changes):
