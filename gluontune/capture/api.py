@@ -83,7 +83,8 @@ def document_of(
         raise GluontuneError(f"{program.target}: no {options['steps']} training steps in {time_limit:.0f} s") from error
     found = parse_json(out.read_text("utf-8")) if out.exists() else None
     if found is None or (done.returncode and not found.get("steps")):
-        raise GluontuneError(f"{program.target}: ended before a training step: {last_words(done.stderr)}")
+        why = last_words(done.stderr) or f"code {done.returncode}, and not a word"
+        raise GluontuneError(f"{program.target}: ended before a training step: {why}")
     return dict(found)
 
 

@@ -43,7 +43,7 @@ def lent(array: np.ndarray, kind: Any = None) -> Any:
     """
     mx = mxnet()
     module, kind = mx.nd.ndarray, kind or mx.nd.NDArray
-    if len(_lent) >= _look_at[0] or array.nbytes >= _LARGE:  # not at each: a script may be hundreds of steps ahead of MXNet
+    if len(_lent) >= _look_at[0] or array.nbytes >= _LARGE:  # not at each: scripts may be hundreds of steps ahead
         _look_at[0] = _LOOK_AT + 2 * take_back()
     plain = array.flags.behaved and array.dtype.isnative and array.dtype.name in module.DLDataType.TYPE_MAP
     if not (_UNLOCK and plain and array.size and array.ndim):

@@ -69,7 +69,7 @@ def test_the_parameter_server_does_not_hand_in_behind_the_clock(tmp_path):
     assert written < 0.5 and left_of(tmp_path) == []
 
 
-@pytest.mark.parametrize("text", ["-" * 200_000 + "1", "a" + ".a" * 120_000, "if 1: pass\n" + "elif 1: pass\n" * 20_000])
+@pytest.mark.parametrize("text", ["-" * 200_000 + "1", "a" + ".a" * 120_000, "if 1: 1\n" + "elif 1: 1\n" * 20_000])
 def test_source_that_is_nested_too_deeply_is_refused(tmp_path, text):
     with pytest.raises(UsageError, match="not a Python script"):
         assess(plain(tmp_path, text), ranks=1, out=tmp_path / "out")

@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.mxnet, pytest.mark.process]
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 RAN = '__import__("os").mkdir("RAN")'
-NAMES = [f'" + str({RAN}) + "', f"a = 1\n{RAN}\nb", f"x.y'); {RAN} #", "class", "ﬁ", "__w", "a b", "\\", "fc.weight", "重"]
+NAMES = [
+    f'" + str({RAN}) + "', f"a = 1\n{RAN}\nb", f"x.y'); {RAN} #", "class", "ﬁ", "__w", "a b", "\\", "fc.weight", "重"
+]  # fmt: skip
 FILE = f'a"""\\N{{x}}\n{RAN}\n#.py'
 # Clips one gradient alone, changes another by hand, and updates a third without a trainer: each is named in train.py.
 SCRIPT = """

@@ -29,15 +29,17 @@ from unittest import mock
 
 import numpy as np
 import psutil
-from assessments import SCALE, SCRIPT
-from course_cheats import CHEATS
-from honest_styles import STYLES, TWO, styled_script
 
 from gluontune import runtime
 from gluontune.course.assessment import Assessment, assess, assessing, examine as examining
 from gluontune.course.assessment.assessing import SLACK
 from gluontune.course.assessment.fresh import FreshTask, Scale
 from gluontune.course.assessment.task import Task
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from assessments import SCALE, SCRIPT
+from course_cheats import CHEATS
+from honest_styles import STYLES, TWO, styled_script
 
 FEW = replace(SCALE, val=400)  # for honest scripts: most of a grading is looking at validation images
 GOAL = {"seconds": 1800.0, "accuracy": 0.75, "steadiness": 0.0}
