@@ -74,7 +74,7 @@ class Value:
     def let_go(self, digest: bool = False) -> None:
         """Forget the copy, or know only whether another is equal to it."""
         if digest and self.array is not None:
-            self.digest = hashlib.blake2b(np.ascontiguousarray(self.array)).digest()
+            self.digest = hashlib.blake2b(np.ascontiguousarray(self.array).data).digest()
         self.array = None
 
 
