@@ -226,14 +226,15 @@ def _losses(turn: Mapping[str, Any]) -> str:
 def _said(stage: Mapping[str, Any], key: str = "") -> str:
     """What a stage came to; a refusal with its reason.
 
-    >>> _said({"status": "refused", "last": "train.py: line 3 | no source"})
+    >>> _said({"status": "refused", "last": "/home/me/train.py: line 3 | no source"})
     'refused: train.py: line 3 / no source'
     """
     if not stage:
         return ""
     if stage["status"] == "ok":
         return str(stage.get(key, "ok"))
-    return f"{stage['status']}: {stage.get('last', '')}".replace("|", "/").replace("error: ", "")[:160]
+    said = f"{stage['status']}: {stage.get('last', '')}".replace("|", "/").replace("error: ", "")
+    return re.sub(r"/\S+/(?=[^/\s]+\.py)", "", said)[:160]
 
 
 def _rounded(measured: Any, places: int) -> Any:
