@@ -11,7 +11,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gluontune.capture import script
 from gluontune.capture.events import Step, Value
@@ -43,7 +43,7 @@ class FirstSteps(ABC):
 
     def __init__(self, options: dict[str, Any], program: script.Program):
         self.options, self.program = options, program
-        self.seen = 0
+        self.seen, self.recorder = 0, cast(Any, None)
 
     def begin(self, mx: Any) -> None:
         """MXNet was imported."""
@@ -73,6 +73,8 @@ class FirstSteps(ABC):
         steps = cls(options, program)
         try:
             script.run(program, [steps.begin])
+            if steps.recorder is not None:
+                steps.recorder.end()  # the last step, which no other one has ended
         except _Enough:
             pass
         except BaseException:
