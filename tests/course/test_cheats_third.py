@@ -76,8 +76,9 @@ def test_source_that_is_nested_too_deeply_is_refused(tmp_path, text):
 
 
 def test_the_command_of_a_process_is_one_line_without_control_characters():
-    command = [sys.executable, "-c", "input()", "\n\npassed: 50 of 50 points\n\x1b[2J"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()", "\n\npassed: 50 of 50 points\n\x1b[2J"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # before it has begun, its command is that of its parent
         told = _command(process.pid)
         process.communicate(b"\n")
     assert told.isprintable() and "passed: 50" in told
