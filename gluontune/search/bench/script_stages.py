@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -67,21 +68,26 @@ class Site:
             ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "cpu_seconds", "last"}``; ``last``
             is the last line printed, or the error that ended it.
         """
-        begun, worked = time.monotonic(), os.times()
+        begun, worked = time.monotonic(), _worked()
         with tempfile.TemporaryFile() if self.folder is None else (self.folder / f"{log}.log").open("w+b") as printed:
             code, how = None, {"cwd": script.cwd, "env": {**os.environ, **dict(script.env)}}
             timed_out = contextlib.suppress(subprocess.TimeoutExpired)
             with session(command, stdout=printed, stderr=subprocess.STDOUT, **how) as process, timed_out:
                 code = process.wait(self.time_limit)
-            seconds, after = time.monotonic() - begun, os.times()
+            seconds, used = time.monotonic() - begun, _worked() - worked
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - _TAIL))
             said = _ESCAPE.sub("", printed.read().decode("utf-8", "replace"))
         lines = [line for line in said.splitlines() if line.strip()]
         last = last_words(said) if code else (lines or [""])[-1]
         status = "over the time limit" if code is None else "failed" if code else "ok"
-        used = after.children_user + after.children_system - worked.children_user - worked.children_system
         times = {"seconds": round(seconds, 3), "cpu_seconds": round(used, 3)}
         return {"status": status, "exit": code, **times, "last": clean(last, 200)}
+
+
+def _worked() -> float:
+    """Seconds of the processor in children that have ended. ``os.times()`` counts hundredths: a script may take one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 Stage = Callable[[Script, Site], dict[str, Any]]
