@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import multiprocessing
 import os
+import queue
 import threading
 import time
 
@@ -362,18 +364,25 @@ def test_prefetch_bounds_what_is_made_ahead():
     batches.close()
 
 
-def _in_a_child(loader, expected, answers) -> None:
-    answers.put(equal(collect(loader, 0), expected))
+def _in_a_child(loader, expected, answers, stack) -> None:
+    with open(stack, "w") as file:
+        faulthandler.dump_traceback_later(15, file=file)
+        answers.put(equal(collect(loader, 0), expected))
+        faulthandler.cancel_dump_traceback_later()
 
 
-def test_a_loader_works_in_a_forked_process(split):
+def test_a_loader_works_in_a_forked_process(split, tmp_path):
     loader = ThreadedLoader(split, num_workers=2, **options())
     expected = collect(loader, 0)
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
-    child = context.Process(target=_in_a_child, args=(loader, expected, answers))
+    child = context.Process(target=_in_a_child, args=(loader, expected, answers, tmp_path / "stack"))
     child.start()
-    assert answers.get(timeout=20)
+    try:
+        assert answers.get(timeout=20)
+    except queue.Empty:
+        child.kill()
+        pytest.fail(f"the child stood for 20 s, here: {(tmp_path / 'stack').read_text()}")
     child.join(timeout=10)
     assert child.exitcode == 0
 

@@ -430,7 +430,8 @@ thread.join()
 def followed_script(name: str) -> str:
     """The text of one of :data:`FOLLOWED`."""
     before, between, after, _ = FOLLOWED[name]
-    return _BEGIN + _FOLLOWED.replace("BEFORE", before).replace("BETWEEN", between).replace("AFTER", after)
+    text = _FOLLOWED.replace("adam", "sgd") if "scaled" in name else _FOLLOWED  # Adam's steps are alike at any scale
+    return _BEGIN + text.replace("BEFORE", before).replace("BETWEEN", between).replace("AFTER", after)
 
 
 #: Programs whose calls of blocks and updaters can be answered, but for what is named: ``FORWARD`` is a block's own,
