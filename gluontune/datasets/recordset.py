@@ -14,6 +14,7 @@ import numpy as np
 from gluontune.codec import image
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import cache_dir, write_json
+from gluontune.core.forking import at_work
 from gluontune.core.reading import parse_json, read_text
 from gluontune.datasets.dataset import Dataset, of_splits
 from gluontune.datasets.split import RecordSplit, Split
@@ -165,6 +166,7 @@ def mean_std(split: Split, channels: int, sample: int = SAMPLE) -> tuple[tuple[f
     """
     chosen = np.unique(np.linspace(0, len(split) - 1, min(sample, len(split))).astype(int)).tolist()
 
+    @at_work()
     def moments(i: int) -> np.ndarray:
         pixels = split.decode(i, channels).reshape(-1, channels).astype(np.float64) / 255
         return np.stack([pixels.mean(axis=0), (pixels**2).mean(axis=0)])

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 
 from gluontune.core.errors import GluontuneError
+from gluontune.core.forking import at_work
 from gluontune.loading.augment import AUGMENTS, Augment, Draws
 from gluontune.loading.base import Loader, check_shape
 from gluontune.loading.cached import usable_memory
@@ -186,7 +187,8 @@ def decode_all(split: Any, store: np.ndarray, geometry: Augment, pad: int, threa
                 return
             indices = np.arange(first, min(first + 64, len(split)))
             try:
-                fill(split, decoder, scratch[: len(indices)], indices, none)
+                with at_work():
+                    fill(split, decoder, scratch[: len(indices)], indices, none)
             except BaseException as error:
                 errors[first] = error
                 return

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.forking import at_work
 from gluontune.loading.augment import Draws
 from gluontune.loading.base import Loader, sample_error
 from gluontune.loading.decode import Decoder
@@ -137,7 +138,8 @@ class _Epoch:
                 batch, first, last = self.chunks.popleft()
             try:
                 if batch.error is None:
-                    self.loader.fill(decoder, batch.images, batch.indices, batch.draws, first, last)
+                    with at_work():
+                        self.loader.fill(decoder, batch.images, batch.indices, batch.draws, first, last)
             except BaseException as error:
                 batch.error = batch.error or error
             with self.wake:

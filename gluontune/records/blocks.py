@@ -25,6 +25,7 @@ from gluontune.codec.header import ImageError
 from gluontune.codec.native import incomplete
 from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.forking import at_work
 from gluontune.core.interpreter import python
 from gluontune.core.reading import open_regular
 from gluontune.records.layout import MAX_RECORD, frame, image_record
@@ -62,6 +63,7 @@ class Block:
         return Block(data, self.keys[:n], self.sizes[:n], self.lengths[:n], self.crcs[:n], count=n)
 
 
+@at_work()
 def make_block(
     items: list[Item],
     first: int,

@@ -19,6 +19,7 @@ from gluontune.codec.image import raw_to_pixels
 from gluontune.codec.native import incomplete
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike
+from gluontune.core.forking import at_work
 from gluontune.records.fields import Field, split_fields
 from gluontune.records.layout import IMAGE_HEAD, MAX_KEY, DamagedRecordError, split_image_record
 from gluontune.records.side_files import HEAD_SIZE, ROW, mended_rows, read_checksums, row_is_sound, side_path, viewed
@@ -196,7 +197,7 @@ def _check_all(
                     progress(checked[-1].found.behind, len(view))
 
         for batch in _batches(view, known, broken):
-            waiting.append(pool.submit(lambda found: [_check(view, one, decode) for one in found], batch))
+            waiting.append(pool.submit(at_work()(lambda found: [_check(view, one, decode) for one in found]), batch))
             collect(4 * threads)
         collect(0)
     if progress is not None:
