@@ -101,6 +101,41 @@ def reference_types(symbol):
         return ()
 
 
+STOPS = {
+    "BlockGrad": lambda F, x: F.BlockGrad(x),
+    "stopped further up": lambda F, x: F.tanh(F.BlockGrad(x * 2)).sum(axis=1),
+    "sign": lambda F, x: F.sign(x),
+    "ones_like": lambda F, x: F.ones_like(x) * 3,
+    "a comparison": lambda F, x: x > 0.1,
+    "one_hot": lambda F, x: F.one_hot(F.argmax(x, axis=1), depth=3),
+    "argsort": lambda F, x: F.argsort(x),
+    "topk": lambda F, x: F.topk(x, k=2),
+}
+LOSSES = {
+    "MakeLoss": lambda F, x: F.MakeLoss(x * x, grad_scale=0.5),
+    "SoftmaxOutput": lambda F, x: F.SoftmaxOutput(x, F.ones_like(x).sum(axis=1) - 2),
+    "LogisticRegressionOutput": lambda F, x: F.LogisticRegressionOutput(x, F.ones_like(x)),
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_loss_that_no_gradient_comes_to_has_its_own(stop):
+    mx = gt.runtime.mxnet()
+    for name, loss in LOSSES.items():
+        net = mx.gluon.nn.HybridLambda(lambda F, x, loss=loss: (STOPS[stop](F, loss(F, x)), x.tanh()))
+        x = mx.nd.array(np.random.default_rng(7).normal(size=(4, 3)))
+        x.attach_grad()
+        with mx.autograd.record():
+            outputs = net(x)
+        mx.autograd.backward(list(outputs))
+        module = gt.bridge.to_torch(net, inputs=1)
+        given = torch.tensor(x.asnumpy(), requires_grad=True)
+        found = module.train()(given)
+        sum(one.sum() for one in found if one.requires_grad).backward()
+        assert np.allclose(given.grad.numpy(), x.grad.asnumpy(), atol=1e-6), name
+        assert all(np.allclose(a.detach().numpy(), b.asnumpy()) for a, b in zip(found, outputs))
+
+
 def test_an_operator_that_is_float32_for_any_input_has_a_stand_in_for_references():
     mx = gt.runtime.mxnet()
     sample = Sample([("index", (2, 3), 2)], {"x": 0.3, "y": -float("inf")}, grads=False)

@@ -6,6 +6,7 @@ without underlines (0.8), implied inputs (0.8: BatchNorm's statistics), ``axis=-
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,11 @@ _HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage",
 # Inputs that the operator changes (running statistics): MXNet's auxiliary states.
 _AUXILIARY = {"BatchNorm": (3, 4), "BatchNorm_v1": (3, 4), "_contrib_SyncBatchNorm": (3, 4),
               "_contrib_BatchNormWithReLU": (3, 4), "IdentityAttachKLSparseReg": (1,)}  # fmt: skip
+
+# Operators whose gradient is that of their loss; and those without one in PyTorch.
+_LOSSES = ("MakeLoss", "make_loss", "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput",
+           "MAERegressionOutput", "SVMOutput")  # fmt: skip
+_NO_GRADIENT = re.compile("BlockGrad|zeros_like|ones_like|arg(max|min|sort)|one_hot|topk|equal|greater|less|logical")
 
 
 @dataclass
@@ -137,6 +143,7 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
                 known[made.name] = len(graph.nodes)
             graph.nodes.append(made)
         graph.outputs = [_entry(entry, places) for entry in document["heads"]]
+        _tie_losses(graph)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, GluontuneError):
             raise
@@ -144,6 +151,31 @@ def read_symbol(source: str | Path | Mapping[str, Any]) -> Graph:
             f"{where}: a damaged symbol ({type(error).__name__}: {clean(error, 200)}); export it again"
         ) from error
     return graph
+
+
+def _tie_losses(graph: Graph) -> None:
+    """Outputs read, by ``_after_loss``, the losses that they are computed from by operators without a gradient alone.
+
+    MXNet passes zeros on there, and an operator that is a loss gives its own gradient whatever comes.
+    """
+    for place, (head, output) in enumerate(graph.outputs):
+        passed, reached = _above(graph, head, _NO_GRADIENT), _above(graph, head)
+        for number in sorted(reached - passed):
+            if graph.nodes[number].op in _LOSSES:
+                graph.nodes.append(
+                    Node("_after_loss", f"after_{graph.nodes[number].name}", {}, [(head, output), (number, 0)])
+                )
+                head, output = graph.outputs[place] = len(graph.nodes) - 1, 0
+
+
+def _above(graph: Graph, head: int, behind: re.Pattern[str] | None = None) -> set[int]:
+    """The numbers of the nodes that ``head`` is computed from, but for what only operators of ``behind`` read."""
+    reached = {head}
+    for number in range(head, -1, -1):
+        node = graph.nodes[number]
+        if number in reached and not (behind and node.op and behind.search(node.op)):
+            reached.update(at for at, _ in node.inputs)
+    return reached
 
 
 def _entry(entry: Any, places: list[int]) -> tuple[int, int]:

@@ -173,6 +173,12 @@ def make_loss(x: Any, grad_scale: float = 1.0, valid_thresh: float = 0.0, normal
     return _OwnGradient.apply(x, x.detach(), torch.ones_like(x) * (grad_scale / count))
 
 
+@operator("_after_loss")
+def after_loss(x: Any, loss: Any) -> Any:
+    """``x``, behind which a loss was computed that no gradient would come to; it has its own whatever comes."""
+    return x + _OwnGradient.apply(loss, torch.zeros((), dtype=x.dtype, device=x.device), torch.zeros_like(loss))
+
+
 @operator("CTCLoss")
 def ctc_loss(x: Any, label: Any, *lengths: Any, use_data_lengths: bool = False, use_label_lengths: bool = False,
              blank_label: str = "first") -> Any:  # fmt: skip
