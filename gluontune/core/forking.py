@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-LONGEST = 5.0  # seconds that a fork waits; work of that length, or a thread that waits for the fork itself
+LONGEST = 60.0  # seconds that a fork waits: what is inside may be as long, or wait for the fork itself
 
 _turn = threading.Condition()
 _inside: set[int] = set()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import itertools
 import multiprocessing
-import os
 import signal
 import threading
 import time
@@ -23,6 +22,7 @@ from gluontune.capture.helpers.base import patched
 from gluontune.capture.helpers.bulk import why_not_pure
 from gluontune.capture.helpers.keeping import Keeping
 from gluontune.capture.helpers.rows import Giving, Noted, Rows
+from gluontune.core.forking import at_work
 
 _LEARNED = 3  # batches of each loader that it makes itself, to be compared with rows and timed
 _FED_STEPS = 4  # in a row, with a kept batch each, after which slices of steps show what that brings
@@ -81,10 +81,9 @@ class Samples(Keeping):
         if self._guarded:
             return
         self._guarded, lock = True, threading.RLock()
-        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
         def one_by_one(original: Any, *args: Any) -> Any:
-            with lock:
+            with at_work(), lock:
                 return original(*args)
 
         patched(self._mx.recordio.MXIndexedRecordIO, "read_idx", one_by_one)

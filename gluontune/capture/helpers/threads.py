@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from gluontune.capture.forked import Forked
 from gluontune.capture.helpers.base import Helper
 from gluontune.capture.names import ALL_THREADS
+from gluontune.core.forking import at_work
 
 
 class Threads(Helper):
@@ -26,13 +26,11 @@ class Threads(Helper):
 
     def install(self, mx: Any) -> None:
         self._mx, self._pid, self._state = mx, os.getpid(), ""
-        self._lock = threading.RLock()
         self._first = int(os.environ["OMP_NUM_THREADS"])
         every = int(os.environ.get(ALL_THREADS) or self._first)
         self.states = [str(every)] if every > self._first else []
         if self.states:
-            lock = self._lock
-            os.register_at_fork(before=lock.acquire, after_in_parent=self._forked, after_in_child=lock.release)
+            os.register_at_fork(after_in_parent=self._forked)
 
     @property
     def state(self) -> str:
@@ -46,12 +44,9 @@ class Threads(Helper):
             Forked(lambda: None, 10.0).ended(10.0)
 
     def _forked(self) -> None:
-        try:
-            if self._state and os.getpid() == self._pid:
-                count = int(self._state)
-                self.in_engine(lambda: self._mx.base._LIB.MXSetNumOMPThreads(count))
-        finally:
-            self._lock.release()
+        if self._state and os.getpid() == self._pid:
+            count = int(self._state)
+            self.in_engine(lambda: self._mx.base._LIB.MXSetNumOMPThreads(count))
 
     def in_engine(self, function: Callable[[], Any]) -> None:
         """Call a function in the thread that computes operators, and wait.
@@ -61,6 +56,6 @@ class Threads(Helper):
         mx, call = self._mx, ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: function())
         cpu = (ctypes.c_int * 2)(mx.Context.devstr2type["cpu"], 0)
         push = mx.base._LIB.MXEnginePushSync
-        with self._lock:
+        with at_work():
             mx.base.check_call(push(call, None, None, cpu, None, 0, None, 0, None, 0, b"gluontune"))
             mx.nd.waitall()
