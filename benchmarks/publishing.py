@@ -216,11 +216,15 @@ def _losses(turn: Mapping[str, Any]) -> str:
 
     >>> _losses({"losses": {"run": {"gap": 0.0, "steps": 50}}}), _losses({"losses": {"run": {"gap": 3e-6, "steps": 9}}})
     ('50 equal', '9 to 3e-06')
+    >>> _losses({"losses": {"run": {"gap": 0.3, "steps": 9}, "again": {"gap": 0.2, "steps": 9}}})
+    '9 to 3e-01 (python once more: 2e-01)'
     """
-    found = turn.get("losses", {}).get("run")
+    losses = turn.get("losses", {})
+    found, again = losses.get("run"), losses.get("again")
     if not found or found["gap"] is None:
         return ""
-    return f"{found['steps']} equal" if not found["gap"] else f"{found['steps']} to {found['gap']:.0e}"
+    more = f" (python once more: {again['gap']:.0e})" if again and again["gap"] is not None else ""
+    return f"{found['steps']} equal" if not found["gap"] else f"{found['steps']} to {found['gap']:.0e}{more}"
 
 
 def _said(stage: Mapping[str, Any], key: str = "") -> str:

@@ -15,8 +15,8 @@ from small_scripts import script
 
 from gluontune.cli.main import main
 from gluontune.core.errors import UsageError
-from gluontune.search.bench import scripts
-from gluontune.search.bench.script_stages import judged
+from gluontune.search.bench import script_stages, scripts
+from gluontune.search.bench.script_stages import Site, judged
 from gluontune.search.bench.scripts import Script, read_list, run
 from gluontune.training.group import RunFailed
 
@@ -225,6 +225,34 @@ def test_ratios_and_losses_of_a_script_in_turn_are_those_of_its_slices():
     assert (found["status"], found["last"]) == ("refused", "ended without a training step")
     crashed = RunFailed("Died", "killed", "training")
     assert judged({"as is": Measured(failure=crashed), "run": Measured()})["status"] == "failed"
+
+
+class Drawn(Measured):
+    """A contender whose losses are others each time that it is begun, or are those of its label."""
+
+    known = {}
+    begun = []
+
+    def __init__(self, run, label, *_):
+        super().__init__(10.0, losses=self.known.get(label, (2.0, 1.0)))
+        self.label, self.at, self.step_s = label, 50, 0.1
+
+    def launch(self):
+        self.begun.append(self.label)
+
+    def __getattr__(self, name):
+        return lambda *args: None
+
+
+@pytest.mark.parametrize("known, again", [({}, None), ({"run": (2.0, 1.2)}, 0.5)])
+def test_a_script_whose_losses_differ_is_run_once_more_as_it_is(known, again, tmp_path, monkeypatch):
+    monkeypatch.setattr(script_stages, "ScriptContender", Drawn)
+    monkeypatch.setattr(script_stages, "interleave", lambda *_, **__: None)
+    monkeypatch.setattr(Drawn, "known", {**known, "as is, again": (2.0, 1.5)})
+    monkeypatch.setattr(Drawn, "begun", [])
+    found = script_stages.in_turn(Script("a", "a.py", (), str(tmp_path)), Site(None, 10.0, {}))
+    assert found["losses"].get("again", {}).get("gap") == again
+    assert Drawn.begun == ["as is", "run", "torch", *(["as is, again"] if again else [])]
 
 
 def shown(found):

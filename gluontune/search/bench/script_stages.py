@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,7 +148,8 @@ def in_turn(script: Script, site: Site) -> dict[str, Any]:
     """Slices of its training: as it is, as ``gluontune run`` keeps it, and with PyTorch's arithmetic.
 
     ``ratios`` are those of steps a second to the script as it is; ``losses`` of the first steps (50 at most): how many
-    were compared, the largest relative gap, and what rounding explains of it.
+    were compared, the largest relative gap, and what rounding explains of it. Where that is not all, ``again`` is the
+    script as it is, begun once more: does it repeat itself?
     """
     folder = None if site.folder is None else site.folder / "in-turn"
     as_it_is = ScriptRun((script.path, *script.argv), env=dict(script.env), look=_LOSSES)
@@ -167,7 +168,14 @@ def in_turn(script: Script, site: Site) -> dict[str, Any]:
         if not field["as is"].failure:
             _abreast(field["as is"], playing)
             interleave(playing, rounds=_ROUNDS, slice_s=_SLICE_S)
-        return judged(field)
+        found = judged(field)
+        losses = found.get("losses", {})
+        if any(each["gap"] is not None and each["gap"] > each["allowed"] for each in losses.values()):
+            field["again"] = ScriptContender(as_it_is, "as is, again", site.time_limit, folder)
+            field["again"].launch()
+            field["again"].warm_up(_SLICE_S)
+            losses.update(_losses(field, ["again"]))
+        return found
     finally:
         os.chdir(before)
         for contender in field.values():
@@ -192,15 +200,21 @@ def judged(field: Mapping[str, ScriptContender]) -> dict[str, Any]:
         return {"status": status, "failures": failures, "last": failures.get("as is", "")}
     measured = {name: c for name, c in others.items() if name not in failures}
     ratios = {name: ratio_interval(c.rates, naive.rates) for name, c in measured.items()}
-    gaps = {name: gap_of(naive.losses[:_LOSSES], c.losses[:_LOSSES]) for name, c in measured.items()}
     return {
         "status": "ok", "cell": ", ".join(f"{name} {found['median']:.2f} ×" for name, found in ratios.items()),
         "ratios": ratios, "failures": failures, "last": "; ".join(failures.values()),
-        "losses": {name: dict(zip(("gap", "allowed", "steps"), found)) for name, found in gaps.items()},
+        "losses": _losses(field, measured),
         "samples_per_s": {name: interval(c.rates) for name, c in field.items() if c.rates},
         "changed": {name: c.seen.get("changed") for name, c in measured.items()},
         "draws": bool("torch" in measured and measured["torch"].seen.get("draws")),
     }  # fmt: skip
+
+
+def _losses(field: Mapping[str, ScriptContender], names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """How far the first losses are from those of the script as it is."""
+    naive = field["as is"].losses[:_LOSSES]
+    gaps = {name: gap_of(naive, field[name].losses[:_LOSSES]) for name in names}
+    return {name: dict(zip(("gap", "allowed", "steps"), found)) for name, found in gaps.items()}
 
 
 @stage("migrated")
