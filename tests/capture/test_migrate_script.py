@@ -114,6 +114,39 @@ def test_numbers_of_the_script_are_given_to_the_step_and_its_words_to_the_script
     assert "return 0.07" in written
 
 
+LENGTHS = """
+import mxnet as mx
+from mxnet import autograd, gluon, nd
+mx.random.seed(3)
+words, embedding = nd.arange(240) % 7, gluon.nn.Embedding(7, 6)
+lstm, dense, cross = gluon.rnn.GRU(8), gluon.nn.Dense(7, flatten=False), gluon.loss.SoftmaxCrossEntropyLoss(axis=2)
+nets = gluon.nn.Sequential()
+nets.add(embedding, lstm, dense)
+nets.initialize(mx.init.Xavier())
+trainer = gluon.Trainer(nets.collect_params(), "sgd", {"learning_rate": 0.5})
+text, at = words.reshape((4, -1)).T, 0
+state = lstm.begin_state(4)
+for length in (5, 7, 6, 5, 8, 9, 5, 7):
+    x, y = text[at:at + length], text[at + 1:at + 1 + length]
+    state, at = [s.detach() for s in state], at + length
+    with autograd.record():
+        found, state = lstm(embedding(x), state)
+        loss = cross(dense(found), y).sum() / x.size
+    loss.backward()
+    trainer.step(1)
+    print(loss.asscalar())
+"""
+
+
+def test_steps_of_sequences_of_other_lengths_are_one_and_their_state_goes_on(tmp_path):
+    (tmp_path / "train.py").write_text(LENGTHS)
+    made = migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
+    assert made.told.endswith("\nagrees") and made.steps >= 3
+    written = (tmp_path / "torch" / "train.py").read_text()
+    assert "array, array2, number = batch" in written and "(state,) = states" in written
+    assert re.search(r"return \[loss\], \[state\d\.detach\(\)\]", written)
+
+
 @pytest.mark.parametrize("optimizer", ["nag", "adadelta", pytest.param("adagrad", marks=pytest.mark.slow)])
 def test_an_optimizer_that_decays_and_clips_is_written(optimizer, tmp_path):
     options = {

@@ -73,8 +73,7 @@ def _number(plan: Plan, number: float, shape: tuple[int, ...], dtype: str, line:
 def _kind(event: Any) -> Any:
     if not isinstance(event, Op):
         return len(event.heads), len(event.variables)
-    attrs = {k: v for k, v in event.attrs.items() if not (k == "scalar" and event.name in _OF_ARRAYS)}
-    return event.name, tuple(attrs.items()), len(event.inputs)
+    return event.name, len(event.inputs)  # lengths of sequences are attributes that the text may not need
 
 
 def _scalar(op: Any) -> str:
@@ -95,14 +94,20 @@ def _replace(plan: Plan, place: int) -> None:
 def batches_as_inputs(seens: Sequence[Seen]) -> None:
     """Turn what a script prepares from data alone, outside of ``record``, into arrays that it gives to the step."""
     known: dict[int, np.ndarray] = {}
+    trained: set[int] = set()  # values that come from what a step has recorded: states of the next
     for seen in seens:
         values, written = seen.step.values, set(seen.step.writes.values())
-        inside = seen.inside
+        inside, before, trained = seen.inside, trained, set()
         for number, value in values.items():
-            if value.array is not None and value.source in ("batch", "host", "mxnet", "earlier"):
+            if value.source == "earlier" and value.name.isdigit() and int(value.name) in before:
+                trained.add(number)
+            elif value.array is not None and value.source in ("batch", "host", "mxnet", "earlier"):
                 known[number] = value.array
         for place, event in enumerate(seen.step.events):
-            if not isinstance(event, Op) or event.recording or place in inside or not written.isdisjoint(event.outputs):
+            if isinstance(event, Op) and (event.recording or not trained.isdisjoint(event.inputs)):
+                trained.update(event.outputs)
+                continue
+            if not isinstance(event, Op) or place in inside or not written.isdisjoint(event.outputs):
                 continue
             ready = all(number in known for number in event.inputs) and event.outputs[0] not in known
             if not ready or draws(event.name) or not computes(event.name):
