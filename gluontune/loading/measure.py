@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -77,12 +78,11 @@ def decode_rate(payloads: Sequence[bytes], threads: int, seconds: float) -> tupl
 
     def work(k: int) -> None:
         mine = [np.frombuffer(payload, np.uint8) for payload in payloads[k::threads] or payloads]
-        while time.perf_counter() < end:
-            for payload in mine:
-                cv2.imdecode(payload, cv2.IMREAD_COLOR)
-                done[k] += 1
-                if time.perf_counter() >= end:
-                    break
+        for payload in itertools.cycle(mine):
+            cv2.imdecode(payload, cv2.IMREAD_COLOR)
+            done[k] += 1
+            if time.perf_counter() >= end:  # one at least, however late the thread began
+                return
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(threads)))
