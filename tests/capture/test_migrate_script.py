@@ -114,6 +114,22 @@ def test_numbers_of_the_script_are_given_to_the_step_and_its_words_to_the_script
     assert "return 0.07" in written
 
 
+def test_the_reference_clips_by_its_own_norm_where_the_script_does_it_by_hand(tmp_path):
+    """The script's factor is that of gradients in float32: relative to Adam's first steps, 1e-5 and more.
+    And what MXNet's LeakyReLU rounds to float32 would be as much."""
+    own = """norm = float(sum((g ** 2).sum().asscalar() for g in grads)) ** 0.5
+        for g in grads:
+            g[:] *= 0.01 / norm"""
+    text = re.sub(r"gluon\.utils\.clip_global_norm\(.*\)", own, script("normalized"))
+    text = re.sub(r'"sgd", \{[^}]*\}', '"adam", {"learning_rate": 0.01}', text)
+    text = text.replace('nn.Activation("relu")', "nn.LeakyReLU(0.2)")
+    assert own in text and '"adam"' in text and "Leaky" in text
+    (tmp_path / "train.py").write_text(text)
+    made = migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
+    assert "clip_global_norm(model.parameters(), 0.01)" in (tmp_path / "torch" / "train.py").read_text()
+    assert float(re.search(r"float64, .* greatest difference (\S+) \(bar 1e-08\)", made.told)[1]) < 1e-10
+
+
 LENGTHS = """
 import mxnet as mx
 from mxnet import autograd, gluon, nd

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gluontune as gt
+from gluontune.convert.graph.schemas import as_mxnet_reads
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.graph import read_params, read_symbol, schema, write_params
 
@@ -200,3 +203,18 @@ def test_the_table_is_this_mxnets_own():
         assert set(table["operators"]) <= set(made["operators"])
     else:
         assert made == table
+
+
+@pytest.mark.mxnet
+def test_numbers_are_those_that_mxnet_reads():
+    """By both texts of it: the table's, and that of the projects' check, which is written beside them."""
+    nd = gt.runtime.mxnet().nd
+    text = (Path(gt.capture.__file__).parent / "project" / "templates" / "check.txt").read_text()
+    scope = {"np": np}
+    exec(text[text.index("def as_mxnet_reads") : text.index("class Check")], scope)
+    rng = random.Random(23)
+    for _ in range(300):
+        number = rng.choice((1, -1)) * rng.random() * 10.0 ** rng.randint(-30, 20)
+        weight = nd.zeros((1,), dtype="float64")
+        nd.sgd_update(weight, nd.ones((1,), dtype="float64"), lr=number, out=weight)
+        assert as_mxnet_reads(str(number)) == scope["as_mxnet_reads"](number) == -weight.asscalar()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy as np
 from gluontune.capture.events import RUNNING, Op, Value, draws
 from gluontune.capture.interpret import Interpreter
 from gluontune.capture.program import StepProgram, program_of
+from gluontune.capture.project.clipping import SCALING
 from gluontune.capture.project.sections import Plan
 from gluontune.capture.proof import rounded
 from gluontune.capture.replay import MXNetReplay
@@ -37,10 +39,11 @@ def reference(mx: Any, plans: Sequence[Plan], names: Mapping[str, str]) -> tuple
         program = program_of(plan.step, sorted(roots))
         program, dull = _without_chance(program, plan)
         steady = steady or dull
-        kind = "rounded" if rounded(program) or any(told.by_hand for told in plan.seen.told) else kind
+        kind = "rounded" if rounded(program) else kind
         number = {id(value): at for at, value in enumerate(program.values)}
         leaves = [_leaf(value, known, made) for value in program.values[: program.leaves]]
         shown = {r: at for r in roots if (at := number.get(id(plan.step.values[r]))) is not None}
+        program = _with_own_factors(mx, program, plan, leaves, number)
         batches = _of_batches(program)
         found = MXNetReplay(mx, program)(leaves, {*shown.values(), *(at for _, at, _ in batches)})
         found.update(_in_order(program, batches, leaves, found))
@@ -68,6 +71,24 @@ def reference(mx: Any, plans: Sequence[Plan], names: Mapping[str, str]) -> tuple
     if kind == "rounded":
         kept = {key.replace("float64/", "rounded/", 1): array for key, array in kept.items()}
     return kept, kind, steady
+
+
+def _with_own_factors(
+    mx: Any, program: StepProgram, plan: Plan, leaves: Sequence[Any], number: Mapping[int, int]
+) -> StepProgram:
+    """Where the script clips by hand, the factor of these gradients: the script's is that of its own, in float32."""
+    for told in plan.seen.told:
+        if told.by_hand and told.begin < told.end:
+            places = {number[id(plan.value(each))] for each in told.gradients.values()}
+            found = MXNetReplay(mx, program)(leaves, places)
+            norm = math.sqrt(sum((found[at] ** 2).sum() for at in places))
+            scalar = {"scalar": repr(told.most / (norm + 1e-8))}
+            program = replace(program, instructions=tuple(
+                replace(each, attrs={**each.attrs, **scalar})
+                if isinstance(each, Op) and each.name in SCALING and each.inputs[0] in places else each
+                for each in program.instructions
+            ))  # fmt: skip
+    return program
 
 
 def _of_batches(program: StepProgram) -> list[tuple[str, int, float]]:
