@@ -137,7 +137,7 @@ class MXNetReplay:
         with self._mode(op):
             try:
                 exact = op.name == "LeakyReLU" and attrs.get("act_type", "leaky") == "leaky"
-                found = [_leaky(*inputs, attrs)] if exact else self.operators(op.name, inputs, attrs, out, is_np)
+                found = [_leaky(inputs[0], attrs)] if exact else self.operators(op.name, inputs, attrs, out, is_np)
             except self.mx.MXNetError:  # some know float32 alone
                 if changed:
                     raise
