@@ -130,6 +130,23 @@ def test_the_reference_clips_by_its_own_norm_where_the_script_does_it_by_hand(tm
     assert float(re.search(r"float64, .* greatest difference (\S+) \(bar 1e-08\)", made.told)[1]) < 1e-10
 
 
+FIXED = """
+y = mx.sym.Convolution(mx.sym.var("data"), mx.sym.var("conv_weight", shape=(6, 1, 3, 3)),
+                       kernel=(3, 3), num_filter=6, no_bias=True)
+net = gluon.SymbolBlock(mx.sym.BatchNorm(y, name="bn", fix_gamma=True), mx.sym.var("data"))
+"""
+
+
+def test_gammas_that_are_written_in_each_pass_are_left_to_it(tmp_path):
+    """Features that are cut out of a symbol, as detectors have them: the trainer changes their gammas in vain."""
+    text = script("normalized").replace("net = nn", FIXED + "features = net\nnet = nn")
+    text = text.replace("nn.Conv2D(4, 3), nn.BatchNorm(), ", "features, ").replace("mx.init.Xavier())", ")")
+    (tmp_path / "train.py").write_text(text)
+    made = migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
+    assert "features, " in text and made.told.endswith("\nagrees") and "(bar 1e-08)" in made.told
+    assert "gamma" not in (tmp_path / "torch" / "train.py").read_text()
+
+
 LENGTHS = """
 import mxnet as mx
 from mxnet import autograd, gluon, nd

@@ -56,9 +56,10 @@ def reference(mx: Any, plans: Sequence[Plan], names: Mapping[str, str]) -> tuple
             wide = found[number[id(plan.value(head))]].reshape(-1)
             single = max(single, gap(recorded.reshape(-1).astype(wide.dtype), wide))
         before = {value.name: leaf for value, leaf in zip(program.values, leaves)}
-        changes = (size(found[at] - before[name]) for name, at in program.writes.items() if name in before)
+        writes = {name: at for name, at in program.writes.items() if name not in plan.fixed}
+        changes = (size(found[at] - before[name]) for name, at in writes.items() if name in before)
         kept[f"{n}/change"] = np.array(max(changes, default=0.0))
-        for name, at in program.writes.items():
+        for name, at in writes.items():
             flat = found[at].reshape(-1)
             kept[f"{kind}/{n}/weight/{names[name]}"] = flat[:: max(1, flat.size // _KEPT)]
         for given in plan.inputs:

@@ -69,6 +69,7 @@ class Plan:
         self.names: dict[int, str] = {}
         self.next_states: list[int] = []  # values that the next step takes, in its order
         self.parts: list[Part] = []
+        self.fixed: set[str] = set()  # gammas that BatchNorm overwrites with ones: a trainer changes them in vain
         self._own()
         self._cut()
         self._connect()
@@ -145,8 +146,12 @@ class Plan:
                     done.add(id(told))
                     groups.append(told)
             elif isinstance(event, Backward):
-                names = [self.owner.get(v, "") for v in event.variables]
-                if not all(names):
+                pairs = list(zip(event.variables, event.outputs))
+                ones = {n for e in self.events if isinstance(e, Op) and e.name == "ones_like" for n in e.outputs}
+                fixed = {(v in ones and self.slope.get(g)) or "" for v, g in pairs if not self.owner.get(v)}
+                names = [self.owner[v] for v, _ in pairs if self.owner.get(v)]
+                self.fixed |= fixed
+                if "" in fixed:
                     raise GluontuneError(
                         f"{event.line}: a gradient of what is no parameter has no place in the project"
                     )
