@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -85,8 +86,10 @@ def publish(ident: str, run: Path, folder: Path = HERE, command: str = "") -> Pa
 
 def commit() -> str:
     """The commit that is checked out, ten digits."""
-    said = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=HERE, capture_output=True, text=True)
-    if said.returncode:
+    words = ["git", "rev-parse", "--short=10", "HEAD"]
+    there = shutil.which("git") is not None
+    said = subprocess.run(words, cwd=HERE, capture_output=True, text=True) if there else None
+    if said is None or said.returncode:
         raise GluontuneError("git rev-parse HEAD fails: publish figures from a clone of gluontune")
     return said.stdout.strip()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from benchmarks import measuring
 from benchmarks.published import check_published
 from gluontune.core.errors import GluontuneError, UsageError
 
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="wants git")
 RECORDS = Path(__file__).parents[2] / "data" / "fashion-mnist-sample-test.rec"
 CODE = ["gluontune/loading"]
 

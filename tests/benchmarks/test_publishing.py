@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from drawn_ladders import drawn
@@ -11,6 +12,8 @@ from benchmarks import publishing, tables
 from benchmarks.published import check_published
 from gluontune.core.errors import UsageError
 from gluontune.runtime import machine_facts
+
+WANTS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="wants git")
 
 
 def written(tmp_path, document):
@@ -41,6 +44,7 @@ STAGES = {
 }
 
 
+@WANTS_GIT
 def test_scripts_are_rows_with_their_place_and_what_each_stage_came_to(tmp_path):
     document = {
         "schema_version": 1, "kind": "scripts", "complete": True, "created": "2026-11-27T11:00:00+00:00",
@@ -66,6 +70,7 @@ def test_scripts_are_rows_with_their_place_and_what_each_stage_came_to(tmp_path)
     assert "| 1.62 (1.50–1.70) |" in tables.table(found)
 
 
+@WANTS_GIT
 def test_a_ladder_is_its_rungs(tmp_path):
     ladder = {**drawn(7, tmp_path), "machine": machine_facts()}
     found = published(tmp_path, ladder)
