@@ -13,7 +13,7 @@ from benchmarks import measuring
 from benchmarks.published import check_published
 from gluontune.core.errors import GluontuneError, UsageError
 
-pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="wants git")
+WANTS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="wants git")
 RECORDS = Path(__file__).parents[2] / "data" / "fashion-mnist-sample-test.rec"
 CODE = ["gluontune/loading"]
 
@@ -26,6 +26,8 @@ def git(root, *words):
 
 @pytest.fixture
 def clone(tmp_path):
+    if shutil.which("git") is None:
+        pytest.skip("wants git")
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "a.py").write_text('"""Words."""\n\ndef f(x):\n    """More."""\n    return x + 1  # one\n')
     (tmp_path / "code" / "a.c").write_text("int a;\n")
@@ -57,6 +59,7 @@ def test_an_unknown_commit_is_an_error(clone):
         measuring.changed_since("deadbeef", ["code"], clone)
 
 
+@WANTS_GIT
 def test_figures_are_measured_and_published_and_one_that_fails_does_not_end_the_rest(tmp_path, monkeypatch):
     run = f"gluontune bench loading {RECORDS} --size 28 --rounds 2 --seconds 0.05 --only gluontune --workers 1"
     entries = {
