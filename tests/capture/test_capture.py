@@ -65,6 +65,7 @@ for x in gluon.data.DataLoader(nd.random.normal(shape=(80, 2000)), 4):
 """
 
 
+@pytest.mark.slow
 def test_a_captured_script_has_the_arrays_of_a_step_at_a_time(tmp_path):
     """Copies of ten steps would be 640 MB; the activations of the first updates, which are one step, 200 MB."""
     (tmp_path / "train.py").write_text(LARGE)

@@ -240,7 +240,7 @@ _PLACES = [place for place in _places(_FULL) if place != ("schema_version",)]
 _ODD = [None, True, 0, -5, 1e300, "x", [], {}, [None], ["a", 2], {"a": 1}, [[1]], float("nan"), {"median": -2.0}]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(_PLACES), st.sampled_from(_ODD)), min_size=1, max_size=3))
 def test_odd_values_are_shown_or_refused_by_name(changes):
     """Whatever a damaged ladder.json holds, the page is made or the error tells where it is wrong."""

@@ -163,9 +163,10 @@ def test_what_rounding_explains_grows_with_the_steps():
 
 @pytest.mark.mxnet
 @pytest.mark.process
+@pytest.mark.slow  # the doctest of climb_script climbs each time
 @pytest.mark.parametrize(
     ("rungs", "budget_s"),
-    [(["environment"], 20), pytest.param(["environment", "hybridized", "modern-engine"], 40, marks=pytest.mark.slow)],
+    [(["environment"], 20), (["environment", "hybridized", "modern-engine"], 40)],
     ids=["environment", "each"],
 )
 def test_a_script_climbs_and_its_command_runs_it(tmp_path, monkeypatch, rungs, budget_s):

@@ -140,7 +140,7 @@ def test_the_command_line_of_a_way():
 
 def test_the_doctor_says_where_the_time_goes_and_what_can_be_done(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = script("recurrent").replace("loss.backward()", "loss.backward(); pause(0.1)")
+    text = script("recurrent").replace("loss.backward()", "loss.backward(); pause(0.03)")
     (tmp_path / "train.py").write_text(f"from time import sleep as pause\n{text}")
     found = examine_script(["train.py"])
     assert found.sentence.startswith("The script's own work between them takes ")
