@@ -103,6 +103,15 @@ class MeanAvgPool2D(nn.AvgPool2D):
         return F.elemwise_add(mean, F.BlockGrad(F.zeros_like(as_called(super().hybrid_forward, F, x))))
 
 
+class PickedGlobalMaxPool1D(nn.GlobalMaxPool1D):
+    """Global max pooling of sequences as a look-up of the first largest value, which alone gets the gradient."""
+
+    @either_kind
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        axis = self._kwargs["layout"].find("W")
+        return F.pick(x, F.argmax(x, axis=axis), axis=axis, keepdims=True)
+
+
 class PaddedConv2D(nn.Conv2D):
     """A convolution that adds channels of zeros to its input and weight in the graph; the parameter keeps its shape."""
 
@@ -164,7 +173,7 @@ def _spatial(pool: Any) -> tuple[int, int]:
 
 for _class in (
     Bfloat16BatchNorm, Float32Conv2D, FusedBatchNorm, MeanGlobalAvgPool2D, MeanAvgPool2D, PaddedConv2D,
-    PassedActivation,
+    PassedActivation, PickedGlobalMaxPool1D,
 ):  # fmt: skip
     _class.__name__ = _class.__mro__[1].__name__
 WholeSequential.__name__ = nn.Sequential.__name__

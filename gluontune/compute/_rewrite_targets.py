@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from gluontune.compute import _blocks, process
 from gluontune.compute._traversal import Seen, walk
 from gluontune.compute.mode import topmost_hybrid
@@ -56,6 +58,16 @@ def _covers_map(pool: Any, seen: Seen | None) -> bool:
     spatial = slice(1, 3) if pool._kwargs["layout"] == "NHWC" else slice(2, 4)
     shapes = seen.input_shapes()
     return bool(shapes) and all(shape[spatial] == tuple(pool._kwargs["kernel"]) for shape in shapes)
+
+
+def max_to_pick(net: Any, seen: dict[int, Seen]) -> list[Target]:
+    """Global max poolings of sequences in float32 or more: a value's place has the value's type in MXNet."""
+    narrow = process.started_dtype() == "bfloat16"
+    return [
+        Target(path, block, _blocks.PickedGlobalMaxPool1D)
+        for path, block, calls in ([] if narrow else _called(net, seen))
+        if type(block) is nn.GlobalMaxPool1D and all(np.dtype(call[0].dtype).itemsize >= 4 for call in calls.inputs)
+    ]
 
 
 def pad_channels(net: Any, seen: dict[int, Seen]) -> list[Target]:

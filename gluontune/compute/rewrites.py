@@ -100,6 +100,13 @@ _add(
     "pooling; in imperative mode and for inference it changes little",
 )
 _add(
+    "max-to-pick",
+    "no GlobalMaxPool1D over float32 (a sample input is needed to see it)",
+    replaces="GlobalMaxPool1D → a look-up of the place of the largest value, which gets the whole gradient, as before",
+    why_slow="oneDNN has no fast kernel for the gradient of a max pooling whose window is a long sequence",
+    when_it_helps="convolutional text models (TextCNN) on a CPU: 7 times faster for 500 words, nothing for 20",
+)
+_add(
     "pad-channels",
     "no Conv2D over 1 or 3 channels",
     replaces="a Conv2D over 1 or 3 channels → the same over 4, the added ones zero in data and weight",

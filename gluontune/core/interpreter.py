@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
+#: Variable with the names of those that gluontune has set for a tuned process; "as-installed" removes them.
+MARKER = "GLUONTUNE_APPLIED"
 SAFE = ("-P",) if sys.version_info >= (3, 11) else ()
 _ROOT = os.path.abspath(__file__).rsplit(os.sep, 3)[0]
 

@@ -20,8 +20,10 @@ from types import ModuleType
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
+from gluontune.core.interpreter import MARKER
 from gluontune.runtime import amx, cuda, elf, no_driver, packages
 from gluontune.runtime.import_hooks import Finder, PatchingLoader, kept_operators, lazily, plain_distutils
+from gluontune.runtime.swapping import swap_by_transpose
 
 # numpy 1.24 removed them; MXNet 1.9.1 uses them.
 NUMPY_ALIASES = {
@@ -117,6 +119,8 @@ def _import_mxnet() -> ModuleType:
             store = getattr(sys.modules.get("mxnet.kvstore.kvstore"), "KVStore", None)
             for name in ("init", "broadcast") if store else ():
                 setattr(store, name, _row_major(getattr(store, name)))
+            if os.environ.get(MARKER):  # of a tuned process
+                swap_by_transpose(found)
             return found
     except Exception as error:
         raise explain_import_error(error) from error

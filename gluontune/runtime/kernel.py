@@ -10,9 +10,10 @@ from pathlib import Path
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import write_json
+from gluontune.core.interpreter import MARKER
 from gluontune.core.reading import parse_json, read_text
 from gluontune.runtime import cuda
-from gluontune.runtime.launch import MARKER, launch_settings
+from gluontune.runtime.launch import launch_settings
 from gluontune.runtime.system import System
 
 

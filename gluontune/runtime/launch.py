@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.interpreter import without_current_folder
+from gluontune.core.interpreter import MARKER, without_current_folder
 from gluontune.recipe.rules import CHOICES
 from gluontune.runtime.cpu import show_cpu_list
 from gluontune.runtime.system import System
 
 ALLOCATORS = ("auto", "glibc", "tcmalloc", "jemalloc", "none")
-
-# Names of the variables set by gluontune, which "as-installed" removes.
-MARKER = "GLUONTUNE_APPLIED"
 
 _LIBRARIES = {
     "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc.so"),
