@@ -21,19 +21,28 @@ from gluontune.convert.bridge.operators import drawing
 from gluontune.core.gaps import gap, size
 
 _KEPT = 4096
+_ROUNDED_AWAY = 1e-2  # of a step's losses: so far from float64 are the script's own; what follows is rounding's
 
 
-def reference(mx: Any, plans: Sequence[Plan], names: Mapping[str, str]) -> tuple[dict[str, np.ndarray], str, bool]:
+def reference(
+    mx: Any, plans: Sequence[Plan], names: Mapping[str, str]
+) -> tuple[dict[str, np.ndarray], str, bool, list[float]]:
     """Arrays by their names in ``reference.npz``; ``float64`` or ``rounded``; whether random draws were left out.
+
+    And of each step that can be compared how far the script's losses are from those in float64: two steps at least,
+    and others up to one that rounding decides.
 
     Args:
         plans: of consecutive steps. names: of parameters in the project.
     """
     kept: dict[str, np.ndarray] = {}
-    steady, kind, single = False, "float64", 0.0
+    steady, kind, apart = False, "float64", list[float]()
     known: dict[str, np.ndarray] = {}  # new parameters of the steps so far, in float64
     made: dict[int, np.ndarray] = {}  # all values of the step before that this one goes on from
     for n, plan in enumerate(plans):
+        if n > 1 and not steady and apart[-1] > _ROUNDED_AWAY:
+            break
+        apart.append(0.0)
         later = plans[n + 1] if n + 1 < len(plans) else None
         roots = set(plan.roots) | (_earlier(later) & set(plan.step.values) if later else set())
         program = program_of(plan.step, sorted(roots))
@@ -54,7 +63,7 @@ def reference(mx: Any, plans: Sequence[Plan], names: Mapping[str, str]) -> tuple
             recorded = np.asarray(plan.value(head).array)
             kept[f"float32/{n}/loss/{place}"] = recorded
             wide = found[number[id(plan.value(head))]].reshape(-1)
-            single = max(single, gap(recorded.reshape(-1).astype(wide.dtype), wide))
+            apart[-1] = max(apart[-1], gap(recorded.reshape(-1).astype(wide.dtype), wide))
         before = {value.name: leaf for value, leaf in zip(program.values, leaves)}
         writes = {name: at for name, at in program.writes.items() if name not in plan.fixed}
         changes = (size(found[at] - before[name]) for name, at in writes.items() if name in before)
@@ -68,10 +77,10 @@ def reference(mx: Any, plans: Sequence[Plan], names: Mapping[str, str]) -> tuple
                 kept[f"{n}/input/{plan.names[given]}"] = _whole(array, plan, given)
             elif n == 0:
                 kept[f"start/{sum(key.startswith('start/') for key in kept)}"] = _whole(array, plan, given)
-    kept["bar"] = np.array(min(max(1e-4, 10 * single), 0.5))
+    kept["bar"] = np.array(min(max(1e-4, 10 * max(apart)), 0.5))
     if kind == "rounded":
         kept = {key.replace("float64/", "rounded/", 1): array for key, array in kept.items()}
-    return kept, kind, steady
+    return kept, kind, steady, apart
 
 
 def _with_own_factors(
