@@ -174,6 +174,27 @@ def test_steps_that_rounding_decides_are_not_compared(count, rate, steps, tmp_pa
     assert any("rounding decides" in one for one in made.by_hand) == (steps == 2)
 
 
+SCHEDULED = """
+class Falling(mx.lr_scheduler.LRScheduler):
+    def __call__(self, number):
+        return 0.123456012 / (number // 2 + 1)
+net[1].bias.lr_mult = 10.0
+"""
+
+
+def test_rates_are_written_to_the_last_digit(tmp_path):
+    """Six digits are as near as MXNet's own numbers; ten times as much is another number for it."""
+    text = script("normalized").replace("trainer = ", f"{SCHEDULED}trainer = ", 1)
+    text = re.sub(r'"sgd", \{[^}]*\}', '"sgd", {"lr_scheduler": Falling(), "learning_rate": 0.5}', text)
+    text = text.replace("net[1].bias", "list(net.collect_params().values())[-1]")
+    assert "Falling()" in text
+    (tmp_path / "train.py").write_text(text)
+    made = migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
+    assert float(re.search(r"float64, .* greatest difference (\S+) \(bar 1e-08\)", made.told)[1]) < 1e-11
+    written = (tmp_path / "torch" / "train.py").read_text()
+    assert repr(0.123456012 / 2) in written and '": 10.0' in written
+
+
 LENGTHS = """
 import mxnet as mx
 from mxnet import autograd, gluon, nd

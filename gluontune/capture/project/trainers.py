@@ -14,7 +14,7 @@ from gluontune.capture.events import Op
 from gluontune.capture.project.sections import Plan
 from gluontune.capture.project.tracing import Told
 from gluontune.capture.updates import UPDATES
-from gluontune.convert.graph.schemas import schema
+from gluontune.convert.graph.schemas import as_mxnet_reads, schema
 from gluontune.core.errors import GluontuneError
 from gluontune.optim.cards import OPTIMIZERS
 from gluontune.optim.torch_rules import TORCH_RULES, Part
@@ -97,14 +97,14 @@ def _of_operators(name: str, kind: str, plan: Plan, told: Told, ops: dict[str, O
     if rule == "adam_update":
         correction = math.sqrt(1 - first["beta2"] ** told.count) / (1 - first["beta1"] ** told.count)
     rate = told.rate * correction
-    lr_mult = {p: _short(one["lr"] / rate if rate else 1.0, 4) for p, one in typed.items()}
+    lr_mult = {p: _near(one["lr"] / rate if rate else 1.0, 4, 1e-5) for p, one in typed.items()}
     states = {}
     for parameter, op in ops.items():
         arrays = [plan.value(number).array for number in op.inputs[2:]]
         states[parameter] = [np.zeros(plan.value(op.inputs[0]).shape, "float32") if a is None else a for a in arrays]
     return TrainerText(
         name, told.line, kind, list(ops), UPDATES[rule], True, rule == "adam_update", options,
-        _short(first["rescale_grad"] * float(told.batch_size)),
+        _near(first["rescale_grad"] * float(told.batch_size), 6, 3e-7),
         {p: m for p, m in lr_mult.items() if m != 1.0}, {p: _short(one["wd"]) for p, one in typed.items()}, states,
         told.count - 1,
     )  # fmt: skip
@@ -145,12 +145,16 @@ def _adadelta(parts: Sequence[Part], t: int, o: Mapping[str, Any]) -> None:
 _MXNETS = {"adadelta": _adadelta}
 
 
-def _short(value: Any, digits: int = 6) -> Any:
-    """The number as it was written: 0.9 for 0.8999999761581421."""
-    if not isinstance(value, float):
-        return value
+def _short(value: Any) -> Any:
+    """The number as it was written: 0.9 for 0.8999999761581421, which MXNet has read."""
+    short = float(f"{value:.6g}") if isinstance(value, float) else value
+    return short if short is value or as_mxnet_reads(repr(short)) == value else value
+
+
+def _near(value: float, digits: int, apart: float) -> float:
+    """A quotient of numbers that MXNet has read, without its last digits."""
     short = float(f"{value:.{digits}g}")
-    return short if math.isclose(short, value, rel_tol=3e-7 if digits > 4 else 1e-5) else value
+    return short if math.isclose(short, value, rel_tol=apart) else value
 
 
 def _rate(optimizer: Any, told: Sequence[Told]) -> tuple[str, str]:
@@ -166,7 +170,7 @@ def _rate(optimizer: Any, told: Sequence[Told]) -> tuple[str, str]:
             return text, f"{type(scheduler).__name__}: its first {_LOOKED_AT} rates"
     rates = list(dict.fromkeys(seen.values()))
     if len(rates) == 1 and scheduler is None:
-        return repr(_short(rates[0])), ""
+        return repr(float(rates[0])), ""
     steps = [(n, r) for n, r in seen.items() if n == min(seen) or r != seen.get(n - 1)]
     return _steps(steps), f"the script sets the rate: {len(steps)} rates in the first {len(seen)} updates"
 
@@ -174,7 +178,7 @@ def _rate(optimizer: Any, told: Sequence[Told]) -> tuple[str, str]:
 def _texts(scheduler: Any) -> list[str]:
     """Texts that may be the scheduler's."""
     s, kind = vars(scheduler), type(scheduler).__name__
-    base = repr(_short(float(s.get("base_lr_orig", s.get("base_lr", 0.0)))))
+    base = repr(float(s.get("base_lr_orig", s.get("base_lr", 0.0))))
     warm, begin = s.get("warmup_steps", 0), s.get("warmup_begin_lr", 0.0)
     body = {
         "FactorScheduler": "max({base} * {factor} ** (max(n - 1, 0) // {step}), {stop_factor_lr})",
@@ -186,7 +190,7 @@ def _texts(scheduler: Any) -> list[str]:
     }.get(kind)  # fmt: skip
     if body is None:
         return []
-    numbers = {key: _short(value) for key, value in s.items() if isinstance(value, (int, float))}
+    numbers = {key: value for key, value in s.items() if isinstance(value, (int, float))}
     numbers["all"] = s.get("step")
     text = body.format(**{**numbers, "base": base, "warm": warm})
     if warm:
@@ -198,7 +202,7 @@ def _computes(text: str, scheduler: Any, seen: dict[int, float]) -> bool:
     own = copy.deepcopy(scheduler)
     start = min(seen)
     rates = {n: own(n) for n in range(start, start + _LOOKED_AT)} | seen
-    return all(math.isclose(eval(text, {"math": math, "n": n}), rate, rel_tol=1e-6, abs_tol=1e-12)
+    return all(math.isclose(eval(text, {"math": math, "n": n}), rate, rel_tol=1e-12, abs_tol=1e-18)
                for n, rate in rates.items())  # fmt: skip
 
 
@@ -210,5 +214,5 @@ def _table(scheduler: Any) -> list[tuple[int, float]]:
 
 def _steps(table: Sequence[tuple[int, float]]) -> str:
     """The rate of the last of these updates that is not after ``n``."""
-    rates = [(n, _short(r)) for n, r in reversed(table)]
+    rates = [(n, float(r)) for n, r in reversed(table)]  # all digits: a factor of a parameter goes on from them
     return f"next(rate for begin, rate in {rates} if n >= begin or begin == {table[0][0]})"
