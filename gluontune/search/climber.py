@@ -111,13 +111,12 @@ class Climber(Generic[C]):
         if self.best is None:
             return names
         base = self.best.recipe
-        return [name for name in names if self.rungs[name].requires(base, self.site) is None]
+        return [name for name in names if self.rungs[name].offers(base, self.site)[1] is None]
 
     def climb_rung(self, rung: Rung, row: RungRow) -> None:
         """Measure the variants of a rung, judge them, and go on from the best one."""
         base = (self.best or self.naive).recipe
-        reason = rung.requires(base, self.site)
-        variants = [] if reason else rung.variants(base, self.site)
+        variants, reason = rung.offers(base, self.site)
         if variants and rung.name != "naive" and self.budget.free_s < LEAST_S:
             variants, reason = [], "not measured: the budget was used up by the rungs before it"
         if not variants:

@@ -86,7 +86,7 @@ def _net_rate(best: Contender) -> float | None:
 
 def _multi_worker(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
     net, loader = _net_rate(best), _loading(best)
-    if net is None or loader is None or best.recipe.num_workers > 0:
+    if net is None or loader is None or best.recipe.num_workers > 0 or best.recipe.loader not in ("gluon", "threaded"):
         return [None] * len(field)
     shared = "" if site.gpus else ", both on the same cores"
     return [_together(net, loader, c.recipe.num_workers, site, 1, f" by one worker{shared}") for c in field]

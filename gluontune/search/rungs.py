@@ -55,7 +55,10 @@ def _workers_make_sense(recipe: Recipe, site: Site) -> str | None:
     return None if recipe.loader in ("gluon", "threaded") else f"the loader {recipe.loader!r} has no workers"
 
 
-@_rung("multi-worker", "images are decoded and augmented in worker processes", _workers_make_sense)
+@_rung(
+    "multi-worker", "images are decoded and augmented in worker processes", _workers_make_sense,
+    instead=("samples in memory", {"loader": "gluon"}),
+)  # fmt: skip
 def _multi_worker(recipe: Recipe, site: Site) -> list[Variant]:
     rule = site.cores - 3  # deck 000's recommendation
     counts = sorted({1, site.cores, *([rule] if rule > 1 else [])} - {recipe.num_workers})

@@ -177,7 +177,7 @@ def test_steps_that_rounding_decides_are_not_compared(count, rate, steps, tmp_pa
 SCHEDULED = """
 class Falling(mx.lr_scheduler.LRScheduler):
     def __call__(self, number):
-        return 0.123456012 / (number // 2 + 1)
+        return 0.123456012 / (min(number, 9) // 2 + 1)  # the text of a table is as long as that
 net[1].bias.lr_mult = 10.0
 """
 
