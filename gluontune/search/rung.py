@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from gluontune import runtime
@@ -99,21 +99,19 @@ class Rung:
     slot: str = ""  # knobs of the same slot replace each other's choice; "": a slot of its name
     exists: Callable[[Site], bool] = lambda site: True  # whether the machine has it; else the search has no row for it
     owns: tuple[str, ...] = ()  # fields that it changes for its own sake; set back, they leave it out of a recipe
-    instead: tuple[str, Mapping[str, Any]] = ("", {})  # of what, and how, it is tried where that leaves it no place
+    instead: Mapping[str, Any] = field(default_factory=dict)  # how it is tried where these fields leave it no place
 
     def offers(self, recipe: Recipe, site: Site) -> tuple[list[Variant], str | None]:
         """The variants, in place of what has taken theirs where need be; or the reason why there are none."""
         reason = self.requires(recipe, site)
         if reason is None:
             return self.variants(recipe, site), None
-        words, changes = self.instead
-        other = recipe.override(**changes)
-        if not changes or self.requires(other, site) is not None:
+        other = recipe.override(**self.instead)
+        if not self.instead or self.requires(other, site) is not None:
             return [], reason
-        return [
-            replace(each, label=f"{each.label} in place of {words}", changes={**changes, **each.changes})
-            for each in self.variants(other, site)
-        ], None
+        words = " in place of " + ", ".join(f"{name} {getattr(recipe, name)}" for name in self.instead)
+        found = self.variants(other, site)
+        return [replace(v, label=v.label + words, changes={**self.instead, **v.changes}) for v in found], None
 
     def left_out(self, recipe: Recipe, naive: Recipe) -> dict[str, Any]:
         """The naive values of the fields in which ``recipe`` has this rung; empty if it has it not."""

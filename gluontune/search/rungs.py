@@ -57,7 +57,7 @@ def _workers_make_sense(recipe: Recipe, site: Site) -> str | None:
 
 @_rung(
     "multi-worker", "images are decoded and augmented in worker processes", _workers_make_sense,
-    instead=("samples in memory", {"loader": "gluon"}),
+    instead={"loader": "gluon"},
 )  # fmt: skip
 def _multi_worker(recipe: Recipe, site: Site) -> list[Variant]:
     rule = site.cores - 3  # deck 000's recommendation

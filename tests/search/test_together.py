@@ -33,7 +33,7 @@ def test_the_best_guess_is_proven_first_and_each_of_its_rungs_is_left_out_once(m
         assert [v["label"] for v in row["variants"]] == ["with it", "without it"]
     workers = by_name["multi-worker"]  # they have no place beside samples in memory, and are measured in theirs
     assert workers["status"] == "ran" and not workers["kept"] and workers["ratio_to_previous"]["median"] < 1
-    assert all(v["label"].endswith(" in place of samples in memory") for v in workers["variants"])
+    assert all(v["label"].endswith(" in place of loader resident") for v in workers["variants"])
     assert by_name["large-batch"]["verdict"] == "helped"
     assert found["best"]["name"] == "large-batch" and found["revisited"] == []
     finish_ladder(found, tmp_path)
