@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.capture import script
+from gluontune.capture.devices import with_hint
 from gluontune.core.errors import GluontuneError
 from gluontune.core.processes import last_words
 from gluontune.core.reading import parse_json
@@ -84,7 +85,7 @@ def document_of(
     found = parse_json(out.read_text("utf-8")) if out.exists() else None
     if found is None or (done.returncode and not found.get("steps")):
         why = last_words(done.stderr) or f"code {done.returncode}, and not a word"
-        raise GluontuneError(f"{program.target}: ended before a training step: {why}")
+        raise GluontuneError(with_hint(f"{program.target}: ended before a training step: {why}"))
     return dict(found)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from gluontune.capture.devices import HINT, put_on_cpu, wants_cpu, with_hint
 from gluontune.capture.names import ALL_THREADS
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import SAFE, python
@@ -78,11 +79,12 @@ class Program:
         return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.target))
 
     def check(self) -> None:
-        """Refuse a script that is not there.
+        """Refuse a script that is not there, and a device that is none.
 
         Raises:
-            UsageError: no file of that name, or a folder.
+            UsageError: no file of that name, or a folder; ``GLUONTUNE_DEVICE`` names no device.
         """
+        wants_cpu()
         if self.is_module:
             return
         if not os.path.exists(self.target):
@@ -168,7 +170,7 @@ def run(program: Program, when_imported: Sequence[WhenImported] = ()) -> None:
     Args:
         program: the program. when_imported: called in turn with mxnet, when the script has imported it.
     """
-    _watch_for_mxnet(when_imported)
+    _watch_for_mxnet([put_on_cpu, *when_imported])
     main = ModuleType("__main__")
     vars(main).update(__builtins__=__builtins__, __annotations__={})
     try:
@@ -233,6 +235,8 @@ def _without_our_frames(error: BaseException) -> None:
     def show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         trace = traces.get(id(value), trace)  # what passed through here since has our frames again
         hook(kind, value.with_traceback(trace), trace)
+        if with_hint(str(value)) != str(value):
+            print(f"gluontune: {HINT}", file=sys.stderr)
 
     sys.excepthook = show
 

@@ -23,6 +23,7 @@ import numpy as np
 import psutil
 
 from gluontune.capture import script
+from gluontune.capture.devices import with_hint
 from gluontune.capture.in_force import InForce
 from gluontune.capture.watch import Watch
 from gluontune.core.processes import die_with_parent, event_sender
@@ -222,7 +223,7 @@ class Stepping:
     def failed(self, error: BaseException) -> NoReturn:
         """The script has raised."""
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        self._fail("ScriptFailed", f"{self.program.target}: {' '.join(text.split())[:600]}")
+        self._fail("ScriptFailed", with_hint(f"{self.program.target}: {' '.join(text.split())[:600]}"))
 
     def _fail(self, kind: str, message: str) -> NoReturn:
         phase = "training" if self._settled and self.steps else "starting"

@@ -183,3 +183,24 @@ def test_a_batch_that_a_script_counts_as_an_array_is_a_number_in_the_document():
     updates = [{**told, "learning_rate": np.float32(0.5), "batch_size": np.array(count)} for count in (640.0, 600.0)]
     found = json.loads(json.dumps(capturing._trainers(updates)))
     assert found == [{**told, "learning_rates": [0.5, 0.5], "batch_size": 640.0}]
+
+
+@pytest.mark.parametrize("change", ["w.data()[:] = w.data() - 0.01 * w.grad()", "w.data()[:] -= 0.01 * w.grad()"])
+def test_parameters_that_a_script_writes_by_hand_end_a_step(change, tmp_path):
+    """There is neither a trainer nor a batch; first weights that are set are no step."""
+    (tmp_path / "train.py").write_text(f"""
+from mxnet import autograd, gluon, nd
+x, y = nd.random.normal(shape=(4, 6)), nd.random.normal(shape=(4, 1))
+net = gluon.nn.Dense(1, in_units=6)
+net.initialize()
+net.weight.set_data(nd.ones((1, 6)))
+for epoch in range(5):
+    with autograd.record():
+        loss = (net(x) - y) ** 2
+    loss.backward()
+    for w in net.collect_params().values():
+        {change}
+""")
+    found = gt.capture.capture([str(tmp_path / "train.py")], steps=4)
+    assert found["refused"] is None and found["steps"] == 4
+    assert max(found["gaps_float64"].values()) < 1e-12

@@ -220,3 +220,45 @@ def test_the_document_says_what_was_set(write, tmp_path):
     found = json.loads((tmp_path / "o.json").read_text())
     assert done.stdout == b"1\n" and found["schema_version"] == 1 and found["saved_seconds"] == {}
     assert set(found["settings"]) >= {"GOMP_SPINCOUNT"} - set(os.environ) and found["seconds"] > 0
+
+
+GPU_SCRIPT = """
+    import mxnet as mx
+    from mxnet import autograd, gluon, nd
+    net = gluon.nn.Dense(2, in_units=3)
+    net.initialize(ctx=mx.gpu())
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    for _ in range(3):
+        x = nd.ones((4, 3)).as_in_context(mx.gpu(0))
+        with autograd.record():
+            loss = net(x).square().sum()
+        loss.backward()
+        trainer.step(4)
+    print(x.context, nd.ones(1, ctx=mx.Context("gpu", 1)).context, mx.context.num_gpus())
+"""
+
+
+def test_a_script_for_gpus_is_computed_on_the_cpu_where_the_user_asks_for_it(write, tmp_path):
+    name = write(GPU_SCRIPT)
+    asked = {**os.environ, "GLUONTUNE_DEVICE": "cpu"}
+    done = subprocess.run([*RUN, name], cwd=tmp_path, capture_output=True, text=True, env=asked, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["cpu(0)", "cpu(1)", "0"]
+    done = subprocess.run([*RUN[:3], "capture", "--steps", "3", name], cwd=tmp_path, capture_output=True, text=True,
+                          env=asked, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "capture"])
+def test_a_script_that_finds_no_gpu_is_told_of_the_cpu(command, write, tmp_path):
+    name = write(GPU_SCRIPT)
+    done = subprocess.run([*RUN[:3], command, name], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "GPU" in done.stderr and "GLUONTUNE_DEVICE=cpu before the command" in done.stderr
+
+
+def test_another_device_is_refused(write, tmp_path):
+    asked = {**os.environ, "GLUONTUNE_DEVICE": "cuda"}
+    done = subprocess.run([*RUN, write("import mxnet")], cwd=tmp_path, capture_output=True, text=True, env=asked,
+                          timeout=300)  # fmt: skip
+    assert done.returncode != 0 and "GLUONTUNE_DEVICE=cuda: cpu is the only value" in done.stderr
