@@ -297,3 +297,27 @@ def test_a_job_file_is_no_script(tmp_path):
     assert (trains(tmp_path / "job.py"), trains(tmp_path / "train.py")) == (False, True)
     with pytest.raises(GluontuneError, match=r"no\.py"):
         trains(tmp_path / "no.py")
+
+
+LENGTHS = """
+import mxnet as mx
+from mxnet import autograd, gluon, np, npx
+npx.set_np()
+mx.random.seed(5)
+net = gluon.nn.Dense(1, flatten=False, in_units=3)
+net.initialize()
+trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01})
+for rows, length in ((8, 5), (8, 7), (6, 4), (8, 6), (8, 5), (7, 3)):
+    x, y = np.random.normal(size=(rows, length, 3)), np.random.normal(size=(rows, length))
+    with autograd.record():
+        loss = ((net(x).reshape(y.shape) - y) ** 2).mean(axis=1)
+    loss.backward()
+    trainer.step(rows)
+"""
+
+
+def test_shapes_that_a_script_takes_from_its_batch_are_no_numbers_of_the_text(tmp_path):
+    (tmp_path / "train.py").write_text(LENGTHS)
+    made = migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
+    assert made.told.endswith("\nagrees") and made.steps >= 4
+    assert "x.reshape(len(x), -1)" in (tmp_path / "torch" / "train.py").read_text()

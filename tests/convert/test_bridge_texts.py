@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import subprocess
+import sys
 from unittest import mock
 
 import numpy as np
@@ -98,6 +100,9 @@ def test_every_operator_of_the_table_has_a_text():
     assert len(used) > 250
     names = [line.split("(")[0] for line in text.splitlines() if line.startswith(("def ", "class "))]
     assert len(names) == len(set(names))
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "I", "-"]
+    done = subprocess.run(ruff, input=tidied(text), capture_output=True, text=True)
+    assert "import numpy" in text and done.returncode == 0, done.stdout
 
 
 def test_every_operator_is_drawn():

@@ -47,14 +47,16 @@ def copied(named: Mapping[str, Any], header: str = _HEADER, more: str = "") -> s
     )  # the library in place of the function
     body = _bare_generators(body)
     read = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
-    libraries = [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
-                 if name in read]  # fmt: skip
+    libraries = sorted(line for line in work.imports if line.startswith("import numpy"))
+    ours = sorted(work.imports - set(libraries))
+    libraries += [line for line, name in (("import torch", "torch"), ("import torch.nn.functional as F", "F"))
+                  if name in read]  # fmt: skip
     names = {module: set(taken) for module, taken in work.names.items()}
     for module, name in (("typing", "Any"), ("collections.abc", "Callable")):
         if re.search(rf"\b{name}\b", body):
             names.setdefault(module, set()).add(name)
     froms = {f"from {module} import {', '.join(sorted(taken))}" for module, taken in names.items() if taken}
-    parts = [part for part in ("\n".join([*sorted(work.imports), *sorted(froms)]), "\n".join(libraries)) if part]
+    parts = [part for part in ("\n".join([*ours, *sorted(froms)]), "\n".join(libraries)) if part]
     gap = "\n\n\n" if body.startswith(("def ", "class ")) else "\n\n"
     return header + "\n\n".join(parts) + gap + body.replace("GluontuneError", "ValueError") + "\n"
 
