@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Any
 
 from gluontune import compute
-from gluontune.convert.parameters import load_parameters, perturb, set_parameters
+from gluontune.convert.graph.params import load_parameters, perturb, set_parameters
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.job import checkpoint
 from gluontune.job.data import make_feed

@@ -21,8 +21,7 @@ import numpy as np
 from gluontune import datasets, monitor
 from gluontune.compute import LossScaler
 from gluontune.convert.bridge.convert import to_torch
-from gluontune.convert.bridge.names import gluon_names
-from gluontune.convert.bridge.passes import quicken
+from gluontune.convert.bridge.names import gluon_names, quicken
 from gluontune.core.errors import GluontuneError
 from gluontune.engines import ENGINES
 from gluontune.engines.base import SAMPLED_EVERY, Engine, State

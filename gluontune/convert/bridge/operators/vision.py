@@ -15,16 +15,9 @@ F = torch.nn.functional
 
 
 @operator("_contrib_BilinearResize2D")
-def bilinear_resize(
-    x: Any,
-    like: Any = None,
-    height: int = 1,
-    width: int = 1,
-    scale_height: float | None = None,
-    scale_width: float | None = None,
-    mode: str = "size",
-    align_corners: bool = True,
-) -> Any:
+def bilinear_resize(x: Any, like: Any = None, height: int = 1, width: int = 1, scale_height: float | None = None,
+                    scale_width: float | None = None, mode: str = "size",
+                    align_corners: bool = True) -> Any:  # fmt: skip
     if mode == "like":
         size = tuple(like.shape[2:])
     elif mode == "size" and not scale_height:
@@ -195,12 +188,8 @@ def _aligned(x: Any, rois: Any, pooled: tuple[int, int], scale: float, samples: 
     # uninitialized memory.
     shares = shares * (rois[:, 0] >= 0)[:, None, None, None, None]
     table = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
-    found = torch.nn.functional.embedding_bag(
-        where.flatten(3).flatten(0, 2),
-        table,
-        mode="sum",
-        per_sample_weights=shares.flatten(3).flatten(0, 2).to(table.dtype),
-    )
+    weights = shares.flatten(3).flatten(0, 2).to(table.dtype)
+    found = F.embedding_bag(where.flatten(3).flatten(0, 2), table, mode="sum", per_sample_weights=weights)
     return found.reshape(-1, *pooled, x.shape[1]).permute(0, 3, 1, 2)
 
 
