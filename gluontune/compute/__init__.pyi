@@ -1,14 +1,13 @@
 from gluontune.compute._blocks import FirstValues as FirstValues
 from gluontune.compute.check import HybridizeCheck as HybridizeCheck, check_hybridizable as check_hybridizable
 from gluontune.compute.choose import HybridizeReport as HybridizeReport, hybridize as hybridize
-from gluontune.compute.depth import add_stochastic_depth as add_stochastic_depth
 from gluontune.compute.mixed import (
     LossScaler as LossScaler,
     MixedPrecision as MixedPrecision,
     refuse_np as refuse_np,
     to_mixed_precision as to_mixed_precision,
 )
-from gluontune.compute.mode import MODES as MODES, set_mode as set_mode
+from gluontune.compute.mode import MODES as MODES, add_stochastic_depth as add_stochastic_depth, set_mode as set_mode
 from gluontune.compute.process import bfloat16_support as bfloat16_support, start_process as start_process
 from gluontune.compute.profile_report import Profile as Profile
 from gluontune.compute.profiling import profile as profile

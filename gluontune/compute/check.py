@@ -7,8 +7,17 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gluontune.compute._diagnose import Finding, explain, source
-from gluontune.compute._passes import check_initialized, gradient_gap, preserved, run, varies, without_dropout
+from gluontune.compute._passes import (
+    Finding,
+    check_initialized,
+    explain,
+    gradient_gap,
+    preserved,
+    run,
+    source,
+    varies,
+    without_dropout,
+)
 from gluontune.compute._traversal import Seen, batch_size, first_samples, sample_of, walk, watch
 from gluontune.compute.mode import set_mode, topmost_hybrid
 from gluontune.compute.tracing import of_call, place_of_branch

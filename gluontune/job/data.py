@@ -11,7 +11,7 @@ import numpy as np
 from gluontune import compute, loading
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.nests import mapped
-from gluontune.job.arrays import as_batch, parts_of
+from gluontune.job.batches import as_batch, parts_of
 from gluontune.job.job import Job
 from gluontune.job.user_file import blaming
 from gluontune.loading.cached import redrawn, sample_bytes

@@ -11,9 +11,8 @@ from gluontune.core import events, stats
 from gluontune.core.events import OnProgress
 from gluontune.core.reading import understood
 from gluontune.recipe.result import RunResult
-from gluontune.training.callbacks import Callbacks, Moment
-from gluontune.training.checkpoints import Keeper
 from gluontune.training.group import Group, RunFailed
+from gluontune.training.hooks import Callbacks, Keeper, Moment
 
 _WINDOW_S = 0.8  # of a window, about; steps are waited for and measured by windows
 _MIN_WINDOWS = 8

@@ -20,10 +20,16 @@ from gluontune.core.reading import parse_json
 from gluontune.parallel.environment import Place
 from gluontune.parallel.hosts import is_loopback
 from gluontune.recipe import Recipe
-from gluontune.training.engine_helpers import EngineHelpers
-from gluontune.training.rank_facts import hello_of, nameless, resources, shares, versions
-from gluontune.training.rank_messages import RunFailed, difference_between
-from gluontune.training.starting import CHILD, LocalRanks, or_failed
+from gluontune.training.rank_messages import (
+    RunFailed,
+    difference_between,
+    hello_of,
+    nameless,
+    resources,
+    shares,
+    versions,
+)
+from gluontune.training.starting import CHILD, EngineHelpers, LocalRanks, or_failed
 
 _ARRIVE_S = 120.0  # a scheduler starts all ranks at once; imports from a network folder take their time
 _HELLO_S = 5.0

@@ -31,11 +31,10 @@ from gluontune.parallel.hosts import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.training.api import run
-from gluontune.training.checkpoints import Checkpoints
 from gluontune.training.child import leave_signals_to_parent, serve
+from gluontune.training.hooks import Checkpoints
 from gluontune.training.meeting import Meeting, MetSite, keep_alive, no_password, read_line
-from gluontune.training.rank_facts import fingerprint, hello_of, resources
-from gluontune.training.rank_messages import RunFailed
+from gluontune.training.rank_messages import RunFailed, fingerprint, hello_of, resources
 
 _CALL_S = 120.0  # until rank 0 must listen
 _ANSWER_S = 5.0

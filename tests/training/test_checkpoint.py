@@ -23,7 +23,7 @@ from gluontune.job import checkpoint
 from gluontune.job.checkpoint import Writer
 from gluontune.recipe import Recipe
 from gluontune.train import Checkpoints, Group, run
-from gluontune.training.checkpoints import Keeper, parse_interval
+from gluontune.training.hooks import Keeper, parse_interval
 
 SMALL = Recipe(
     net="small_cnn", loader="resident", train_samples=1024, val_samples=128, learning_rate=0.1, devices="cpu"

@@ -16,14 +16,12 @@ import numpy as np
 from gluontune import compute
 from gluontune.core.errors import GluontuneError
 from gluontune.core.nests import mapped
-from gluontune.engines.mxnet.context import Context, seed_step
-from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.context import Context, Optimization, seed_step
 from gluontune.engines.mxnet.steps import Step
 from gluontune.engines.mxnet.work import Work
 from gluontune.engines.progress import Progress, repeat
-from gluontune.job.arrays import read_weights, to_numpy, write_weights
+from gluontune.job.batches import finite, hits_of, read_weights, to_numpy, write_weights
 from gluontune.job.checkpoint import check_same_net
-from gluontune.job.metrics import finite, hits_of
 from gluontune.optim import states
 from gluontune.parallel.devices import median_ms, push_and_pull
 from gluontune.recipe import Recipe

@@ -12,13 +12,12 @@ import numpy as np
 from gluontune.compute.deconvolution import explored
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.nests import flat, mapped
-from gluontune.engines.methods import MethodSteps, refuse_methods
-from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.context import Optimization
 from gluontune.engines.mxnet.steps import Part, Phase, Step, UsualStep, check_loss
 from gluontune.engines.mxnet.work import Work
-from gluontune.job.arrays import first, to_numpy
+from gluontune.engines.progress import MethodSteps, refuse_methods
+from gluontune.job.batches import Outcome, first, to_numpy
 from gluontune.job.checkpoint import part_of
-from gluontune.job.metrics import Outcome
 from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe
 from gluontune.runtime import as_net_array, set_data

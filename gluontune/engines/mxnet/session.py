@@ -18,18 +18,16 @@ from gluontune.compute.deconvolution import told_of_deconvolutions
 from gluontune.convert.bridge.references import doubtful
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.base import SAMPLED_EVERY, Arrays, Command, Engine, State
-from gluontune.engines.methods import MethodSteps
 from gluontune.engines.mxnet.commands import Population, exchange_alone, gradients, training_alone
-from gluontune.engines.mxnet.context import Context, may_draw, meet, seed_step
+from gluontune.engines.mxnet.context import Context, Optimization, may_draw, meet, seed_step
 from gluontune.engines.mxnet.job_step import make_step
-from gluontune.engines.mxnet.optimization import Optimization
 from gluontune.engines.mxnet.steps import Step, try_one_batch
 from gluontune.engines.mxnet.work import Work, prepare
-from gluontune.job.arrays import first, to_numpy
+from gluontune.engines.progress import MethodSteps
+from gluontune.job.batches import Outcome, Score, first, make_score, to_numpy
 from gluontune.job.checkpoint import read
 from gluontune.job.data import make_feed
 from gluontune.job.job import load_job
-from gluontune.job.metrics import Outcome, Score, make_score
 from gluontune.methods.losses import trained_layers
 from gluontune.parallel.devices import contexts
 from gluontune.recipe import Recipe, rules

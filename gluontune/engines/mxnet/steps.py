@@ -15,11 +15,10 @@ import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.nests import mapped
-from gluontune.engines.methods import MethodSteps
-from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.context import Optimization
 from gluontune.engines.mxnet.work import Work, check_classes, first_batch
-from gluontune.job.arrays import described, first, hint_of, to_numpy, without_bfloat16
-from gluontune.job.metrics import Outcome, make_score
+from gluontune.engines.progress import MethodSteps
+from gluontune.job.batches import Outcome, described, first, hint_of, make_score, to_numpy, without_bfloat16
 from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe
 from gluontune.runtime import as_nd_array, as_net_array

@@ -11,9 +11,9 @@ import numpy as np
 from gluontune import compute
 from gluontune.compute.deconvolution import explored
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.engines.methods import initialize, refuse_methods
 from gluontune.engines.mxnet.context import Context, parameters
-from gluontune.job.arrays import described, hint_of, to_numpy
+from gluontune.engines.progress import initialize, refuse_methods
+from gluontune.job.batches import described, hint_of, to_numpy
 from gluontune.job.data import Feed
 from gluontune.job.job import Job
 from gluontune.job.models import give_values

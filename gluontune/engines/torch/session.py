@@ -14,6 +14,7 @@ import datetime
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,14 @@ from gluontune.convert.bridge.names import gluon_names, quicken
 from gluontune.core.errors import GluontuneError
 from gluontune.engines import ENGINES
 from gluontune.engines.base import SAMPLED_EVERY, Engine, State
-from gluontune.engines.methods import MethodSteps
+from gluontune.engines.progress import MethodSteps
 from gluontune.engines.torch.device import Device
-from gluontune.engines.torch.export import Exported
+from gluontune.engines.torch.export import Exported, NotExported, exported_once
+from gluontune.job.batches import Outcome, Score, array_score
 from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed, named_loaders
-from gluontune.job.metrics import Outcome, Score, array_score
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
+from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 
 _PATIENCE = datetime.timedelta(seconds=60)  # limit for a silent rank
@@ -315,3 +317,26 @@ class TorchSession(Engine):
         super().close()
         if self.world > 1 and hasattr(self, "torch") and self.torch.distributed.is_initialized():
             self.torch.distributed.destroy_process_group()
+
+
+def session_of(recipe: Recipe, rank: int = 0, world: int = 1, *more: Any) -> Engine:
+    """The session of a recipe: of its exported net, or the followed one of a job that cannot be exported.
+
+    Args:
+        recipe, rank, world, more: as of :class:`gluontune.engines.base.Engine`.
+    """
+    if recipe.loader == "gluon":  # its process has mxnet anyway
+        return _followed(recipe, rank, world, *more, why="Gluon's DataLoader loads")
+    try:
+        with ThreadPoolExecutor(1) as importing:  # both take seconds; the export is another process
+            importing.submit(torch)
+            job = exported_once(recipe, rank, world)
+    except NotExported as error:
+        return _followed(recipe, rank, world, *more, why=str(error))
+    return TorchSession(recipe, rank, world, *more, job=job)
+
+
+def _followed(recipe: Recipe, *given: Any, why: str) -> Engine:
+    from gluontune.engines.torch.followed import FollowedSession  # it brings mxnet
+
+    return FollowedSession(recipe, *given, why=why)
