@@ -24,7 +24,6 @@ bfloat16 = np.dtype([("bfloat16", np.uint16)])  # as MXNet names it in Python
 
 
 def give(targets: Iterable[Any]) -> None:
-    """Give each target's block its new class."""
     for target in targets:
         target.block.__class__ = target.new_class
         if target.new_class is WholeSequential:
@@ -32,7 +31,6 @@ def give(targets: Iterable[Any]) -> None:
 
 
 def take_back(before: Sequence[tuple[Any, type]]) -> None:
-    """Give each block its former class, in reverse order."""
     for block, original in reversed(before):
         block.__class__ = original
         if original is nn.Sequential:

@@ -18,6 +18,7 @@ import numpy as np
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.nests import flat
+from gluontune.runtime import mxnet
 
 _WHAT = "a deconvolution on a CPU, whose weight is computed or used more than once in a pass (docs/mxnet-faults.md)"
 _TOLD = f"deconvolutions are computed in float64, as MXNet's float32 kernel would end the process: {_WHAT}"
@@ -52,8 +53,6 @@ def endangered(heads: Any) -> bool:
     >>> endangered(once), endangered(twice)
     (False, True)
     """
-    from gluontune.runtime import mxnet
-
     mx = mxnet()
     found = [a for a in flat(heads) if isinstance(a, mx.nd.NDArray) and a.context.device_type == "cpu"]
     if _wide or any(np.dtype(a.dtype) == np.float64 for a in found):
@@ -94,8 +93,6 @@ def explored(run: Callable[[], Any], record: bool = True) -> Any:
     Args:
         record: whether its result is what a backward pass begins with; otherwise ``run`` makes backward passes itself.
     """
-    from gluontune.runtime import mxnet
-
     mx = mxnet()
     with contextlib.suppress(_Endangered):
         try:
@@ -142,8 +139,6 @@ def keep_weights() -> None:
 
 def _replace(float64: bool) -> None:
     global _wide, _amp
-    from gluontune.runtime import mxnet
-
     mx = mxnet()
     _wide, _amp = _wide or float64, _amp or not float64
 

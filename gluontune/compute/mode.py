@@ -57,8 +57,6 @@ def compile_roots(net: Any, settings: Mapping[str, Any]) -> None:
 
 def topmost_hybrid(block: Any) -> list[Any]:
     """The hybridizable roots under ``block``; hybridizing these one by one avoids Gluon's warning."""
-    from gluontune.runtime import mxnet
-
     if isinstance(block, mxnet().gluon.HybridBlock):
         return [block]
     return [root for child in block._children.values() for root in topmost_hybrid(child)]

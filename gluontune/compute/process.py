@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from gluontune.compute import deconvolution
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.runtime import AMX_ENV, amx_support
+from gluontune.runtime import AMX_ENV, amx_support, mxnet
 from gluontune.runtime.amx import hidden_amx, processor
 
 logger = logging.getLogger("gluontune.compute")
@@ -132,11 +133,7 @@ def amx_bfloat16() -> bool:
 
 
 def _init_amp() -> None:
-    from gluontune.runtime import mxnet
-
     mx = mxnet()
-    from importlib import import_module
-
     for module in (mx.nd, mx.sym):
         for name in _FLOAT32_OPERATORS:
             _operators[module, name] = getattr(module, name)

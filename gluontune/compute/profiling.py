@@ -19,10 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gluontune.compute._passes import check_initialized, preserved
+from gluontune.compute._traversal import sample_of, walk, watch
+from gluontune.compute.process import start_process
 from gluontune.compute.profile_report import BEGIN, END, Primitive, Profile, problem_sizes, report
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
+from gluontune.core.nests import flat
 from gluontune.core.processes import how_it_ended
+from gluontune.runtime import as_nd_array, mxnet, uses_np
 
 
 def profile(
@@ -91,9 +96,6 @@ def profile(
 
 def _layer_shapes(net: Any, inputs: tuple[Any, ...]) -> dict[tuple[Any, ...], list[str]]:
     """Paths of convolutions, BatchNorms and poolings by their key in oneDNN's log."""
-    from gluontune.compute._traversal import sample_of, walk, watch
-    from gluontune.runtime import mxnet
-
     seen = watch(net, *sample_of(net, inputs))
     nn = mxnet().gluon.nn
     found: dict[tuple[Any, ...], list[str]] = {}
@@ -123,12 +125,6 @@ def _shape_key(primitive: Primitive) -> tuple[Any, ...]:
 
 
 def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
-    """Write the traced graph, the weights and the batch to ``folder``."""
-    from gluontune.compute._passes import check_initialized, preserved
-    from gluontune.compute._traversal import sample_of, watch
-    from gluontune.core.nests import flat
-    from gluontune.runtime import as_nd_array, mxnet, uses_np
-
     mx = mxnet()
     if not isinstance(net, mx.gluon.HybridBlock):
         raise UsageError(
@@ -186,9 +182,6 @@ def _checked_target(target: str) -> str:
 def main(spec_path: str) -> int:
     """Run warm-up, the logged steps, and as many under MXNet's profiler; write the measurements."""
     spec = json.loads(Path(spec_path).read_text(encoding="utf-8"))
-    from gluontune.compute.process import start_process
-    from gluontune.runtime import mxnet
-
     if spec["target"]:
         start_process(spec["dtype"], "cpu")
     mx = mxnet()
@@ -259,8 +252,6 @@ def _from_symbol(spec: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], 
 
     The second function ends static mode, in which MXNet's profiler sees bulks only.
     """
-    from gluontune.runtime import mxnet
-
     mx = mxnet()
     mx.util.set_np_shape(spec["np_shape"])  # the graph may have operators of mx.np
     arrays = mx.nd.load(spec["arrays"])

@@ -81,7 +81,6 @@ class Trial:
         return float(self.step_ms["median"]) if self.step_ms else math.inf
 
     def took(self, times: Sequence[float], reference: Sequence[float]) -> None:
-        """Set the measured seconds of steps, with those of the reference."""
         self._times = list(times)
         self.step_ms = interval([t * 1e3 for t in times])
         self.speedup = ratio(reference, times) if reference else None
@@ -124,7 +123,6 @@ class Race:
         return made
 
     def time(self, trial: Trial) -> float:
-        """Seconds of a step of a prepared trial."""
         restore(trial._state)
         repeats = self._repeats(trial)
         if min(trial._times) < SHORT_S:
@@ -167,7 +165,6 @@ class Race:
 
 
 def fastest(trials: Iterable[Trial]) -> Trial:
-    """The trial with the shortest median step."""
     return min(trials, key=lambda trial: trial.median_ms)
 
 
@@ -275,7 +272,6 @@ _IGNORED = (
 
 
 def _structure(net: Any) -> list[Any]:
-    """Each block's path, class, code of its forward, attributes as MXNet prints them, and parameters."""
     rows = []
     for path, block in walk(net):
         kind = type(block)

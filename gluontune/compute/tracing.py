@@ -160,11 +160,6 @@ def check_stable(net: Any, *symbols: Any) -> None:
         raise GluontuneError(f"{type(net).__name__} cannot be traced in training mode{_OTHERWISE}")
 
 
-def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:
-    """:func:`in_both_modes` of a block called with ``arguments``."""
-    return in_both_modes(lambda: trace_of(block, arguments))
-
-
 def trace_of(block: Any, arguments: tuple[Any, ...]) -> Any:
     """The graph of a block called with ``arguments``, traced by Gluon's code; the cache stays unchanged."""
     before = {name: vars(block)[name] for name in _CACHE}

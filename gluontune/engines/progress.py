@@ -38,7 +38,6 @@ class Progress:
         self._batches: Iterator[Any] | None = None
 
     def move(self, epoch: int, steps: int) -> None:
-        """Move to another position; the current epoch is closed."""
         self.close()
         self.epoch, self.steps = epoch, steps
 
@@ -76,7 +75,6 @@ class Progress:
         return {"samples_per_sec": samples / took, "cpu_ms_per_sample": 1e3 * cpu / samples}
 
     def close(self) -> None:
-        """Close the current epoch."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
@@ -133,7 +131,6 @@ class MethodSteps:
         return change_batch(self._batch, images, labels, (self._seed, epoch, self._rank, number), self._mean, progress)
 
     def thaw(self) -> None:
-        """Train all layers again."""
         for layer in self._layers[: self._frozen]:
             for parameter in layer:
                 self._set_trained(parameter, True)
@@ -212,7 +209,6 @@ class MethodSteps:
     def load_state_dict(
         self, header: dict[str, Any], arrays: Mapping[str, np.ndarray], to_device: Callable[[np.ndarray, str], Any]
     ) -> None:
-        """Restore the result of :meth:`state_dict`."""
         if self.second is not None:
             self.second.count = header.get("averaged") or 0
             self.second.held = {place: to_device(v, place) for place, v in part_of(arrays, "average").items()}

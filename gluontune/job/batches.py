@@ -41,8 +41,6 @@ def parts_of(batch: tuple[Any, ...], ctxs: list[Any]) -> list[tuple[Any, ...]]:
 
 
 class _Cut:
-    """The parts of one array, as one leaf."""
-
     def __init__(self, parts: list[Any]):
         self.parts = parts
 
@@ -93,7 +91,6 @@ def write_weights(path: str | Path, weights: dict[str, np.ndarray]) -> None:
 
 
 def read_weights(path: str | Path) -> dict[str, np.ndarray]:
-    """Read the file of :func:`write_weights`."""
     try:
         return read_npz(path)
     except FileNotFoundError:
@@ -136,7 +133,6 @@ class Outcome:
     label: Any = None
 
     def shapes(self) -> str:
-        """The shapes, for messages."""
         return f"output {described(self.output)}; label {described(self.label)}"
 
 
@@ -182,8 +178,6 @@ def array_score(name: str, mode: str, axis: int = -1) -> Score:
 
 
 class _Given:
-    """The job's ``mx.metric.EvalMetric``."""
-
     def __init__(self, metric: Any, mode: str | None, job: Job):
         self._metric, self._job = metric, job
         metric.reset()

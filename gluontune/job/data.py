@@ -75,7 +75,6 @@ class Feed:
 
 
 def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
-    """Build both loaders."""
     local = recipe.num_devices if recipe.engine == "local" else 1
     batch_size = recipe.batch_size_per_device * local
     if job.dataset is None:
@@ -152,8 +151,6 @@ def _cached(dataset: Any, job: Job) -> Any:
 
 
 class _Part:
-    """Some items of a Gluon dataset."""
-
     def __init__(self, dataset: Any, indices: np.ndarray):
         self.dataset, self.indices = dataset, indices
 
@@ -224,7 +221,6 @@ class GluonBatches:
         return sample_bytes(self._dataset)
 
     def epoch(self, number: int) -> Any:
-        """The batches of one epoch."""
         start, self._start = self._start, 0
         self._epoch, self._done = number, start
         try:

@@ -36,6 +36,7 @@ from gluontune.job.user_file import call, load_module, place_of_function
 from gluontune.methods.cards import numbers_of
 from gluontune.methods.nets import change_net
 from gluontune.recipe import Recipe, rules
+from gluontune.runtime import mxnet
 
 
 @dataclass
@@ -60,7 +61,6 @@ class Job:
     module: ModuleType | None = None
 
     def function(self, name: str) -> Callable[..., Any] | None:
-        """The job's function of that name, or None."""
         found = getattr(self.module, name, None)
         return found if callable(found) else None
 
@@ -88,8 +88,6 @@ class Job:
         Raises:
             GluontuneError: not an EvalMetric, or the mode is neither ``min`` nor ``max``.
         """
-        from gluontune.runtime import mxnet
-
         given = getattr(self.module, "metric", None)
         if given is None:
             return None, None
@@ -142,15 +140,11 @@ def load_job(recipe: Recipe) -> Job:
 
 
 def _softmax() -> Any:
-    from gluontune.runtime import mxnet
-
     return mxnet().gluon.loss.SoftmaxCrossEntropyLoss()
 
 
 def _is_ready(given: Any) -> bool:
     """Whether a name of the job holds the object itself, not a function that makes it."""
-    from gluontune.runtime import mxnet
-
     return isinstance(given, (str, tuple, Mapping, mxnet().gluon.Block))
 
 

@@ -16,6 +16,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
+from gluontune.runtime import mxnet
 
 NAMES = ("net", "data", "loss", "metric", "step", "begin")
 
@@ -123,8 +124,6 @@ def as_script(file: str | Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _no_training() -> Iterator[None]:
     """A context that the first update of a ``gluon.Trainer`` ends."""
-    from gluontune.runtime import mxnet
-
     trainer = mxnet().gluon.Trainer
     before = trainer.step
 

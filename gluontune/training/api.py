@@ -88,7 +88,6 @@ def _attempt(
     recipe: Recipe, result: RunResult, keeper: Keeper | None, on_event: OnProgress | None, options: dict[str, Any],
     calls: Callbacks,
 ) -> None:  # fmt: skip
-    """Start the processes and train, from the newest checkpoint if there is one."""
     started = time.perf_counter()
     path, header, notes = keeper.find() if keeper is not None else (None, {}, [])
     result.notes += notes

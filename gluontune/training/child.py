@@ -79,7 +79,6 @@ def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) 
 
 
 def _tell(session: Engine, send: Any) -> None:
-    """Send the session's new remarks."""
     while session.news:
         send(event="note", text=session.news.pop(0))
 

@@ -162,7 +162,6 @@ def _phases(recipe: Recipe, time_limit: float) -> dict[str, float]:
 
 
 def _add_net(found: Examination, recipe: Recipe) -> None:
-    """Add findings on compiling the net and on 16 bits."""
     ctx = contexts(recipe.devices, 1, 0)[0]
     made = _net_and_inputs(recipe, ctx)
     if made is None:

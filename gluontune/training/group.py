@@ -77,7 +77,6 @@ class Group(Closing):
 
     @property
     def notes(self) -> list[str]:
-        """Notes of restarted learners."""
         return self._messages.notes
 
     @property
@@ -134,7 +133,6 @@ class Group(Closing):
         self._ask({"do": "restore", "path": path, **more})
 
     def attribution(self, on: bool) -> None:
-        """Start or stop measuring the phases of the steps."""
         self._ask({"do": "attribution", "on": on})
 
     def loading_alone(self, seconds: float) -> dict[str, Any]:
@@ -159,11 +157,9 @@ class Group(Closing):
         return self._ask({"do": "individual", "what": what, "given": given})[0]["found"]
 
     def phases(self) -> dict[str, Any]:
-        """Rank 0's report of the step's phases."""
         return self._ask({"do": "phases"}, ranks=1)[0]["report"]
 
     def remarks(self) -> list[str]:
-        """Rank 0's remarks on the training until now."""
         return list(self._ask({"do": "remarks"}, ranks=1)[0]["notes"])
 
     def peak_rss_mib(self) -> float:

@@ -196,7 +196,6 @@ class Keeper:
         self._best = -math.inf
 
     def setup(self) -> dict[str, Any]:
-        """Settings for the ranks."""
         return {"folder": str(Path(self.plan.folder).resolve()), "keep": self.plan.keep}
 
     @contextlib.contextmanager
@@ -239,7 +238,6 @@ class Keeper:
         self._last_step, self._best = header["step"], best_score(header)
 
     def due(self, step: int) -> bool:
-        """Whether it is time for the next checkpoint."""
         if self.every_steps is not None:
             return step - self._last_step >= self.every_steps
         return time.monotonic() - self._last_time >= (self.every_s or 0.0)
@@ -269,7 +267,6 @@ class Keeper:
         return [f"a checkpoint was not written: {answer['error']}"]
 
     def way_on(self) -> str:
-        """A sentence on how to resume the run."""
         there = checkpoint.files(self.plan.folder)
         if not there:
             return f"{self.plan.folder} has no checkpoint yet"

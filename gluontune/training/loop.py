@@ -64,8 +64,6 @@ def drive(
 
 
 class _Course:
-    """The state of one training run in the loop."""
-
     def __init__(
         self, group: Group, result: RunResult, watch: Any, on_event: OnProgress | None, keeper: Keeper | None,
         calls: Callbacks,
@@ -101,7 +99,6 @@ class _Course:
             raise RunFailed("UsageError", f"target_accuracy={target:g}: an accuracy is between 0 and 1", "starting")
 
     def state(self) -> dict[str, Any]:
-        """The state for :meth:`load`."""
         done = {name: getattr(self.result, name) for name in ("steps", *_BY_EPOCH, "val_metric")}
         mine = ("trained_s", "rates", "first_loss", "epoch_start", "losses")
         return {**{name: getattr(self, name) for name in mine}, "result": done}
@@ -138,7 +135,6 @@ class _Course:
                 return
 
     def call(self, event: str) -> None:
-        """Call the callbacks with the run's state."""
         result, before = self.result, self.calls.stopped_by
         if not self.calls.each:
             return
@@ -199,7 +195,6 @@ class _Course:
             raise RunFailed("Diverged", f"training diverged: {text}; {way_out}", "training")
 
     def _validate(self, done: int) -> float | None:
-        """Validate, and return the metric's value."""
         self.tell(events.progress("validating", done / self.total, self._epoch_text(done)))
         seen = self.group.validate()
         value = seen["metric"]["value"]

@@ -44,7 +44,6 @@ class MetRank(Heard):
         super().__init__(line.fileno(), tempfile.TemporaryFile())  # noqa: SIM115 - lives as long as the rank
 
     def say(self, command: Mapping[str, Any]) -> None:
-        """Send a command."""
         data = json.dumps(command).encode() + b"\n"
         with contextlib.suppress(OSError):  # the reader detects the end, with a better message
             self.line.setblocking(True)
@@ -75,7 +74,6 @@ class MetRank(Heard):
         return f"{name} was killed, ended by itself, or was cut off"
 
     def close(self) -> None:
-        """Close the connection."""
         with contextlib.suppress(OSError):
             self.line.close()
         self.log.close()
@@ -139,7 +137,6 @@ class Meeting:
             line.close()
 
     def someone_left(self) -> bool:
-        """Whether a connected rank has left."""
         return any(met.has_left() for met in self.ranks.values())
 
     def finish(self, result: Mapping[str, Any], code: int) -> None:
@@ -153,7 +150,6 @@ class Meeting:
                 os.dup(met.line.fileno())  # stays open until the process ends
 
     def close(self) -> None:
-        """Close all connections."""
         self._listener.close()
         for met in self.ranks.values():
             met.close()
@@ -217,11 +213,9 @@ class MetSite(LocalRanks):
             raise
 
     def where(self, rank: int) -> str:
-        """The host of a rank, for messages."""
         return f" on host {self.meeting.ranks[rank].host if rank else socket.gethostname()}"
 
     def facts(self) -> list[dict[str, Any]]:
-        """The hosts and their ranks."""
         hosts: dict[str, list[int]] = {socket.gethostname(): [0]}
         for rank, met in sorted(self.meeting.ranks.items()):
             hosts.setdefault(met.host, []).append(rank)

@@ -142,7 +142,6 @@ class RankMessages:
             raise RunFailed(kind, message, _phase(wanted))
 
     def pass_on_logs(self) -> None:
-        """Pass the ranks' new lines to ``on_log``."""
         if self.on_log is not None:
             for place, rank in enumerate(self.ranks):
                 for line in rank.new_lines():

@@ -55,15 +55,12 @@ class ScriptRun:
 
     @property
     def job(self) -> str:
-        """The script, for messages."""
         return script.Program.of(self.words).target
 
     def override(self, **changed: Any) -> ScriptRun:
-        """The same script, run otherwise."""
         return replace(self, **changed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return asdict(self)
 
     def environment(self) -> dict[str, str]:
@@ -109,7 +106,6 @@ class ScriptSite(LocalRanks):
         self.ranks.append(PipedProcess(command, {"parent": os.getpid()}, env, log=stream))
 
     def close(self) -> None:
-        """End the process; safe to call twice."""
         for rank in self.ranks:
             rank.close()
         self.ranks = []

@@ -78,7 +78,6 @@ def ports_of(place: Place) -> list[int]:
 
 
 def open_meeting(recipe: Recipe, place: Place, insecure_network: bool) -> Meeting:
-    """Rank 0's listener."""
     alike, address = fingerprint(recipe.to_dict()), address_of(place.host)
     if not is_loopback(address) and not insecure_network:
         raise UsageError(no_password(address))
@@ -202,7 +201,6 @@ class Orders:
 
 
 def sender(line: socket.socket) -> Callable[..., None]:
-    """The function that sends an event, from any thread."""
     lock = threading.Lock()
 
     def send(**event: Any) -> None:

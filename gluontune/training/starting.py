@@ -89,7 +89,6 @@ class EngineHelpers:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the helpers."""
         return [process.pid for process in self.cluster.processes] if self.cluster else []
 
     def trouble(self) -> tuple[str, str] | None:
@@ -98,7 +97,6 @@ class EngineHelpers:
         return None if message is None else ("ClusterFailed", message)
 
     def close(self) -> None:
-        """End the helpers; safe to call twice."""
         self._held.close()
         self.cluster = None
 
@@ -115,12 +113,10 @@ class LocalRanks:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids on this machine of the ranks and their helpers."""
         own = [rank.process.pid for rank in self.ranks if isinstance(rank, PipedProcess)]
         return own + (self._helpers.pids if self._helpers is not None else [])
 
     def trouble(self) -> tuple[str, str] | None:
-        """Kind and message of a helper that failed, or None."""
         return self._helpers.trouble() if self._helpers is not None else None
 
     def where(self, rank: int) -> str:
@@ -128,7 +124,6 @@ class LocalRanks:
         return ""
 
     def facts(self) -> list[dict[str, Any]]:
-        """The hosts, for a result; none for this machine alone."""
         return []
 
 
@@ -152,7 +147,6 @@ class Here(LocalRanks):
             raise
 
     def close(self) -> None:
-        """End everything; safe to call twice."""
         for rank in self.ranks:
             rank.close()
         if self._helpers is not None:

@@ -101,7 +101,6 @@ def check(net: Any, module: Any, sample: Any, *, train: bool = False, dtype: str
 
 
 def outputs_of(net: Any, samples: list[np.ndarray], dtype: str) -> list[np.ndarray]:
-    """MXNet's outputs in predict mode, computed in ``dtype``."""
     return list(_in_mxnet(net, samples, False, dtype)[0])
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.convert.graph.params import write_params
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.runtime import mxnet, set_data
 from gluontune.runtime.pytorch import torch
 
 _PLAIN = re.compile(r"[\w /:+-]{1,200}")
@@ -92,7 +93,6 @@ class Places:
         return home, leaf
 
     def layer(self, name: str) -> str:
-        """A name for the module of a layer."""
         return identifier(name or "layer", self._taken)
 
     def store(self, module: Any) -> None:
@@ -150,8 +150,6 @@ def from_torch(module: Any, to: Any = None) -> dict[str, np.ndarray]:
 
 
 def _fill(net: Any, arrays: dict[str, np.ndarray]) -> None:
-    from gluontune.runtime import mxnet, set_data
-
     parameters = net.collect_params()
     unknown = [name for name in arrays if name not in parameters]
     lacking = [name for name in parameters if name not in arrays]

@@ -111,10 +111,6 @@ def _norm(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | No
     return Layer("BatchNorm", _settings(values, plain), names=("gamma", "beta", "running_mean", "running_var"))
 
 
-def _activation(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
-    return Layer(_ACTIVATIONS[a["act_type"]][1])
-
-
 def _leaky(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
     if a.get("act_type", "leaky") != "leaky":
         return None
@@ -147,8 +143,9 @@ def _pool(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | No
 
 
 _LAYERS = {
-    "Convolution": _conv, "FullyConnected": _dense, "BatchNorm": _norm, "Activation": _activation,
-    "Dropout": _dropout, "LeakyReLU": _leaky, "Pooling": _pool, "Flatten": lambda a, s: Layer("nn.Flatten"),
+    "Convolution": _conv, "FullyConnected": _dense, "BatchNorm": _norm, "Dropout": _dropout,
+    "LeakyReLU": _leaky, "Pooling": _pool, "Flatten": lambda a, s: Layer("nn.Flatten"),
+    "Activation": lambda a, s: Layer(_ACTIVATIONS[a["act_type"]][1]),
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from gluontune.optim.schedules import _schedule
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
 from gluontune.optim.torch_rules import Part
 from gluontune.recipe import Recipe
+from gluontune.runtime import mxnet
 from gluontune.runtime.pytorch import torch
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -153,7 +154,6 @@ def written(net: Any, given: tuple[Any, ...]) -> tuple[Trace, dict[str, str]]:
 
 
 def _numpy(nest: Any) -> Any:
-    """The same nest with numpy arrays."""
     arrays = (item.asnumpy() if hasattr(item, "asnumpy") else np.asarray(item) for item in flat(nest))
     return nested(nest, arrays)
 
@@ -163,8 +163,6 @@ def _reference(trace: Trace, given: Any) -> dict[str, np.ndarray]:
 
     In float32 for operators that MXNet has in float32 only.
     """
-    from gluontune.runtime import mxnet
-
     error = mxnet().MXNetError
     few = any(node.op and rounded(node.op, node.attrs) for call in trace.calls for node in call.graph.nodes)
     try:

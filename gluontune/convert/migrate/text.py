@@ -153,7 +153,6 @@ def _class_text(group: _Group, groups: dict[Any, _Group]) -> str:
 
 
 def _made(part: Part, start: int, name: Any, groups: dict[Any, _Group]) -> str:
-    """The text that creates a part; ``name`` returns the text of the number at a place."""
     if part.is_class and part.base == "nn.Module":
         group = groups[part.key()]
         return f"{group.name}({', '.join(group.given(start, name))})"

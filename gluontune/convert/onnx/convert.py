@@ -159,7 +159,6 @@ def _onnx() -> Any:
 
 
 def _trace(net: Any, shape: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
-    """Symbol and parameters of a net, for inference."""
     mx = mxnet()
     net(mx.nd.zeros(shape))  # completes the shapes
     symbol = traced(net).predict
@@ -219,7 +218,6 @@ def _held_to_opset(onnx: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """In this context warnings are not logged."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

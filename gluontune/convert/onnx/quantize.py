@@ -166,7 +166,6 @@ def _by_need(folded: Path, made: Path, images: np.ndarray, batch_size: int, last
 
 
 def _name_nodes(path: Path) -> None:
-    """Name each unnamed node: nodes are excluded from int8 by name."""
     onnx = importlib.import_module("onnx")
     model = onnx.load(str(path))
     for place, node in enumerate(model.graph.node):

@@ -116,7 +116,6 @@ class Population:
         self._marked: Any = None
 
     def commands(self) -> dict[str, Callable[..., Any]]:
-        """The commands, by name."""
         return {
             "adopt": self.adopt, "mark": self.mark, "back_off": self.back_off, "score": self.score, "write": self.write
         }  # fmt: skip

@@ -49,11 +49,9 @@ class Context:
 
     @property
     def device(self) -> str:
-        """``cpu`` or ``gpu``."""
         return str(self.ctxs[0].device_type)
 
     def seed(self, seed: int) -> None:
-        """Reset the random streams of Python, numpy and MXNet."""
         random.seed(seed)
         np.random.seed(seed)
         self.mx.random.seed(seed)
@@ -67,14 +65,12 @@ class Context:
 
     @staticmethod
     def load_state_dict(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Restore the result of :meth:`state_dict`."""
         version, internal, gauss = header["random"]["python"]
         random.setstate((version, tuple(internal), gauss))
         kind, *rest = header["random"]["numpy"]
         np.random.set_state((kind, arrays["random/numpy"], *rest))
 
     def array(self, values: np.ndarray, dtype: Any = None) -> Any:
-        """An MXNet array of the flavour of the job."""
         return as_net_array(self.mx.nd.array(values, dtype=values.dtype if dtype is None else dtype))
 
     def index(self, chosen: np.ndarray, place: int) -> Any:
@@ -82,7 +78,6 @@ class Context:
         return self.mx.nd.array(chosen, dtype="int32", ctx=self.ctxs[place])
 
     def parts(self, batch: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """A batch cut along the first axis, a part for each context."""
         return parts_of(batch, self.ctxs)
 
 
@@ -150,7 +145,6 @@ class Optimization:
 
     @property
     def trainer(self) -> Any:
-        """The trainer of the one net, or of the first of several."""
         return next(iter(self.trainers.values()))
 
     def connect(self, recipe: Recipe, net: Any) -> None:
@@ -211,7 +205,6 @@ class Optimization:
         }, arrays  # fmt: skip
 
     def load_state_dict(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], path: str) -> None:
-        """Restore the result of :meth:`state_dict`."""
         headers = header.get("optimizers") or {"net": header["optimizer"]}
         if list(headers) != list(self.trainers):
             raise GluontuneError(
@@ -224,7 +217,6 @@ class Optimization:
 
 
 def _part(place: int, name: str) -> str:
-    """Of a checkpoint's arrays."""
     return "optimizer" if place == 0 else f"optimizer.{name}"
 
 

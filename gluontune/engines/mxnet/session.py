@@ -51,7 +51,6 @@ class Session(Engine):
     tried: Outcome
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Import mxnet, open the data, build and initialize the net: all work before the first step."""
         recipe, local = self.recipe, self.recipe.engine == "local"
         self.phase = "importing mxnet"
         mx = mxnet()
@@ -90,7 +89,6 @@ class Session(Engine):
         self.reset()
 
     def site(self) -> dict[str, Any]:
-        """Devices, data and rewrites, for the ladder."""
         shape, score = self.feed.image_shape, self.new_score()
         steady = self.feed.train.steady_bytes() if shape is None else None
         return {
@@ -109,7 +107,6 @@ class Session(Engine):
         return {"mxnet": self.context.mx.__version__}
 
     def seed(self) -> None:
-        """Reset the random streams of Python, numpy and MXNet to the recipe's seed."""
         self.context.seed(self.recipe.seed)
 
     def weights(self, whole: bool) -> Mapping[str, Any]:
@@ -125,7 +122,6 @@ class Session(Engine):
         return self.context.array(values).as_in_context(self.context.ctxs[0])
 
     def reset(self, epochs: float | None = None) -> None:
-        """As :meth:`Engine.reset`."""
         if self.recipe.engine == "kvstore" and self.progress.steps:
             raise GluontuneError("a run over a parameter server starts anew in fresh processes")
         super().reset(epochs)
@@ -248,7 +244,6 @@ class Session(Engine):
         return population.commands()[what](**given) or {}
 
     def close(self) -> None:
-        """Close loaders, checkpoints and shared memory."""
         super().close()
         if hasattr(self, "optimization") and self.optimization.averaging is not None:
             self.optimization.averaging.close()

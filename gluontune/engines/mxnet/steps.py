@@ -105,7 +105,7 @@ class UsualStep(Step):
     def scores(self, inputs: Any) -> Any:
         """The net's output, float32 even for a net of float16."""
         if self._half:
-            inputs = [mapped(_halved, x) for x in inputs]
+            inputs = mapped(lambda a: a.astype("float16") if "float32" in str(a.dtype) else a, inputs)
         output = self.work.net(*inputs)
         return mapped(lambda array: array.astype("float32"), output) if self._half else output
 
@@ -139,10 +139,6 @@ class UsualStep(Step):
             return as_net_array(self.mx.nd.log_softmax(as_nd_array(output), axis=axis))
 
         return self.methods.training_loss(loss, log_softmax, getattr(loss, "_axis", -1))
-
-
-def _halved(array: Any) -> Any:
-    return array.astype("float16") if str(array.dtype).find("float32") >= 0 else array
 
 
 def check_loss(loss: Any, part: Part, output: Any, what: str) -> None:

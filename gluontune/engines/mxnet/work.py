@@ -47,7 +47,6 @@ class Work:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters by their place in the net."""
         return parameters(self.net)
 
     def data(self, whole: bool = True) -> dict[str, Any]:
@@ -62,7 +61,6 @@ class Work:
                 self.initial[name] = to_numpy(parameter.data(self.context.ctxs[0]))
 
     def put_initial(self) -> None:
-        """Restore all parameters of the seeded start."""
         for name, parameter in self.net.collect_params().items():
             set_data(parameter, self.context.array(self.initial[name], parameter.dtype))
 
@@ -125,7 +123,6 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
 
 
 def _together(mx: Any, nets: dict[str, Any]) -> Any:
-    """A block of the nets under their names, without computation."""
     whole = mx.gluon.Block(prefix="")
     for name, block in nets.items():
         whole.register_child(block, name)

@@ -88,7 +88,6 @@ class Device:
         return output.clone() if self.graphs else output
 
     def sync(self) -> None:
-        """Wait for the device."""
         if self.kind == "gpu":
             self.torch.cuda.synchronize(self.place)
 

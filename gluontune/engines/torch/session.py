@@ -55,7 +55,6 @@ class TorchSession(Engine):
         self.job = job
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Open the data, convert the net: all work before the first step."""
         recipe = self.recipe
         self.phase = "importing PyTorch"
         library = self.torch = torch()
@@ -122,7 +121,6 @@ class TorchSession(Engine):
         )
 
     def site(self) -> dict[str, Any]:
-        """Facts of the process for the ladder."""
         height, width, channels = self.feed.image_shape or (0, 0, 0)
         return {
             "device": self.device.kind, "gpus": self.torch.cuda.device_count(), "splits": True,
@@ -137,7 +135,6 @@ class TorchSession(Engine):
         return {"torch": self.torch.__version__}
 
     def seed(self) -> None:
-        """Reset the random streams of Python, numpy and PyTorch to the recipe's seed."""
         super().seed()
         self.torch.manual_seed(self.recipe.seed)
 
@@ -313,7 +310,6 @@ class TorchSession(Engine):
             self.feed.train.set_epoch(epoch)
 
     def close(self) -> None:
-        """Close loaders and checkpoints, and leave the other ranks."""
         super().close()
         if self.world > 1 and hasattr(self, "torch") and self.torch.distributed.is_initialized():
             self.torch.distributed.destroy_process_group()

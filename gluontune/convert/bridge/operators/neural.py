@@ -217,8 +217,6 @@ class BatchNorm(torch.nn.Module):
 
 @operator("_contrib_BatchNormWithReLU", stateful=True)
 class BatchNormWithReLU(BatchNorm):
-    """BatchNorm, then relu."""
-
     def forward(self, x: Any, gamma: Any, beta: Any, mean: Any, var: Any) -> Any:
         return super().forward(x, gamma, beta, mean, var).relu()
 

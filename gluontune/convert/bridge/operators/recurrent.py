@@ -191,8 +191,6 @@ class WhileLoop(torch.nn.Module):
 
 @operator("_cond", stateful=True, many=True, loops=True)
 class Cond(torch.nn.Module):
-    """One of two bodies."""
-
     def __init__(self, condition: Any, then: Any, other: Any, cond_input_locs: Any, then_input_locs: Any,
                  else_input_locs: Any, num_outputs: int = 0):  # fmt: skip
         super().__init__()

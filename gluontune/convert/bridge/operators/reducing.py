@@ -16,7 +16,6 @@ torch: Any = pytorch.torch()
 
 
 def dims(x: Any, axis: Any, exclude: bool = False) -> tuple[int, ...]:
-    """MXNet's axes: None or () is all; ``exclude`` inverts the choice."""
     return axes_of(x.dim(), axis, exclude)
 
 
