@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Callable
 
@@ -50,7 +50,7 @@ class HybridizeReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        rows = [{k: v for k, v in asdict(_bare(t)).items() if not k.startswith("_")} for t in self.trials]
+        rows = [t.to_dict() for t in self.trials]
         plain = {"seconds": self.seconds, "cached": self.cached, "dropped": self.dropped}
         return {"chosen": self.chosen.name, "trials": rows, "notes": self.notes, **plain}
 
@@ -190,16 +190,14 @@ def _raced(
         why = f"a step takes {took['median']:.3g} ms: the budget ({budget}) is too small to pay for a race"
         report = _as_it_is(net, why, elimination.trials)
         if report.chosen.step_ms:  # else the next run would pay again
-            rows = [_bare(t) for t in report.trials]
-            keep(key, rows, rows[-1], report.notes, False, elimination.seconds())
+            keep(key, report.trials, report.chosen, report.notes, False, elimination.seconds())
         return report
     report = _judge(net, elimination.trials, elimination.finalists, len(batches))
     report.notes += refused
     if elimination.untried:
         report.notes.append(f"not tried, for the budget ({budget}) was spent: {', '.join(elimination.untried)}")
-    rows, spent = [_bare(t) for t in report.trials], budget.seconds(report.chosen._times[0])
-    chosen = rows[report.trials.index(report.chosen)]
-    keep(key, rows, chosen, report.notes, elimination.complete, spent)
+    spent = budget.seconds(report.chosen._times[0])
+    keep(key, report.trials, report.chosen, report.notes, elimination.complete, spent)
     return report
 
 
@@ -273,8 +271,3 @@ def _make_step(net: Any, batches: list[tuple[Any, ...]], loss: Callable[[Any], A
     if not any(p.grad_req != "null" for p in net.collect_params().values()):
         raise GluontuneError("net has no parameter with a gradient: there is no training step to measure")
     return step
-
-
-def _bare(trial: Trial) -> Trial:
-    """A copy without graphs, which are no plain values."""
-    return Trial(**{k: v for k, v in vars(trial).items() if not k.startswith("_")})

@@ -80,6 +80,10 @@ class Trial:
         """Median milliseconds of a step; infinite if none was measured."""
         return float(self.step_ms["median"]) if self.step_ms else math.inf
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, without times and graphs."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
+
     def took(self, times: Sequence[float], reference: Sequence[float]) -> None:
         self._times = list(times)
         self.step_ms = interval([t * 1e3 for t in times])
@@ -243,7 +247,7 @@ def recall(key: str) -> dict[str, Any] | None:
 def keep(key: str, trials: Sequence[Trial], chosen: Trial, notes: list[str], complete: bool, budget_s: float) -> None:
     """Cache a race; a folder that cannot be written is no error."""
     document = {
-        "key": key, "trials": [{name: getattr(trial, name) for name in _FIELDS} for trial in trials],
+        "key": key, "trials": [trial.to_dict() for trial in trials],
         "chosen": list(trials).index(chosen), "notes": notes, "complete": complete, "budget_s": budget_s,
     }  # fmt: skip
     with contextlib.suppress(GluontuneError):
@@ -252,9 +256,6 @@ def keep(key: str, trials: Sequence[Trial], chosen: Trial, notes: list[str], com
 
 def _path(key: str) -> Path:
     return cache_dir() / "hybridize" / f"{key}.json"
-
-
-_FIELDS = [f.name for f in fields(Trial) if not f.name.startswith("_")]
 
 
 def _array(array: Any) -> Any:

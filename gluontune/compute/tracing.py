@@ -1,7 +1,6 @@
 """A block's graphs in prediction and in training mode, which differ if it branches on ``autograd.is_training()``.
 
-Gluon traces a block once and uses that graph in both modes. All code here that traces, exports, compares or compiles a
-net traces both by this module.
+Gluon traces a block once and uses that graph in both modes; here both are traced.
 """
 
 from __future__ import annotations

@@ -1,24 +1,7 @@
-"""The subject of a training: a data set and a net by name, or the user's own ``job.py``.
+"""The subject of a training: a data set and a net by name, or the user's own ``job.py`` (``docs/how-to/own-job.md``).
 
-A ``job.py`` may define any of
-
-* ``net()``: an uninitialized Gluon block, or a dict of them (several nets);
-* ``data()``: the name of a data set (``"folder:/data/birds"``: then every rung applies), or a pair ``(train, val)``
-  of Gluon datasets whose items are ``(input, …, label)``;
-* ``loss()``: a Gluon loss of ``(output, label)`` with one value per sample;
-* ``metric()``: an ``mx.metric.EvalMetric``; ``metric_mode = "min"`` or ``"max"`` unless its name implies which is
-  better. Without one: accuracy for a classification loss, else the loss;
-* ``step(net, *batch)``: in place of ``net(x)`` and ``loss``: returns the loss of each sample, or ``(loss, output)``.
-  With a parameter ``trainers`` (a dict by the nets' names; or ``trainer``, for one net) it does its own updates:
-  ``record``, ``backward`` and ``trainers["g"].step(batch_size)``;
-* ``batchify(samples)``: the batch of a list of samples that cannot just be stacked (texts of many lengths), as Gluon's
-  ``batchify_fn``;
-* ``begin(net, batch_size)``: recurrent state at the start of an epoch, arrays in any nesting. ``step`` then has a
-  parameter ``state`` and returns the new one last: ``(loss, state)`` or ``(loss, output, state)``. The samples are
-  consecutive: row *j* of each batch continues row *j* of the batch before.
-
-A name may also hold the object itself (``net = nn.Dense(10)``), as in scripts. The recipe provides the rest. The net
-may be written with ``mx.nd``/``F`` or, after ``npx.set_np()``, with ``mx.np``.
+A name of ``job.py`` holds a function, or the object itself (``net = nn.Dense(10)``), as in scripts. A ``step`` with a
+parameter ``trainers`` (a dict by the nets' names; or ``trainer``, for one net) does its own updates.
 """
 
 from __future__ import annotations

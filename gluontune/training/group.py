@@ -1,7 +1,6 @@
 """Control of the training processes, one for each rank, in step through pipes.
 
-A :class:`Group` starts fresh processes for one recipe and drives them: steps, validation, reset. While one
-group is measured, the others can be paused (SIGSTOP), so that their loaders do not run ahead and their
+While one group is measured, the others can be paused (SIGSTOP), so that their loaders do not run ahead and their
 threads do not disturb: the ladder interleaves its contenders in this way.
 """
 

@@ -179,7 +179,7 @@ def keep_alive(line: socket.socket) -> None:
 
 
 class MetSite(LocalRanks):
-    """Rank 0, which is started here, and the connected ranks; checkpoints are in a folder that all hosts share."""
+    """Rank 0, which is started and ended here, and the connected ranks; all hosts share the checkpoints' folder."""
 
     def __init__(
         self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]], *, meeting: Meeting,
@@ -220,14 +220,6 @@ class MetSite(LocalRanks):
         for rank, met in sorted(self.meeting.ranks.items()):
             hosts.setdefault(met.host, []).append(rank)
         return [{"name": name, "ranks": ranks} for name, ranks in hosts.items()]
-
-    def close(self) -> None:
-        """End rank 0 and the helpers; the others end with the result, or by their launcher."""
-        for rank in self.ranks[:1]:
-            rank.close()
-        if self._helpers is not None:
-            self._helpers.close()
-        self.ranks = []
 
 
 _OWN_STORE = {"TORCHELASTIC_USE_AGENT_STORE": "False"}  # torchrun's is not at the address of our ranks

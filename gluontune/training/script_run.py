@@ -105,11 +105,6 @@ class ScriptSite(LocalRanks):
             stream = open(log, "w+b")  # noqa: SIM115 - closed with the process
         self.ranks.append(PipedProcess(command, {"parent": os.getpid()}, env, log=stream))
 
-    def close(self) -> None:
-        for rank in self.ranks:
-            rank.close()
-        self.ranks = []
-
 
 def log_name(label: str) -> str:
     """The file of a contender's output.

@@ -126,6 +126,15 @@ class LocalRanks:
     def facts(self) -> list[dict[str, Any]]:
         return []
 
+    def close(self) -> None:
+        """End the processes on this machine and the helpers; safe to call twice."""
+        for rank in self.ranks:
+            if isinstance(rank, PipedProcess):
+                rank.close()
+        if self._helpers is not None:
+            self._helpers.close()
+        self.ranks = []
+
 
 class Here(LocalRanks):
     """The ranks of a run on this machine, and the helpers of its engine."""
@@ -135,7 +144,6 @@ class Here(LocalRanks):
         env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
         self.applied = runtime.applied(env)
         self._helpers = helpers = or_failed(lambda: EngineHelpers(recipe, world, env), "EngineMissing")
-        self.cluster: Cluster | None = helpers.cluster
         try:
             module = _LEARNER if recipe.engine == "async" else CHILD
             for rank, own in enumerate(helpers.envs):
@@ -145,13 +153,6 @@ class Here(LocalRanks):
         except BaseException:
             self.close()
             raise
-
-    def close(self) -> None:
-        for rank in self.ranks:
-            rank.close()
-        if self._helpers is not None:
-            self._helpers.close()
-        self.ranks, self.cluster = [], None
 
 
 def or_failed(work: Callable[[], Any], kind: str) -> Any:

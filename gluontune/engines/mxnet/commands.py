@@ -1,8 +1,7 @@
 """Commands of MXNet's engine alone: the speed of the net and of the exchange, and individuals of a population.
 
-A process trains many individuals of a population in turn (:func:`gluontune.ladder.esgd`): building a net and opening
-the data take longer than some generations. All random numbers of an individual (order, augmentation, dropout) are
-seeded by the recipe's seed and the individual's number, so any process can train it.
+A process trains many individuals in turn (:func:`gluontune.ladder.esgd`), as building a net and opening the data take
+longer than some generations. Their random numbers are seeded by the recipe's seed and their number: any process can.
 """
 
 from __future__ import annotations

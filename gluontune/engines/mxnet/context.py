@@ -51,11 +51,6 @@ class Context:
     def device(self) -> str:
         return str(self.ctxs[0].device_type)
 
-    def seed(self, seed: int) -> None:
-        random.seed(seed)
-        np.random.seed(seed)
-        self.mx.random.seed(seed)
-
     @staticmethod
     def state_dict() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The state of the random streams of Python and numpy."""
@@ -121,8 +116,12 @@ def may_draw(net: Any) -> bool:
 
 
 def seed_step(*key: int) -> None:
-    """Seed Python's, numpy's and MXNet's generators for one step (about 2 ms, nearly all in MXNet)."""
-    number = int(np.random.SeedSequence(key).generate_state(1)[0]) & 0x7FFFFFFF
+    """Seed all generators for one step (about 2 ms, nearly all in MXNet)."""
+    seed_all(int(np.random.SeedSequence(key).generate_state(1)[0]) & 0x7FFFFFFF)
+
+
+def seed_all(number: int) -> None:
+    """Seed Python's, numpy's and MXNet's generators."""
     random.seed(number)
     np.random.seed(number)
     mxnet().random.seed(number)

@@ -1,8 +1,4 @@
-"""A training process on MXNet's engine: composes the parts of a recipe, and takes steps.
-
-gluontune has one training step, that of :class:`gluontune.engines.base.Engine`; the ladder, the launcher, repeats and
-the notebooks all drive it through :mod:`gluontune.training.group`.
-"""
+"""A training process on MXNet's engine: composes the parts of a recipe, and takes steps."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from gluontune.convert.bridge.references import doubtful
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.base import SAMPLED_EVERY, Arrays, Command, Engine, State
 from gluontune.engines.mxnet.commands import Population, exchange_alone, gradients, training_alone
-from gluontune.engines.mxnet.context import Context, Optimization, may_draw, meet, seed_step
+from gluontune.engines.mxnet.context import Context, Optimization, may_draw, meet, seed_all, seed_step
 from gluontune.engines.mxnet.job_step import make_step
 from gluontune.engines.mxnet.steps import Step, try_one_batch
 from gluontune.engines.mxnet.work import Work, prepare
@@ -107,7 +103,7 @@ class Session(Engine):
         return {"mxnet": self.context.mx.__version__}
 
     def seed(self) -> None:
-        self.context.seed(self.recipe.seed)
+        seed_all(self.recipe.seed)
 
     def weights(self, whole: bool) -> Mapping[str, Any]:
         return self.work.data(whole)

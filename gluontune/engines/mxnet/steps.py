@@ -1,8 +1,4 @@
-"""The training step of MXNet's engine: net and loss, the job's ``step``, or a ``step`` with its own updates.
-
-The session drives all of them through :class:`Step`; a new one is a class with a line in
-:func:`make_step`.
-"""
+"""The training step of MXNet's engine: a new one is a class with a line in ``make_step``."""
 
 from __future__ import annotations
 

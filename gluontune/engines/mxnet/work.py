@@ -11,7 +11,7 @@ import numpy as np
 from gluontune import compute
 from gluontune.compute.deconvolution import explored
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.engines.mxnet.context import Context, parameters
+from gluontune.engines.mxnet.context import Context, parameters, seed_all
 from gluontune.engines.progress import initialize, refuse_methods
 from gluontune.job.batches import described, hint_of, to_numpy
 from gluontune.job.data import Feed
@@ -88,7 +88,7 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
             )
     if not nets:
         raise GluontuneError(f"{job.place('net')}net() of the job returned no net")
-    context.seed(recipe.seed)  # after the draws of net()
+    seed_all(recipe.seed)  # after the draws of net()
     for block in nets.values():
         if not give_values(block, context.ctxs):
             block.collect_params().reset_ctx(context.ctxs)

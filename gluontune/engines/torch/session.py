@@ -1,10 +1,7 @@
 """A training process on PyTorch's engine: the commands of :mod:`gluontune.engines.base`, without mxnet.
 
-The net comes from MXNet as a graph with the parameters of the seeded start (:mod:`gluontune.engines.torch.export`), the
-images from gluontune's loaders, the optimizer from its card. So a recipe with ``backend="torch"`` means the same as
-with ``"mxnet"``: equal start, batches, rates and decay, and equal figures except for rounding. Checkpoints have the
-parameters under the same names, so ``gt.train.load`` returns the Gluon net of either; the optimizer's states belong to
-this engine.
+A recipe means the same with ``backend="torch"`` as with ``"mxnet"``: equal start, batches, rates and decay, and equal
+figures except for rounding. Checkpoints have the parameters under the same names, the optimizer's states its own.
 """
 
 from __future__ import annotations
