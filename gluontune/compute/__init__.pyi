@@ -1,4 +1,8 @@
-from gluontune.compute._blocks import FirstValues as FirstValues
+from gluontune.compute._blocks import (
+    FirstValues as FirstValues,
+    InputStage as InputStage,
+    with_input_stage as with_input_stage,
+)
 from gluontune.compute.check import HybridizeCheck as HybridizeCheck, check_hybridizable as check_hybridizable
 from gluontune.compute.choose import HybridizeReport as HybridizeReport, hybridize as hybridize
 from gluontune.compute.mixed import (
@@ -18,4 +22,3 @@ from gluontune.compute.rewriting import (
     rewrites_for as rewrites_for,
     why_no_gain as why_no_gain,
 )
-from gluontune.compute.stage import InputStage as InputStage, with_input_stage as with_input_stage

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import walk
-from gluontune.compute.deconvolution import refuse_endangered
-from gluontune.compute.process import started_dtype
+from gluontune.compute.process import refuse_endangered, started_dtype
 from gluontune.core.errors import UsageError, first_line
 from gluontune.core.gaps import gaps, size, worst
 from gluontune.core.nests import flat

@@ -11,8 +11,8 @@ from typing import Any, Callable
 from gluontune.compute._eliminate import Budget, Elimination
 from gluontune.compute._passes import check_initialized, preserved, restore
 from gluontune.compute._traversal import sample_of
-from gluontune.compute.deconvolution import refuse_endangered
 from gluontune.compute.mode import compile_roots, topmost_hybrid
+from gluontune.compute.process import refuse_endangered
 from gluontune.compute.race import SETTINGS, Race, Trial, fastest, fingerprint, keep, present_mode, ratio, recall
 from gluontune.compute.rewrites import REWRITES
 from gluontune.compute.rewriting import apply_rewrites, rewrites_for

@@ -16,14 +16,13 @@ from gluontune.capture.script import Program
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines import ENGINES
 from gluontune.job.data import make_feed
-from gluontune.job.job import load_job
-from gluontune.job.models import give_values
+from gluontune.job.job import give_values, load_job
 from gluontune.parallel.devices import contexts
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import resolve
 from gluontune.runtime import mxnet, pytorch
 from gluontune.training.group import Group, RunFailed
-from gluontune.training.script_run import ScriptRun, ScriptSite
+from gluontune.training.starting import ScriptRun, ScriptSite
 
 _RECIPE = "GLUONTUNE_EXAMINED_RECIPE"
 _PHASE_STEPS = 26  # one step in 25 is cut into phases

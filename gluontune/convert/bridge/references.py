@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import walk
-from gluontune.compute.deconvolution import goes_on
+from gluontune.compute.process import goes_on
 from gluontune.runtime import mxnet
 
 NOTHING = "gluontune_nothing"  # an added variable, zeros of shape (1,), that requires a gradient

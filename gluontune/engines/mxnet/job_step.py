@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute.deconvolution import explored
+from gluontune.compute.process import explored
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.nests import flat, mapped
 from gluontune.engines.mxnet.context import Optimization

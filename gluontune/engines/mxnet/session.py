@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute, monitor
-from gluontune.compute.deconvolution import told_of_deconvolutions
+from gluontune.compute.process import told_of_deconvolutions
 from gluontune.convert.bridge.references import doubtful
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.base import SAMPLED_EVERY, Arrays, Command, Engine, State

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute
-from gluontune.compute.deconvolution import explored
+from gluontune.compute.process import explored
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.mxnet.context import Context, parameters, seed_all
 from gluontune.engines.progress import initialize, refuse_methods
 from gluontune.job.batches import described, hint_of, to_numpy
 from gluontune.job.data import Feed
-from gluontune.job.job import Job
-from gluontune.job.models import give_values
+from gluontune.job.job import Job, give_values
 from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe, rules
 from gluontune.runtime import set_data

@@ -81,7 +81,7 @@ class MxnetStep:
 
 def build(name: str) -> Any:
     """A new network by its name in ``gluontune.search.bench.training.NETS``, with 10 classes."""
-    from gluontune.job.models import build_net
+    from gluontune.job.job import build_net
     from gluontune.runtime import mxnet
 
     if name != "small_vgg":
