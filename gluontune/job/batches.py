@@ -35,17 +35,8 @@ def parts_of(batch: tuple[Any, ...], ctxs: list[Any]) -> list[tuple[Any, ...]]:
 
     Arrays become ``mx.np`` ones if the process uses these (``npx.set_np()``).
     """
-    cut = mapped(lambda array: _Cut(split_batch(array, ctxs)), batch)
-    count = len(first(cut).parts)
-    return [as_net_array(tuple(mapped(operator.methodcaller("part", place), list(cut)))) for place in range(count)]
-
-
-class _Cut:
-    def __init__(self, parts: list[Any]):
-        self.parts = parts
-
-    def part(self, place: int) -> Any:
-        return self.parts[place]
+    cut = mapped(lambda array: dict(enumerate(split_batch(array, ctxs))), batch)  # a dict is one leaf
+    return [as_net_array(tuple(mapped(operator.itemgetter(place), list(cut)))) for place in first(cut)]
 
 
 def without_bfloat16(array: Any) -> Any:

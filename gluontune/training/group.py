@@ -187,14 +187,11 @@ class Group(Closing):
         self.site.close()
 
     def _ask(self, command: dict[str, Any], ranks: int | None = None) -> list[dict[str, Any]]:
-        return self._ask_each([command] * len(self.ranks[:ranks]))
-
-    def _ask_each(self, commands: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Send a command to each of the first ranks, and return their answers."""
-        if not commands or not self.ranks:
+        """Send a command to the first ranks (None: all), and return their answers."""
+        asked = self.ranks[:ranks]
+        if not asked:
             raise RunFailed("Closed", "the run has ended", "training")
-        asked = self.ranks[: len(commands)]
-        for rank, command in zip(asked, commands):
+        for rank in asked:
             rank.say(command)
         return self._gather("done", asked)
 

@@ -44,10 +44,7 @@ def read_params(path: str | Path) -> dict[str, np.ndarray]:
     except OSError as error:
         raise explain_os_error(path, error) from error
     try:
-        if data[:2] == b"PK":
-            arrays = read_npz(path)
-        else:
-            arrays = _Reader(data, str(path)).read()
+        arrays = read_npz(path) if data[:2] == b"PK" else _Reader(data, str(path)).read()
     except (struct.error, ValueError, IndexError, MemoryError) as error:
         raise GluontuneError(f"{path}: a damaged or cut .params file ({error}): export or copy it again") from error
     plain = {name[4:] if name.startswith(("arg:", "aux:")) else name: a for name, a in arrays.items()}

@@ -77,12 +77,8 @@ class Home:
 
     def module(self, wanted: str, part: Part, taken: set[str]) -> str:
         """The name of a module without parameters; ``taken``: names in the same method."""
-        known, number = dict(self.parts), 1
-        while True:
-            name = f"{wanted}{number}"
-            if name not in taken and name not in self.reserved and known.get(name, part) == part:
-                break
-            number += 1
+        known, names = dict(self.parts), (f"{wanted}{number}" for number in itertools.count(1))
+        name = next(n for n in names if n not in taken | self.reserved and known.get(n, part) == part)
         if name not in known:
             self.parts.append((name, part))
         taken.add(name)

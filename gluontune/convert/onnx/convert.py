@@ -171,15 +171,10 @@ def _trace(net: Any, shape: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
     return symbol, params
 
 
-def _registry() -> dict[str, Any]:
-    """Operators that MXNet can translate for :data:`OPSET`."""
-    graph = importlib.import_module("mxnet.onnx.mx2onnx._export_onnx").MXNetGraph
-    importlib.import_module("mxnet.onnx")
-    return {name: f for v in range(12, OPSET + 1) for name, f in graph.registry_.get(v, {}).items()}
-
-
 def _refuse_unsupported(symbol: Any) -> None:
-    known = _registry()
+    graph = importlib.import_module("mxnet.onnx.mx2onnx._export_onnx").MXNetGraph
+    importlib.import_module("mxnet.onnx")  # fills the registry
+    known = {name for version in range(12, OPSET + 1) for name in graph.registry_.get(version, ())}
     missing: dict[str, list[str]] = {}
     for node in json.loads(symbol.tojson())["nodes"]:
         if node["op"] != "null" and node["op"] not in known:
