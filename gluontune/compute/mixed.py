@@ -102,11 +102,7 @@ class LossScaler:
         return True
 
     def judge(self, finite: bool) -> bool:
-        """Adapt the scale to gradients that are finite, or not; returns ``finite``: whether the step is taken.
-
-        Raises:
-            GluontuneError: as :meth:`step`.
-        """
+        """Adapt the scale to gradients that are finite, or not; returns ``finite``: whether the step is taken."""
         self._good_steps = self._good_steps + 1 if finite else 0
         if finite:
             self._bad_steps = 0

@@ -217,11 +217,7 @@ def endangered(heads: Any) -> bool:
 
 
 def goes_on(nodes: Sequence[Mapping[str, Any]], uses: Mapping[Any, int], entry: Sequence[int]) -> bool:
-    """Whether the gradient of a node's output goes on, or is summed: it is no variable of one use.
-
-    Args:
-        nodes: of a symbol's JSON. uses: by node and output.
-    """
+    """Whether the gradient of a node's output goes on, or is summed: it is no variable of one use."""
     return nodes[entry[0]]["op"] != "null" or uses[tuple(entry[:2])] > 1
 
 

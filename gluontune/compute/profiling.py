@@ -227,10 +227,7 @@ def _operators(mx: Any, step: Callable[[], Any], steps: int, scratch: str) -> di
 
 
 def _from_target(spec: dict[str, Any]) -> Callable[[], Any]:
-    """The step that ``file.py:function`` or ``module:function`` returns.
-
-    Modules of the parent's path come after Python's and the installed ones.
-    """
+    """The step that ``file.py:function`` or ``module:function`` returns; the parent's path comes after Python's own."""
     where, _, name = spec["target"].rpartition(":")
     sys.path += [place for place in spec["path"] if place not in sys.path]
     if where.endswith(".py"):

@@ -128,11 +128,7 @@ _OTHERWISE = ": it is another graph each time, as random numbers of Python's mak
 
 
 def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
-    """The traces of ``call`` in prediction and in training mode: one symbol twice if they are alike.
-
-    Returns:
-        both symbols (the second is None if it cannot be traced), and the reason for None.
-    """
+    """Traces of ``call`` in prediction and training mode (one twice if alike; None if it fails), and the reason."""
     autograd = mxnet().autograd
     with autograd.pause(train_mode=False):
         predict = call()

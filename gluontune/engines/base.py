@@ -185,11 +185,7 @@ class Engine(ABC):
         }
 
     def reset(self, epochs: float | None = None) -> None:
-        """Return to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
-
-        Args:
-            epochs: the new length of the training, to which the schedule is fitted; None: unchanged.
-        """
+        """Return to the seeded start; ``epochs`` is the new length of the training, to which the schedule is fitted."""
         if epochs is not None and epochs != self.recipe.epochs:
             self.recipe, self.fresh = self.recipe.override(epochs=epochs), False
         if self.fresh:

@@ -57,11 +57,7 @@ class Progress:
         raise GluontuneError("the training data gave no batch in a whole epoch")
 
     def loading_alone(self, seconds: float) -> dict[str, float]:
-        """The loader without the net: ``{"samples_per_sec", "cpu_ms_per_sample"}``; its epoch goes on.
-
-        Args:
-            seconds: loading time, after a quarter of it for the batches loaded ahead.
-        """
+        """The loader without the net: ``{"samples_per_sec", "cpu_ms_per_sample"}``; its epoch goes on."""
 
         def load() -> int:
             batch = flat(self.next_batch())

@@ -193,11 +193,7 @@ class _Blamed:
 
 
 class GluonBatches:
-    """A job's Gluon dataset with the interface of ``gt.loading``'s loaders.
-
-    Args:
-        place: of its definition, for messages. batchify_fn, options: of :func:`gt.loading.safe_dataloader`.
-    """
+    """A job's Gluon dataset with the interface of ``gt.loading``'s loaders; ``place``: of its definition."""
 
     yields = "float32-nchw"
 

@@ -68,11 +68,7 @@ class Job:
         return next((name for name in ("trainers", "trainer") if name in names), None)
 
     def metric(self) -> tuple[Any, str | None]:
-        """A new metric of the job and its ``metric_mode``; None without one.
-
-        Raises:
-            GluontuneError: not an EvalMetric, or the mode is neither ``min`` nor ``max``.
-        """
+        """A new metric of the job and its ``metric_mode``; None without one."""
         given = getattr(self.module, "metric", None)
         if given is None:
             return None, None

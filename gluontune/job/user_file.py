@@ -92,11 +92,7 @@ def load_module(path: str | Path) -> ModuleType:
 
 
 def trains(path: str | Path) -> bool:
-    """Whether a file is a script that trains; a job file defines ``net()``, ``data()`` or ``loss()`` for others.
-
-    Raises:
-        GluontuneError: it cannot be read, or is no Python.
-    """
+    """Whether a file is a script that trains; a job file defines ``net()``, ``data()`` or ``loss()`` for others."""
     try:
         tree = ast.parse(Path(path).read_text("utf-8"))
     except (OSError, SyntaxError, ValueError) as error:

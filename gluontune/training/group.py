@@ -111,11 +111,7 @@ class Group(Closing):
         self._ask({"do": "reset", "epochs": epochs})
 
     def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
-        """Rank 0 copies its state and begins to write it: ``{"written", "error", "skipped"}``.
-
-        Args:
-            extra: values for the header. wait: until it is on the disk.
-        """
+        """Rank 0 writes its state and ``extra`` (``wait``: to the end): ``{"written", "error", "skipped"}``."""
         self._agree()
         return self._ask({"do": "checkpoint", "extra": extra, "wait": wait}, ranks=1)[0]
 

@@ -182,11 +182,7 @@ class Checkpoints:
 
 
 class Keeper:
-    """The checkpoints of one run, in the driving process.
-
-    Attributes:
-        stopped_by: the signal that requested a stop, or None.
-    """
+    """The checkpoints of one run, in the driving process; ``stopped_by``: the signal that requested a stop."""
 
     def __init__(self, recipe: Recipe, plan: Checkpoints):
         self.recipe, self.plan = recipe, plan
@@ -211,11 +207,7 @@ class Keeper:
             yield self
 
     def find(self) -> tuple[Path | None, dict[str, Any], list[str]]:
-        """The checkpoint to resume from, its header, and notes.
-
-        Raises:
-            GluontuneError: a checkpoint of another model or data set (both are named), or all are damaged.
-        """
+        """The checkpoint to resume from (of the same model and data set), its header, and notes."""
         path, header, notes = checkpoint.newest(self.plan.folder)
         if path is None:
             return None, {}, notes
@@ -249,12 +241,7 @@ class Keeper:
     def save(
         self, group: Any, step: int, progress: dict[str, Any], score: float | None = None, last: bool = False
     ) -> list[str]:
-        """Let rank 0 write a checkpoint. Returns errors as notes.
-
-        Args:
-            score: of the latest validation; larger is better (an accuracy, a negated loss).
-            last: wait until it is on the disk.
-        """
+        """Let rank 0 write a checkpoint; a larger ``score`` is better; ``last``: wait. Returns errors as notes."""
         best = score is not None and score > self._best
         extra = {"recipe": self.recipe.to_dict(), "progress": progress, "val_score": score}
         answer = group.checkpoint(extra, wait=last or best)

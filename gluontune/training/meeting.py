@@ -156,11 +156,7 @@ class Meeting:
 
 
 def read_line(line: socket.socket) -> bytes:
-    """The next line of a connection, and not a byte more.
-
-    Raises:
-        ValueError: it is closed, or the line is too long.
-    """
+    """The next line of a connection, and not a byte more; ValueError if it is closed, or the line too long."""
     text = b""
     while not text.endswith(b"\n") and len(text) < _MOST_HELLO:
         piece = line.recv(1)

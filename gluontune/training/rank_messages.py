@@ -95,11 +95,7 @@ class RankMessages:
         self._at: dict[int, int] = {}  # each rank's last known step
 
     def gather(self, wanted: str, asked: list[Any] | None = None) -> list[dict[str, Any]]:
-        """One ``wanted`` event from each rank; another event, or silence, is a failure.
-
-        Args:
-            wanted: ``opened``, ``ready`` or ``done``. asked: the first ranks; None: all.
-        """
+        """One ``wanted`` event (``opened``, ``ready``, ``done``) from each rank; another, or silence, is a failure."""
         waiting = dict(enumerate(self.ranks if asked is None else asked))
         answers: dict[int, dict[str, Any]] = {}
         now = time.monotonic()

@@ -120,11 +120,7 @@ def exit_code(result: RunResult) -> int:
 
 
 def follow(recipe: Recipe, place: Place, result: str | None = None, insecure_network: bool = False) -> NoReturn:
-    """Become the rank of this place, a new program in this process. It ends with the run.
-
-    Args:
-        recipe: the same on all ranks. result: the file for the run's result; None: only rank 0 has it.
-    """
+    """Become the rank of this place, a new program in this process; ``result``: the file for the run's result."""
     address, alike = address_of(place.host), fingerprint(recipe.to_dict())
     if not is_loopback(address) and not insecure_network:
         raise UsageError(no_password(address))

@@ -237,12 +237,7 @@ class ScriptRun:
 
 
 class ScriptSite(LocalRanks):
-    """The process of a script, as a Group's ranks.
-
-    Args:
-        run: how it is run. world, setup: as of :class:`gluontune.training.starting.Here`.
-        log: the file of its output; None: a temporary one.
-    """
+    """The process of a script, as a Group's ranks; ``log`` is the file of its output."""
 
     def __init__(
         self, run: ScriptRun, world: int, setup: Callable[[int, int], dict[str, Any]], log: Path | None = None

@@ -71,11 +71,7 @@ def _one(value: Any, n: int, default: int) -> Any:
 
 
 def layer_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Layer | None:
-    """The layer of an operator, or None.
-
-    Args:
-        node: the operator. shapes: of its parameters, in order (inputs other than data).
-    """
+    """The layer of an operator, or None; ``shapes`` of its parameters, in order (inputs other than data)."""
     made = _LAYERS.get(node.op or "")
     return made(attributes(OPERATORS[node.op or ""], node), shapes) if made else None
 
@@ -165,11 +161,7 @@ def arguments(attrs: Mapping[str, Any], run: Any) -> str:
 
 
 def named(node: Node, used: dict[str, Any]) -> str:
-    """The name of an operator's function in operators.py.
-
-    Args:
-        node: the operator. used: the functions of operators.py by name; gets this one.
-    """
+    """The name of an operator's function in operators.py; ``used``, its functions by name, gets this one."""
     run = OPERATORS[node.op or ""].run
     if not has_source(run):
         raise GluontuneError(

@@ -167,11 +167,7 @@ class Optimization:
         return [self.scaler.scale(value) for value in losses] if self.scaler else losses
 
     def update(self, net: Any, count: int, used: int, steps: int) -> None:
-        """One step of the trainer, and the exchange of parameters when it is due.
-
-        Args:
-            count: images of this rank. used: contexts with a part of them. steps: of an update.
-        """
+        """One step of the trainer, and the exchange of parameters when it is due; ``steps``: of an update."""
         for trainer in self.trainers.values():
             trainer.accumulate = steps
         if used < len(self.context.ctxs):

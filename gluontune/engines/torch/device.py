@@ -133,14 +133,7 @@ class Device:
 
     @contextlib.contextmanager
     def fitting(self, trial: Callable[[int], None]) -> Iterator[None]:
-        """A context whose out-of-memory error names a batch that fits.
-
-        Args:
-            trial: computes forward and backward pass of so many images.
-
-        Raises:
-            GluontuneError: the memory is too small for a step.
-        """
+        """A context whose out-of-memory error names a batch that fits; ``trial`` computes a step of so many images."""
         told = self.torch.cuda.OutOfMemoryError
         try:
             yield

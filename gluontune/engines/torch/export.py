@@ -64,11 +64,7 @@ class Exported:
     layers: list[list[str]]
 
     def renamed(self, gluon_names: Mapping[str, str]) -> Exported:
-        """The same with a module's names of the arrays.
-
-        Args:
-            gluon_names: Gluon's name by the module's, for arrays with another name.
-        """
+        """The same with a module's names of the arrays; ``gluon_names``: Gluon's by the module's, where they differ."""
         place = {name: place for place, name in gluon_names.items()}
         rekeyed = {
             field: {place.get(name, name): value for name, value in getattr(self, field).items()}

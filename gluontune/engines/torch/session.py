@@ -313,11 +313,7 @@ class TorchSession(Engine):
 
 
 def session_of(recipe: Recipe, rank: int = 0, world: int = 1, *more: Any) -> Engine:
-    """The session of a recipe: of its exported net, or the followed one of a job that cannot be exported.
-
-    Args:
-        recipe, rank, world, more: as of :class:`gluontune.engines.base.Engine`.
-    """
+    """The session of a recipe: of its exported net, or the followed one of a job that cannot be exported."""
     if recipe.loader == "gluon":  # its process has mxnet anyway
         return _followed(recipe, rank, world, *more, why="Gluon's DataLoader loads")
     try:

@@ -161,6 +161,7 @@ def pooling_v1(x: Any, kernel: Any = (), pool_type: str = "max", global_pool: bo
 operators(globals(), {
     "FullyConnected": lambda x, weight, bias=None, num_hidden=0, no_bias=False, flatten=True:
         F.linear(x.flatten(1) if flatten else x, weight, None if no_bias else bias),
+    "LRN": lambda x, nsize, alpha=1e-4, beta=0.75, knorm=2.0: F.local_response_norm(x, nsize, alpha, beta, knorm),
     "Embedding": lambda x, weight, input_dim, output_dim, dtype="float32":
         F.embedding(x.long().clamp(0, weight.shape[0] - 1), weight),
 })  # fmt: skip
@@ -254,8 +255,3 @@ def group_norm(x: Any, gamma: Any, beta: Any, num_groups: int = 1, eps: float = 
 def l2_normalization(x: Any, mode: str = "instance", eps: float = 1e-10) -> Any:
     axes = {"instance": tuple(range(1, x.dim())), "channel": (1,), "spatial": tuple(range(2, x.dim()))}[mode]
     return x / ((x * x).sum(axes, keepdim=True) + eps).sqrt()
-
-
-@operator("LRN")
-def lrn(x: Any, nsize: int, alpha: float = 1e-4, beta: float = 0.75, knorm: float = 2.0) -> Any:
-    return F.local_response_norm(x, nsize, alpha, beta, knorm)

@@ -21,14 +21,6 @@ def reshape_like(x: Any, other: Any, lhs_begin: Any = None, lhs_end: Any = None,
     return x.reshape(*x.shape[: a[0]], *other.shape[b[0] : b[1]], *x.shape[a[1] :])
 
 
-@operator("transpose")
-def transpose(x: Any, axes: Any = ()) -> Any:
-    return x.permute(tuple(axes) if axes else tuple(reversed(range(x.dim()))))
-
-
-operator("_np_transpose")(transpose)
-
-
 @operator("slice")
 def slice_(x: Any, begin: Any, end: Any, step: Any = ()) -> Any:
     for axis, (low, high) in enumerate(zip(begin, end)):
@@ -149,6 +141,7 @@ operators(globals(), {
     "_np_reshape": lambda x, newshape, order="C": x.reshape(tuple(newshape)),
     "Flatten": lambda x: x.flatten(1) if x.dim() > 1 else x.reshape(-1, 1),
     "SwapAxis": lambda x, dim1=0, dim2=0: x.transpose(dim1, dim2),
+    "transpose _np_transpose": lambda x, axes=(): x.permute(tuple(axes or reversed(range(x.dim())))),
     "expand_dims": lambda x, axis: x.unsqueeze(axis),
     "squeeze _np_squeeze": lambda x, axis=None:
         x.squeeze() if axis is None or axis == () else x.squeeze((axis,) if isinstance(axis, int) else tuple(axis)),
@@ -196,15 +189,12 @@ def one_hot(x: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, d
     )
 
 
-@operator("where")
+@operator("where", "_npi_where")
 def where(condition: Any, x: Any, y: Any) -> Any:
     chosen = condition != 0
     if chosen.dim() == 1 and x.dim() > 1:
         chosen = chosen.reshape([-1] + [1] * (x.dim() - 1))
     return torch.where(chosen, x, y)
-
-
-operator("_npi_where")(where)
 
 
 def _arg(best: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.convert.graph.schemas import resized
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import pytorch
@@ -214,12 +214,8 @@ def grid_generator(x: Any, transform_type: str, target_shape: Any = (0, 0)) -> A
     return F.affine_grid(unit, [1, 1, *x.shape[2:]], True).movedim(-1, 1) + x * (2 / size).reshape(1, 2, 1, 1)
 
 
-@operator("BilinearSampler")
-def bilinear_sampler(x: Any, grid: Any) -> Any:
-    return F.grid_sample(x, grid.movedim(1, -1), align_corners=True)
-
-
-@operator("SpatialTransformer")
-def spatial_transformer(x: Any, loc: Any, target_shape: Any = (0, 0), transform_type: str = "affine",
-                        sampler_type: str = "bilinear") -> Any:  # fmt: skip
-    return bilinear_sampler(x, grid_generator(loc, "affine", target_shape))
+operators(globals(), {
+    "BilinearSampler": lambda x, grid: F.grid_sample(x, grid.movedim(1, -1), align_corners=True),
+    "SpatialTransformer": lambda x, loc, target_shape=(0, 0), transform_type="affine", sampler_type="bilinear":
+        F.grid_sample(x, grid_generator(loc, "affine", target_shape).movedim(1, -1), align_corners=True),
+})  # fmt: skip
