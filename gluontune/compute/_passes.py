@@ -212,11 +212,8 @@ class Finding:
 
     Args:
         severity: ``error`` (compiling fails or changes the result) or ``warning`` (a part stays imperative).
-        path: of the block in the network, such as ``features.2.body``; ``""`` is the network itself.
-        block: its class.
-        where: ``file:line`` of the user's code, if known.
-        reason: the cause.
-        cure: the usual way out.
+        path: of the block in the network, such as ``features.2.body``; ``""`` is the network itself. block: its class.
+        where: ``file:line`` of the user's code, if known. reason: the cause. cure: the usual way out.
         detail: the first line of MXNet's message, or the size of a difference.
     """
 
@@ -231,47 +228,27 @@ class Finding:
 
 # pattern of a failed trace's message, reason, cure
 _REASONS = (
-    (
-        "would end the process",
-        "a deconvolution's weight is computed, or used more than once",
-        "Call it in float64: F.Deconvolution of inputs and weights that F.cast has made so, see docs/mxnet-faults.md.",
-    ),
-    (
-        r"__bool__|__nonzero__|truth value",
-        "control flow depends on the data",
-        "Use F.where, F.contrib.cond or F.contrib.while_loop, or move the decision out of the network.",
-    ),
-    (
-        r"'_?Symbol' object has no attribute '(shape|size|ndim|context|ctx|dtype|stype)'",
-        "it asks a Symbol for what only an NDArray has",
-        "Use shapes without numbers: F.reshape with 0, -1 … -4, F.slice_like, F.broadcast_like, F.shape_array.",
-    ),
-    (
-        r"asnumpy|asscalar|wait_to_read|__float__|__int__|__index__|__len__|has no len\(\)|float\(\)|int\(\)",
-        "it takes a value out of the network into Python",
-        "Compute it with F operators, or return it as another output and look at it outside.",
-    ),
-    (
-        r"__setitem__|Assigning to NDArrays|item assignment|__i(add|sub|mul|div|truediv|mod|pow)__|_inplace",
-        "it changes an array in place",
-        "Make a new array: F.where, F.concat, F.scatter_nd, x = x + y in place of x += y.",
-    ),
-    (
-        r"must have NDArray type|NDArray type|expected NDArray|Symbol.*numpy|no attribute 'handle'|_ctypes.*Symbol",
-        "it calls mx.nd (or numpy) on a Symbol",
-        "Call the same operator through F, the first argument of hybrid_forward.",
-    ),
-    (
-        r"getitem|indices|slice|Index|iterable|iterate",
-        "it indexes or iterates over a Symbol",
-        "Use F.slice_axis, F.slice, F.split or F.take.",
-    ),
-    (
-        r"infer_shape|Shape inconsistent|shape|Incompatible",
-        "the shapes do not fit once the whole graph is compiled",
-        "Give in_channels or in_units where a shape cannot be inferred, and check reshapes with fixed numbers.",
-    ),
-)
+    ("would end the process", "a deconvolution's weight is computed, or used more than once",
+     "Call it in float64: F.Deconvolution of inputs and weights that F.cast has made so, see docs/mxnet-faults.md."),
+    (r"__bool__|__nonzero__|truth value", "control flow depends on the data",
+     "Use F.where, F.contrib.cond or F.contrib.while_loop, or move the decision out of the network."),
+    (r"'_?Symbol' object has no attribute '(shape|size|ndim|context|ctx|dtype|stype)'",
+     "it asks a Symbol for what only an NDArray has",
+     "Use shapes without numbers: F.reshape with 0, -1 … -4, F.slice_like, F.broadcast_like, F.shape_array."),
+    (r"asnumpy|asscalar|wait_to_read|__float__|__int__|__index__|__len__|has no len\(\)|float\(\)|int\(\)",
+     "it takes a value out of the network into Python",
+     "Compute it with F operators, or return it as another output and look at it outside."),
+    (r"__setitem__|Assigning to NDArrays|item assignment|__i(add|sub|mul|div|truediv|mod|pow)__|_inplace",
+     "it changes an array in place",
+     "Make a new array: F.where, F.concat, F.scatter_nd, x = x + y in place of x += y."),
+    (r"must have NDArray type|NDArray type|expected NDArray|Symbol.*numpy|no attribute 'handle'|_ctypes.*Symbol",
+     "it calls mx.nd (or numpy) on a Symbol",
+     "Call the same operator through F, the first argument of hybrid_forward."),
+    (r"getitem|indices|slice|Index|iterable|iterate", "it indexes or iterates over a Symbol",
+     "Use F.slice_axis, F.slice, F.split or F.take."),
+    (r"infer_shape|Shape inconsistent|shape|Incompatible", "the shapes do not fit once the whole graph is compiled",
+     "Give in_channels or in_units where a shape cannot be inferred, and check reshapes with fixed numbers."),
+)  # fmt: skip
 
 
 def explain(net: Any, error: BaseException) -> Finding:

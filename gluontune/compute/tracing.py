@@ -16,7 +16,7 @@ from typing import Any
 import gluontune
 from gluontune.compute._traversal import walk
 from gluontune.core.errors import GluontuneError
-from gluontune.core.nests import flat
+from gluontune.core.nests import flat, mapped
 from gluontune.runtime import mxnet, uses_np
 
 _ASKS = {"is_training", "is_recording"}
@@ -76,7 +76,8 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
     variables = [mx.sym.var(name) for name in names]
     if uses_np(net):
         variables = [variable.as_np_ndarray() for variable in variables]
-    given = _nested(net._in_format, iter(variables)) if known else variables
+    each = iter(variables)  # in the nesting of the call that Gluon has recorded
+    given = mapped(lambda part: None if part == -1 else next(each), net._in_format) if known else variables
 
     def call() -> Any:
         outputs = flat(net(*given))
@@ -260,13 +261,6 @@ class ByMode:
 
     def _cache(self) -> dict[str, Any]:
         return {name: vars(self.block)[name] for name in _CACHE}
-
-
-def _nested(form: Any, variables: Any) -> Any:
-    """The variables in the nesting of a call's arguments, as Gluon has recorded it."""
-    if isinstance(form, (list, tuple)):
-        return [_nested(part, variables) for part in form]
-    return None if form == -1 else next(variables)
 
 
 def trace_failure(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from gluontune.convert.bridge.names import is_free
 from gluontune.convert.bridge.source import Source, parameters_of
 from gluontune.convert.graph.symbol import Graph, Node, read_symbol
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat
+from gluontune.core.nests import flat, mapped
 from gluontune.core.texts import clean
 from gluontune.runtime import mxnet, uses_np
 
@@ -153,9 +153,7 @@ def nested(nest: Any, items: Iterator[Any]) -> Any:
     >>> nested((1, [2, 3]), iter("abc"))
     ('a', ['b', 'c'])
     """
-    if isinstance(nest, (list, tuple)):
-        return type(nest)([nested(item, items) for item in nest])
-    return None if nest is None else next(items)
+    return mapped(lambda item: None if item is None else next(items), nest)
 
 
 @contextmanager
