@@ -97,15 +97,19 @@ def load_job(recipe: Recipe) -> Job:
     module = load_module(recipe.job) if recipe.job else None
 
     def has(name: str) -> bool:
-        return module is not None and _defines(module, name)
+        given = getattr(module, name, None)
+        return given is not None and (callable(given) or _is_ready(given)) and not inspect.ismodule(given)
 
     def make(name: str) -> Any:
         given = getattr(module, name)
         return given if _is_ready(given) else call(recipe.job, name, given)
 
     data = make("data") if has("data") else recipe.dataset
-    loss = (lambda: make("loss")) if has("loss") else _softmax
-    job = Job(net=lambda: make("net"), loss=loss, file=recipe.job, module=module)
+    own_loss = has("loss")
+    job = Job(
+        net=lambda: make("net"), file=recipe.job, module=module,
+        loss=lambda: make("loss") if own_loss else mxnet().gluon.loss.SoftmaxCrossEntropyLoss(),
+    )  # fmt: skip
     _check_step(job)
     if isinstance(data, str):
         job.dataset = datasets.open(data)
@@ -120,18 +124,9 @@ def load_job(recipe: Recipe) -> Job:
     return job
 
 
-def _softmax() -> Any:
-    return mxnet().gluon.loss.SoftmaxCrossEntropyLoss()
-
-
 def _is_ready(given: Any) -> bool:
     """Whether a name of the job holds the object itself, not a function that makes it."""
     return isinstance(given, (str, tuple, Mapping, mxnet().gluon.Block))
-
-
-def _defines(module: ModuleType, name: str) -> bool:
-    given = getattr(module, name, None)
-    return given is not None and (callable(given) or _is_ready(given)) and not inspect.ismodule(given)
 
 
 def _parameters(function: Callable[..., Any] | None) -> set[str]:

@@ -165,15 +165,11 @@ def _command(elastic: Elastic, spec: Path) -> list[str]:
         "rdzv-backend": "c10d", "rdzv-endpoint": f"{host}:{port}", "rdzv-id": "gluontune", "rdzv-conf": meeting,
         "local-addr": own, "monitor-interval": 0.5,
     }  # fmt: skip
-    if _release() >= (2, 9):
+    if tuple(int(n) for n in torch().__version__.split("+")[0].split(".")[:2]) >= (2, 9):
         options["shutdown-timeout"] = _STOP_S
     words = [f"--{name}={value}" for name, value in options.items()]
     rank = python("-m", "gluontune.training.elastic", str(spec))
     return [*python("-m", "torch.distributed.run"), *words, "--no-python", *rank]
-
-
-def _release() -> tuple[int, ...]:
-    return tuple(int(n) for n in torch().__version__.split("+")[0].split(".")[:2])
 
 
 def _environment(recipe: Recipe, elastic: Elastic) -> dict[str, str]:

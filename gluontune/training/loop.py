@@ -118,7 +118,8 @@ class _Course:
                 for loss in seen["losses"]:  # one by one (`sum` compensates): no digit depends on where windows end
                     self.losses[0] += loss
                 self.losses[1] += count
-                window = self._next_window(seen["seconds"] / count)
+                fitting = round(_WINDOW_S / max(seen["seconds"] / count, 1e-6))
+                window = max(1, min(fitting, self.total // _MIN_WINDOWS))
                 self._report(self.result.steps)
                 self.call("steps_end")
                 if self.keeper and self.result.steps < epoch_end and self.keeper.due(self.result.steps):
@@ -178,9 +179,6 @@ class _Course:
         self.rates.append(seen["samples"] / seen["seconds"])
         self._check_loss(seen["loss"])
         return seen
-
-    def _next_window(self, step_s: float) -> int:
-        return max(1, min(round(_WINDOW_S / max(step_s, 1e-6)), self.total // _MIN_WINDOWS))
 
     def _check_loss(self, loss: float) -> None:
         first = self.first_loss = loss if self.first_loss is None else self.first_loss
