@@ -54,7 +54,7 @@ class DeckNet:
 
 
 def _build(name: str) -> Any:
-    from gluontune.job.models import build_net
+    from gluontune.job.job import build_net
 
     if name in _STAND_INS:
         return _STAND_INS[name]()

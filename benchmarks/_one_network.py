@@ -38,7 +38,7 @@ class Network:
         self.info = {"parameters": self._count()}
 
     def _build(self) -> Any:
-        from gluontune.job.models import build_net
+        from gluontune.job.job import build_net
 
         self.mx.random.seed(1)
         net = build_net(self.name, 10)

@@ -40,7 +40,7 @@ class OptimizerStep:
     """Training steps of a net of ten classes, or its updates from existing gradients.
 
     Args:
-        net: a name that :func:`gluontune.job.models.build_net` knows, or the number of weight layers of a CIFAR
+        net: a name that :func:`gluontune.job.job.build_net` knows, or the number of weight layers of a CIFAR
             ResNet, 6 n + 2. batch_size, side: of the synthetic images.
         whole: forward, loss, backward and update; otherwise the update alone.
         peer: ``gluontune``: the optimizer of ``gt.optim.setup``; ``mxnet``: MXNet's own under ``gluon.Trainer``.
@@ -53,7 +53,7 @@ class OptimizerStep:
         import importlib
 
         from gluontune import compute, optim
-        from gluontune.job.models import build_net
+        from gluontune.job.job import build_net
         from gluontune.runtime import mxnet
 
         mx = self.mx = mxnet()

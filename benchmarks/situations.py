@@ -94,7 +94,7 @@ def _ready_batch(mx: Any, batch: int, shape: tuple[int, ...]) -> tuple[Any, Any]
 
 def _resnet(mx: Any, batch: int) -> Callable[[Any], None]:
     """ResNet-20 for CIFAR-10 on a fixed batch: only the net takes time."""
-    from gluontune.job.models import build_net
+    from gluontune.job.job import build_net
 
     net = build_net("cifar_resnet20_v1", _CLASSES)
     net.initialize(mx.init.Xavier(magnitude=2))

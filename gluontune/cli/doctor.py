@@ -98,7 +98,7 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
 
 
 def _examine_script(words: list[str], as_json: bool) -> None:
-    from gluontune.training.script_diagnosis import examine_script
+    from gluontune.training.diagnosis import examine_script
 
     with status_line() as tell:
         found = examine_script(words, say=tell)

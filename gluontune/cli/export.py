@@ -93,7 +93,7 @@ def zoo(
     """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures have a reason."""
     from gluontune import export
     from gluontune.core.files import writable_folder
-    from gluontune.job.models import build_net
+    from gluontune.job.job import build_net
 
     if list_names:
         emit(list(export.ZOO)) if as_json else print("\n".join(export.ZOO))

@@ -35,7 +35,6 @@ class Budget:
     steps: int | None = None
 
     def seconds(self, step_s: float) -> float:
-        """The budget if one step takes ``step_s``."""
         if self.given is not None:
             return self.given
         return MOST_S if self.steps is None else min(MOST_S, SHARE * self.steps * step_s)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._blocks import give, take_back
-from gluontune.compute._diagnose import explain
-from gluontune.compute._passes import first_gross, preserved, run, varies, without_dropout
+from gluontune.compute._passes import explain, first_gross, preserved, run, varies, without_dropout
 from gluontune.compute._traversal import batch_size, clear_caches, first_samples
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gluontune.compute._diagnose import Finding, explain, source
-from gluontune.compute._passes import check_initialized, gradient_gap, preserved, run, varies, without_dropout
+from gluontune.compute._passes import (
+    Finding,
+    check_initialized,
+    explain,
+    gradient_gap,
+    preserved,
+    run,
+    source,
+    varies,
+    without_dropout,
+)
 from gluontune.compute._traversal import Seen, batch_size, first_samples, sample_of, walk, watch
 from gluontune.compute.mode import set_mode, topmost_hybrid
-from gluontune.compute.tracing import of_call, place_of_branch
+from gluontune.compute.process import started_dtype
+from gluontune.compute.tracing import in_both_modes, place_of_branch, trace_of
 from gluontune.core.errors import UsageError, first_line
 from gluontune.core.gaps import worst
 from gluontune.runtime import mxnet
@@ -79,7 +90,7 @@ def check_hybridizable(net: Any, *inputs: Any, tolerance: float | None = None) -
     result = HybridizeCheck(findings=_static_findings(net))
     with preserved(net), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _compare(net, inputs, seen, result, tolerance or _default_tolerance())
+        _compare(net, inputs, seen, result, tolerance or (0.1 if started_dtype() == "bfloat16" else 1e-3))
     return result
 
 
@@ -160,7 +171,7 @@ def _note_modes(net: Any, seen: dict[int, Seen], result: HybridizeCheck) -> bool
         if id(root) not in seen:
             continue
         try:
-            predict, train, why = of_call(root, seen[id(root)].arguments[0])
+            predict, train, why = in_both_modes(functools.partial(trace_of, root, seen[id(root)].arguments[0]))
         except Exception:  # the comparison reports what cannot be compiled
             continue
         if train is not predict:
@@ -236,9 +247,3 @@ def _other_batch_size(net: Any, inputs: tuple[Any, ...], result: HybridizeCheck,
                 "Use 0 or -1 for the batch in reshapes; do not keep a size in self.", detail,
             )
         )  # fmt: skip
-
-
-def _default_tolerance() -> float:
-    from gluontune.compute.process import started_dtype
-
-    return 0.1 if started_dtype() == "bfloat16" else 1e-3

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Callable
 
-from gluontune.compute import _remember
 from gluontune.compute._eliminate import Budget, Elimination
 from gluontune.compute._passes import check_initialized, preserved, restore
 from gluontune.compute._traversal import sample_of
-from gluontune.compute.deconvolution import refuse_endangered
 from gluontune.compute.mode import compile_roots, topmost_hybrid
-from gluontune.compute.race import SETTINGS, Race, Trial, fastest, present_mode, ratio
+from gluontune.compute.process import refuse_endangered
+from gluontune.compute.race import SETTINGS, Race, Trial, fastest, fingerprint, keep, present_mode, ratio, recall
 from gluontune.compute.rewrites import REWRITES
 from gluontune.compute.rewriting import apply_rewrites, rewrites_for
 from gluontune.core.errors import GluontuneError, UsageError
@@ -51,7 +50,7 @@ class HybridizeReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        rows = [{k: v for k, v in asdict(_bare(t)).items() if not k.startswith("_")} for t in self.trials]
+        rows = [t.to_dict() for t in self.trials]
         plain = {"seconds": self.seconds, "cached": self.cached, "dropped": self.dropped}
         return {"chosen": self.chosen.name, "trials": rows, "notes": self.notes, **plain}
 
@@ -122,7 +121,7 @@ def hybridize(
     for name in names:
         REWRITES[name]
     step, budget = _make_step(net, batches, loss), Budget(budget_s, steps)
-    key = _remember.fingerprint(net, batches, loss, names)
+    key = fingerprint(net, batches, loss, names)
     report = None if refresh else _remembered(net, key, budget)
     if report is None and budget.hopeless:
         report = _as_it_is(net, f"{steps} steps to come are too few to pay for a race")
@@ -146,7 +145,7 @@ def _check_numbers(inputs: tuple[Any, ...], steps: int | None, budget_s: float |
 
 def _remembered(net: Any, key: str, budget: Budget) -> HybridizeReport | None:
     """The outcome of an earlier race; None if it is missing, or this budget allows a better race."""
-    found = _remember.recall(key)
+    found = recall(key)
     if found is None:
         return None
     if len(found["trials"]) == 1 and present_mode(net) != found["chosen"].settings:
@@ -191,16 +190,14 @@ def _raced(
         why = f"a step takes {took['median']:.3g} ms: the budget ({budget}) is too small to pay for a race"
         report = _as_it_is(net, why, elimination.trials)
         if report.chosen.step_ms:  # else the next run would pay again
-            rows = [_bare(t) for t in report.trials]
-            _remember.keep(key, rows, rows[-1], report.notes, False, elimination.seconds())
+            keep(key, report.trials, report.chosen, report.notes, False, elimination.seconds())
         return report
     report = _judge(net, elimination.trials, elimination.finalists, len(batches))
     report.notes += refused
     if elimination.untried:
         report.notes.append(f"not tried, for the budget ({budget}) was spent: {', '.join(elimination.untried)}")
-    rows, spent = [_bare(t) for t in report.trials], budget.seconds(report.chosen._times[0])
-    chosen = rows[report.trials.index(report.chosen)]
-    _remember.keep(key, rows, chosen, report.notes, elimination.complete, spent)
+    spent = budget.seconds(report.chosen._times[0])
+    keep(key, report.trials, report.chosen, report.notes, elimination.complete, spent)
     return report
 
 
@@ -274,8 +271,3 @@ def _make_step(net: Any, batches: list[tuple[Any, ...]], loss: Callable[[Any], A
     if not any(p.grad_req != "null" for p in net.collect_params().values()):
         raise GluontuneError("net has no parameter with a gradient: there is no training step to measure")
     return step
-
-
-def _bare(trial: Trial) -> Trial:
-    """A copy without graphs, which are no plain values."""
-    return Trial(**{k: v for k, v in vars(trial).items() if not k.startswith("_")})

@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from gluontune.compute import process
+from gluontune.compute._traversal import clear_caches, walk
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.nests import mapped
 from gluontune.runtime import as_nd_array, mxnet, uses_np
@@ -47,9 +50,7 @@ class LossScaler:
             )
         self.scale_value = float(init_scale)
         self.factor, self.growth_steps, self.dynamic, self.patience = factor, growth_steps, dynamic, patience
-        self.skipped_steps = 0
-        self._good_steps = 0
-        self._bad_steps = 0
+        self.skipped_steps = self._good_steps = self._bad_steps = 0
 
     def scale(self, loss: Any) -> Any:
         """The loss (or each of a list of losses) times the scale; call it inside ``autograd.record()``."""
@@ -101,16 +102,23 @@ class LossScaler:
         return True
 
     def judge(self, finite: bool) -> bool:
-        """Adapt the scale to gradients that are finite, or not; returns ``finite``: whether the step is taken.
-
-        Raises:
-            GluontuneError: as :meth:`step`.
-        """
+        """Adapt the scale to gradients that are finite, or not; returns ``finite``: whether the step is taken."""
+        self._good_steps = self._good_steps + 1 if finite else 0
         if finite:
-            self._grow()
-        else:
-            self._shrink()
-        return finite
+            self._bad_steps = 0
+            if self.dynamic and self._good_steps >= self.growth_steps:
+                self.scale_value = min(self.scale_value * self.factor, self.max_scale)
+                self._good_steps = 0
+            return True
+        self.skipped_steps += 1
+        self._bad_steps = self._bad_steps + 1 if self.scale_value == 1.0 else 0
+        self.scale_value = max(1.0, self.scale_value / self.factor)
+        if self._bad_steps >= self.patience:
+            raise GluontuneError(
+                f"the gradients were not finite in {self._bad_steps} steps in a row although the loss scale is 1: "
+                "training has diverged; lower the learning rate"
+            )
+        return False
 
     def told(self) -> str:
         """The skipped steps and the scale, in words."""
@@ -125,24 +133,6 @@ class LossScaler:
         self.scale_value = float(state["scale_value"])
         self._good_steps, self.skipped_steps = int(state["good_steps"]), int(state["skipped_steps"])
 
-    def _grow(self) -> None:
-        self._bad_steps = 0
-        self._good_steps += 1
-        if self.dynamic and self._good_steps >= self.growth_steps:
-            self.scale_value = min(self.scale_value * self.factor, self.max_scale)
-            self._good_steps = 0
-
-    def _shrink(self) -> None:
-        self.skipped_steps += 1
-        self._good_steps = 0
-        self._bad_steps = self._bad_steps + 1 if self.scale_value == 1.0 else 0
-        self.scale_value = max(1.0, self.scale_value / self.factor)
-        if self._bad_steps >= self.patience:
-            raise GluontuneError(
-                f"the gradients were not finite in {self._bad_steps} steps in a row although the loss scale is 1: "
-                "training has diverged; lower the learning rate"
-            )
-
 
 def _reduce(trainer: Any) -> None:
     try:
@@ -155,7 +145,6 @@ def _reduce(trainer: Any) -> None:
 
 
 def _gradients(trainer: Any) -> list[list[Any]]:
-    """Gradients by device."""
     lists = [as_nd_array(p.list_grad()) for p in trainer._params if p.grad_req != "null"]
     dense = [[g if g.stype == "default" else g.data for g in grads] for grads in lists]
     return [list(per_device) for per_device in zip(*dense)]
@@ -306,8 +295,6 @@ def _to_float16(net: Any, trainer: Any) -> MixedPrecision:
 
 
 def _guard_epsilons(net: Any) -> list[str]:
-    from gluontune.compute._traversal import clear_caches, walk
-
     notes = []
     for path, block in walk(net):
         if isinstance(block, mxnet().gluon.nn.BatchNorm):
@@ -330,7 +317,5 @@ def _contexts(parameter: Any) -> list[Any]:
 
 
 def _cast(value: Any, source: str, target: str) -> Any:
-    import numpy as np
-
     kind = np.dtype(source)
     return mapped(lambda item: item.astype(target) if getattr(item, "dtype", None) == kind else item, value)

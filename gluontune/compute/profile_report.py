@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from gluontune.compute._profile_child import BEGIN, END
+BEGIN, END = "gluontune_profile_begin", "gluontune_profile_end"  # around the logged steps
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,16 @@ def cure_of(execution: Execution, log: list[Execution]) -> str:
     channels marks itself; layers that it slows down have its output's shape. A BatchNorm between AMX's layout
     (channels last) and a blocked one is next to a narrow convolution.
     """
-    if "acdB" in execution.formats or (execution.primitive.startswith("pooling") and _to_one(execution)):
+    n = problem_sizes(execution.problem)
+    to_one = execution.primitive.startswith("pooling") and n.get("oh") == n.get("ow") == 1
+    if "acdB" in execution.formats or to_one:
         return "pool-to-mean"
     layouts = set(re.findall(r"blocked:(\w+)", execution.formats))
     if execution.primitive == "batch_normalization" and {"acdb", "aBcd16b"} <= layouts:
         return "narrow-in-float32"
-    if execution.primitive == "convolution" and problem_sizes(execution.problem).get("ic") in (1, 3):
+    if execution.primitive == "convolution" and n.get("ic") in (1, 3):
         return "pad-channels"
     if "ncsp" in execution.implementation:
-        n = problem_sizes(execution.problem)
         for other in log:
             if other.primitive == "convolution" and slow_reason(other):
                 o = problem_sizes(other.problem)
@@ -173,11 +174,6 @@ def _work(execution: Execution) -> float:
 def problem_sizes(problem: str) -> dict[str, int]:
     """``mb64_ic16oc16_ih32…`` as ``{"mb": 64, "ic": 16, …}``."""
     return {name: int(value) for name, value in re.findall(r"(mb|g|[iok][cdhw])(\d+)", problem)}
-
-
-def _to_one(pooling: Execution) -> bool:
-    n = problem_sizes(pooling.problem)
-    return n.get("oh") == 1 and n.get("ow") == 1
 
 
 @dataclass(frozen=True)

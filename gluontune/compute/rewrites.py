@@ -1,7 +1,6 @@
 """Rewrites: changes of a network's layers that keep the mathematics and cure a slow path.
 
-Each is a record in :data:`REWRITES` with a card on the replaced layers, the cause of the slow path, and when the change
-helps. No rewrite is assumed to help: the callers measure (``gt.compute.hybridize``, the ladder).
+No rewrite is assumed to help: the callers measure (``gt.compute.hybridize``, the ladder).
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gluontune.compute._passes import check_initialized
+from gluontune.compute._traversal import clear_caches, sample_of, walk, watch
 from gluontune.compute.process import bfloat16_support
 from gluontune.compute.rewrites import REWRITES
 from gluontune.core.errors import UsageError
@@ -49,7 +51,6 @@ class AppliedRewrites(Sequence[Change]):
     def undo(self) -> None:
         """Give each layer its former class. A second call does nothing."""
         from gluontune.compute._blocks import take_back
-        from gluontune.compute._traversal import clear_caches
 
         take_back(self._before)
         if self._before:
@@ -91,7 +92,6 @@ def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any, verify: 
     """
     from gluontune.compute._blocks import give
     from gluontune.compute._proof import Proof
-    from gluontune.compute._traversal import clear_caches, sample_of, watch
 
     _check_block(net, sample_inputs)
     if isinstance(names, str):
@@ -137,7 +137,6 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
     ['pool-to-mean']
     """
     from gluontune.compute._blocks import give, take_back
-    from gluontune.compute._traversal import sample_of, watch
 
     _check_block(net, inputs)
     kind = getattr(device, "device_type", str(device))
@@ -157,8 +156,6 @@ def rewrites_for(net: Any, *inputs: Any, device: str = "cpu") -> list[str]:
 
 
 def _check_block(net: Any, inputs: tuple[Any, ...]) -> None:
-    from gluontune.compute._passes import check_initialized
-
     if not isinstance(net, mxnet().gluon.Block):
         raise UsageError(f"net is a {type(net).__name__}: give a Gluon block")
     if inputs:
@@ -214,9 +211,6 @@ def why_no_gain(
 
 
 def _of_the_network(net: Any, inputs: tuple[Any, ...], dtype: str, device: str) -> list[str]:
-    from gluontune.compute._passes import check_initialized
-    from gluontune.compute._traversal import sample_of, walk, watch
-
     check_initialized(net)
     if not inputs:
         raise UsageError("why_no_gain needs a sample batch: why_no_gain(net, x, dtype=…)")

@@ -1,7 +1,6 @@
 """A block's graphs in prediction and in training mode, which differ if it branches on ``autograd.is_training()``.
 
-Gluon traces a block once and uses that graph in both modes. All code here that traces, exports, compares or compiles a
-net traces both by this module.
+Gluon traces a block once and uses that graph in both modes; here both are traced.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import gluontune
 from gluontune.compute._traversal import walk
 from gluontune.core.errors import GluontuneError
-from gluontune.core.nests import flat
+from gluontune.core.nests import flat, mapped
 from gluontune.runtime import mxnet, uses_np
 
 _ASKS = {"is_training", "is_recording"}
@@ -77,7 +76,8 @@ def traced(net: Any, inputs: int | None = None) -> Traced:
     variables = [mx.sym.var(name) for name in names]
     if uses_np(net):
         variables = [variable.as_np_ndarray() for variable in variables]
-    given = _nested(net._in_format, iter(variables)) if known else variables
+    each = iter(variables)  # in the nesting of the call that Gluon has recorded
+    given = mapped(lambda part: None if part == -1 else next(each), net._in_format) if known else variables
 
     def call() -> Any:
         outputs = flat(net(*given))
@@ -129,11 +129,7 @@ _OTHERWISE = ": it is another graph each time, as random numbers of Python's mak
 
 
 def in_both_modes(call: Callable[[], Any]) -> tuple[Any, Any, str]:
-    """The traces of ``call`` in prediction and in training mode: one symbol twice if they are alike.
-
-    Returns:
-        both symbols (the second is None if it cannot be traced), and the reason for None.
-    """
+    """Traces of ``call`` in prediction and training mode (one twice if alike; None if it fails), and the reason."""
     autograd = mxnet().autograd
     with autograd.pause(train_mode=False):
         predict = call()
@@ -158,11 +154,6 @@ def check_stable(net: Any, *symbols: Any) -> None:
     """Refuse traces of one mode that differ."""
     if any(structure(symbol) != structure(symbols[0]) for symbol in symbols):
         raise GluontuneError(f"{type(net).__name__} cannot be traced in training mode{_OTHERWISE}")
-
-
-def of_call(block: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, str]:
-    """:func:`in_both_modes` of a block called with ``arguments``."""
-    return in_both_modes(lambda: trace_of(block, arguments))
 
 
 def trace_of(block: Any, arguments: tuple[Any, ...]) -> Any:
@@ -270,13 +261,6 @@ class ByMode:
 
     def _cache(self) -> dict[str, Any]:
         return {name: vars(self.block)[name] for name in _CACHE}
-
-
-def _nested(form: Any, variables: Any) -> Any:
-    """The variables in the nesting of a call's arguments, as Gluon has recorded it."""
-    if isinstance(form, (list, tuple)):
-        return [_nested(part, variables) for part in form]
-    return None if form == -1 else next(variables)
 
 
 def trace_failure(error: BaseException) -> str:

@@ -146,7 +146,7 @@ def _deck(mode: str, mib: int) -> dict[str, float]:
 
 def _net(name: str, mode: str, stage: str, sizes: list[int]) -> dict[str, float]:
     from gluontune.compute import set_mode
-    from gluontune.job.models import build_net
+    from gluontune.job.job import build_net
 
     mx = runtime.mxnet()
     net = build_net(name, 10)

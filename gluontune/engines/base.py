@@ -16,11 +16,10 @@ from gluontune import __version__
 from gluontune.core.errors import GluontuneError
 from gluontune.core.reading import understood
 from gluontune.engines import ENGINES
-from gluontune.engines.methods import MethodSteps
-from gluontune.engines.progress import Progress
+from gluontune.engines.progress import MethodSteps, Progress
 from gluontune.job import checkpoint
+from gluontune.job.batches import Outcome, Score, array_score, finite
 from gluontune.job.data import Feed
-from gluontune.job.metrics import Outcome, Score, array_score, finite
 from gluontune.monitor import StepPhases
 from gluontune.recipe import Recipe
 
@@ -186,11 +185,7 @@ class Engine(ABC):
         }
 
     def reset(self, epochs: float | None = None) -> None:
-        """Return to the seeded start: parameters, optimizer, schedule, random streams, first epoch.
-
-        Args:
-            epochs: the new length of the training, to which the schedule is fitted; None: unchanged.
-        """
+        """Return to the seeded start; ``epochs`` is the new length of the training, to which the schedule is fitted."""
         if epochs is not None and epochs != self.recipe.epochs:
             self.recipe, self.fresh = self.recipe.override(epochs=epochs), False
         if self.fresh:

@@ -260,7 +260,6 @@ class Writer:
         return self._thread is not None and self._thread.is_alive()
 
     def finish(self) -> None:
-        """Wait for the unfinished checkpoint."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

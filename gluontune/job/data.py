@@ -11,7 +11,7 @@ import numpy as np
 from gluontune import compute, loading
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.nests import mapped
-from gluontune.job.arrays import as_batch, parts_of
+from gluontune.job.batches import as_batch, parts_of
 from gluontune.job.job import Job
 from gluontune.job.user_file import blaming
 from gluontune.loading.cached import redrawn, sample_bytes
@@ -75,7 +75,6 @@ class Feed:
 
 
 def make_feed(recipe: Recipe, job: Job, rank: int, world: int) -> Feed:
-    """Build both loaders."""
     local = recipe.num_devices if recipe.engine == "local" else 1
     batch_size = recipe.batch_size_per_device * local
     if job.dataset is None:
@@ -152,8 +151,6 @@ def _cached(dataset: Any, job: Job) -> Any:
 
 
 class _Part:
-    """Some items of a Gluon dataset."""
-
     def __init__(self, dataset: Any, indices: np.ndarray):
         self.dataset, self.indices = dataset, indices
 
@@ -196,11 +193,7 @@ class _Blamed:
 
 
 class GluonBatches:
-    """A job's Gluon dataset with the interface of ``gt.loading``'s loaders.
-
-    Args:
-        place: of its definition, for messages. batchify_fn, options: of :func:`gt.loading.safe_dataloader`.
-    """
+    """A job's Gluon dataset with the interface of ``gt.loading``'s loaders; ``place``: of its definition."""
 
     yields = "float32-nchw"
 
@@ -224,7 +217,6 @@ class GluonBatches:
         return sample_bytes(self._dataset)
 
     def epoch(self, number: int) -> Any:
-        """The batches of one epoch."""
         start, self._start = self._start, 0
         self._epoch, self._done = number, start
         try:

@@ -13,12 +13,11 @@ from shlex import quote
 from typing import Any
 
 from gluontune import compute
-from gluontune.convert.parameters import load_parameters, perturb, set_parameters
+from gluontune.convert.graph.params import load_parameters, perturb, set_parameters
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.job import checkpoint
 from gluontune.job.data import make_feed
-from gluontune.job.job import Job, load_job
-from gluontune.job.models import give_values
+from gluontune.job.job import Job, give_values, load_job
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 

@@ -16,6 +16,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
+from gluontune.runtime import mxnet
 
 NAMES = ("net", "data", "loss", "metric", "step", "begin")
 
@@ -91,11 +92,7 @@ def load_module(path: str | Path) -> ModuleType:
 
 
 def trains(path: str | Path) -> bool:
-    """Whether a file is a script that trains; a job file defines ``net()``, ``data()`` or ``loss()`` for others.
-
-    Raises:
-        GluontuneError: it cannot be read, or is no Python.
-    """
+    """Whether a file is a script that trains; a job file defines ``net()``, ``data()`` or ``loss()`` for others."""
     try:
         tree = ast.parse(Path(path).read_text("utf-8"))
     except (OSError, SyntaxError, ValueError) as error:
@@ -123,8 +120,6 @@ def as_script(file: str | Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _no_training() -> Iterator[None]:
     """A context that the first update of a ``gluon.Trainer`` ends."""
-    from gluontune.runtime import mxnet
-
     trainer = mxnet().gluon.Trainer
     before = trainer.step
 

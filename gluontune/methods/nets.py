@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import walk
-from gluontune.compute.depth import residual_blocks
+from gluontune.compute.mode import residual_blocks
 from gluontune.core.errors import UsageError
 from gluontune.runtime import as_net_array, mxnet, set_data
 

@@ -12,7 +12,7 @@ from gluontune import runtime
 from gluontune.core.events import deciding
 from gluontune.core.files import atomic_write, set_aside
 from gluontune.core.texts import clean, literal
-from gluontune.job.models import SMALL_NETS
+from gluontune.job.job import SMALL_NETS
 from gluontune.recipe import Recipe
 from gluontune.search.revisit import AGAIN
 

@@ -14,7 +14,7 @@ import numpy as np
 from gluontune.core.errors import UsageError
 from gluontune.core.events import OnProgress, progress
 from gluontune.core.journal import resumable
-from gluontune.job.arrays import read_weights, write_weights
+from gluontune.job.batches import read_weights, write_weights
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
 from gluontune.search.study import Study

@@ -20,7 +20,7 @@ from gluontune.search.results_store import ResultsStore
 from gluontune.search.rung import Rung, Variant
 from gluontune.search.script_rungs import SCRIPT_RUNGS
 from gluontune.training.group import Group, RunFailed
-from gluontune.training.script_run import ScriptRun, ScriptSite, log_name
+from gluontune.training.starting import ScriptRun, ScriptSite, log_name
 
 _TIMED_STEPS = 20  # for the phases, at most
 _UNCHANGED = "NothingToChange"

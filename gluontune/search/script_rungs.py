@@ -11,7 +11,7 @@ from gluontune.compute.process import bfloat16_support
 from gluontune.recipe.registry import Registry
 from gluontune.runtime import pytorch
 from gluontune.search.rung import Rung, Variant
-from gluontune.training.script_run import ScriptRun
+from gluontune.training.starting import ScriptRun
 
 #: Variants on top of a run, or the reason why there are none.
 Ways = Union[list[Variant], str]

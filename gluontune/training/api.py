@@ -14,9 +14,8 @@ from gluontune.core.events import OnProgress
 from gluontune.core.reading import understood
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.training.callbacks import Callback, Callbacks, Moment
-from gluontune.training.checkpoints import Checkpoints, Keeper
 from gluontune.training.group import Group
+from gluontune.training.hooks import Callback, Callbacks, Checkpoints, Keeper, Moment
 from gluontune.training.loop import drive
 from gluontune.training.rank_messages import FAULTS, RunFailed
 
@@ -42,7 +41,7 @@ def run(
             a checkpoint.
         restarts: number of restarts from the newest checkpoint after a process died or hung.
         on_log: called with rank and line for each line that a training process prints.
-        callbacks: see :mod:`gluontune.training.callbacks`: objects with methods ``run_start``, ``steps_end``,
+        callbacks: see :mod:`gluontune.training.hooks`: objects with methods ``run_start``, ``steps_end``,
             ``epoch_end``, ``run_end``, or functions; each gets a :class:`gt.train.Moment` in this process, and
             ``now.stop()`` ends the run. Their exceptions propagate.
         site: makes the processes; see :class:`gluontune.training.group.Group`.
@@ -89,7 +88,6 @@ def _attempt(
     recipe: Recipe, result: RunResult, keeper: Keeper | None, on_event: OnProgress | None, options: dict[str, Any],
     calls: Callbacks,
 ) -> None:  # fmt: skip
-    """Start the processes and train, from the newest checkpoint if there is one."""
     started = time.perf_counter()
     path, header, notes = keeper.find() if keeper is not None else (None, {}, [])
     result.notes += notes

@@ -32,11 +32,7 @@ _BEAT_S = 2.0  # between heartbeats during a command
 
 
 def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) -> None:
-    """Build the session of the recipe's engine, then execute commands until ``quit`` or their end.
-
-    Args:
-        setup: the first command. send: takes an event. lines: the commands; None: stdin's.
-    """
+    """Build the session of the recipe's engine, then execute commands (``lines``, or stdin's) until ``quit``."""
     start, lines = time.perf_counter(), iter(sys.stdin if lines is None else lines)
     recipe = Recipe.from_dict(setup["recipe"])
     session: Optional[Engine] = None
@@ -79,7 +75,6 @@ def serve(setup: dict[str, Any], send: Any, lines: Iterable[str] | None = None) 
 
 
 def _tell(session: Engine, send: Any) -> None:
-    """Send the session's new remarks."""
     while session.news:
         send(event="note", text=session.news.pop(0))
 

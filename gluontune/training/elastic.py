@@ -1,30 +1,44 @@
 """A run on several machines by ``torchrun``, which goes on with fewer or more of them.
 
 :func:`run_elastic` is called on each machine and starts torchrun. Its agents meet at one address, start the ranks
-(:mod:`gluontune.training.elastic_rank`), and restart all when one dies or a machine comes or goes; rank 0 then resumes
-from the newest checkpoint. Each call returns the same merged result.
+(``python -m gluontune.training.elastic SPEC``), and restart all when one dies or a machine comes or goes; rank 0 then
+resumes from the newest checkpoint, and the others follow it. Each call returns the same merged result.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
+import signal
 import socket
+import sys
 import tempfile
+import threading
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.events import Progress
+from gluontune.core.files import write_json
 from gluontune.core.interpreter import python
-from gluontune.core.processes import supervise
+from gluontune.core.processes import die_with_parent, supervise
 from gluontune.core.reading import parse_json, read_text
+from gluontune.parallel import environment
+from gluontune.parallel.environment import Place
 from gluontune.parallel.hosts import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.runtime.pytorch import torch
-from gluontune.training.checkpoints import Checkpoints
+from gluontune.training.api import run
+from gluontune.training.hooks import Checkpoints
+from gluontune.training.meeting import Meeting, MetSite
+from gluontune.training.rank_messages import FAULTS
+from gluontune.training.started import follow, open_meeting
 
 _LAST_CALL_S = 5  # for which the agents wait for further machines
 _STOP_S = 5  # after which a rank that does not end is killed
@@ -151,15 +165,11 @@ def _command(elastic: Elastic, spec: Path) -> list[str]:
         "rdzv-backend": "c10d", "rdzv-endpoint": f"{host}:{port}", "rdzv-id": "gluontune", "rdzv-conf": meeting,
         "local-addr": own, "monitor-interval": 0.5,
     }  # fmt: skip
-    if _release() >= (2, 9):
+    if tuple(int(n) for n in torch().__version__.split("+")[0].split(".")[:2]) >= (2, 9):
         options["shutdown-timeout"] = _STOP_S
     words = [f"--{name}={value}" for name, value in options.items()]
-    rank = python("-m", "gluontune.training.elastic_rank", str(spec))
+    rank = python("-m", "gluontune.training.elastic", str(spec))
     return [*python("-m", "torch.distributed.run"), *words, "--no-python", *rank]
-
-
-def _release() -> tuple[int, ...]:
-    return tuple(int(n) for n in torch().__version__.split("+")[0].split(".")[:2])
 
 
 def _environment(recipe: Recipe, elastic: Elastic) -> dict[str, str]:
@@ -184,3 +194,83 @@ def read_spec(path: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise GluontuneError(f"{path}: not a run of gluontune's: no object")
     return content
+
+
+_LAST_WORD_S = 4.0  # for the others' reasons after torchrun's SIGTERM, which is followed by a kill after 5 s
+_PROGRESS_S = 5.0  # between two lines of progress
+
+
+def _lead(spec: dict[str, Any], place: Place, held: list[Meeting]) -> int:
+    """Drive the run. Returns 1 if torchrun shall restart it. ``held`` gets the meeting."""
+    recipe = Recipe.from_dict(spec["recipe"]).override(num_devices=place.world)
+    target = Path(spec["result"])
+    before = RunResult.load(target) if target.exists() else None
+    plan = spec["checkpoints"]
+    checkpoints = None
+    if plan is not None:
+        checkpoints = Checkpoints(**{**plan, "resume": plan["resume"] or place.attempt > 0 or before is not None})
+    meeting = open_meeting(recipe, place, spec["insecure_network"])
+    held.append(meeting)
+    try:
+        result = run(
+            recipe,
+            time_limit=spec["time_limit"],
+            checkpoints=checkpoints,
+            on_event=functools.partial(_print_progress, [0.0]),
+            on_log=lambda rank, line: print(f"[{rank}] {line}", file=sys.stderr, flush=True),
+            site=functools.partial(MetSite, meeting=meeting, place=place, insecure_network=spec["insecure_network"]),
+        )
+        if before is not None:
+            why = (before.error or {}).get("message", "the machines were others")
+            result.notes = [*[n for n in before.notes if n.startswith("restarted")], f"restarted after a fault: {why}",
+                            *result.notes]  # fmt: skip
+        write_json(target, result.to_dict())
+        code = int(result.error is not None and result.error["type"] in FAULTS)
+        meeting.finish(result.to_dict(), code)
+        return code
+    finally:
+        meeting.close()
+
+
+def _print_progress(last: list[float], event: Progress) -> None:
+    if time.monotonic() - last[0] > _PROGRESS_S:
+        last[0] = time.monotonic()
+        rate = event.get("samples_per_sec")
+        shown = f", {rate:,.0f} samples/s" if rate else ""
+        print(f"{event['stage']}: {event['detail']}{shown}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    die_with_parent(os.getppid())
+    spec, place = read_spec(sys.argv[1]), environment.here(alone=True)
+    assert place is not None  # torchrun's
+    if place.rank > 0:
+        follow(
+            Recipe.from_dict(spec["recipe"]), place, spec["result"] if place.local_rank == 0 else None,
+            spec["insecure_network"],
+        )  # fmt: skip
+    code: list[int] = [1]
+    held: list[Meeting] = []
+
+    def work() -> None:
+        code[0] = _lead(spec, place, held)
+
+    thread = threading.Thread(target=work, daemon=True)
+
+    def stop(number: int, frame: Any) -> None:
+        # another machine's torchrun may end this rank before it has sent the reason: it gets a moment
+        until = time.monotonic() + _LAST_WORD_S
+        while thread.is_alive() and any(m.someone_left() for m in held) and time.monotonic() < until:
+            time.sleep(0.05)
+        os._exit(code[0])
+
+    signal.signal(signal.SIGTERM, stop)
+    thread.start()  # the main thread handles torchrun's signals
+    thread.join()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,6 @@
 """Control of the training processes, one for each rank, in step through pipes.
 
-A :class:`Group` starts fresh processes for one recipe and drives them: steps, validation, reset. While one
-group is measured, the others can be paused (SIGSTOP), so that their loaders do not run ahead and their
+While one group is measured, the others can be paused (SIGSTOP), so that their loaders do not run ahead and their
 threads do not disturb: the ladder interleaves its contenders in this way.
 """
 
@@ -77,7 +76,6 @@ class Group(Closing):
 
     @property
     def notes(self) -> list[str]:
-        """Notes of restarted learners."""
         return self._messages.notes
 
     @property
@@ -113,11 +111,7 @@ class Group(Closing):
         self._ask({"do": "reset", "epochs": epochs})
 
     def checkpoint(self, extra: dict[str, Any], wait: bool) -> dict[str, Any]:
-        """Rank 0 copies its state and begins to write it: ``{"written", "error", "skipped"}``.
-
-        Args:
-            extra: values for the header. wait: until it is on the disk.
-        """
+        """Rank 0 writes its state and ``extra`` (``wait``: to the end): ``{"written", "error", "skipped"}``."""
         self._agree()
         return self._ask({"do": "checkpoint", "extra": extra, "wait": wait}, ranks=1)[0]
 
@@ -134,7 +128,6 @@ class Group(Closing):
         self._ask({"do": "restore", "path": path, **more})
 
     def attribution(self, on: bool) -> None:
-        """Start or stop measuring the phases of the steps."""
         self._ask({"do": "attribution", "on": on})
 
     def loading_alone(self, seconds: float) -> dict[str, Any]:
@@ -159,11 +152,9 @@ class Group(Closing):
         return self._ask({"do": "individual", "what": what, "given": given})[0]["found"]
 
     def phases(self) -> dict[str, Any]:
-        """Rank 0's report of the step's phases."""
         return self._ask({"do": "phases"}, ranks=1)[0]["report"]
 
     def remarks(self) -> list[str]:
-        """Rank 0's remarks on the training until now."""
         return list(self._ask({"do": "remarks"}, ranks=1)[0]["notes"])
 
     def peak_rss_mib(self) -> float:
@@ -192,14 +183,11 @@ class Group(Closing):
         self.site.close()
 
     def _ask(self, command: dict[str, Any], ranks: int | None = None) -> list[dict[str, Any]]:
-        return self._ask_each([command] * len(self.ranks[:ranks]))
-
-    def _ask_each(self, commands: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Send a command to each of the first ranks, and return their answers."""
-        if not commands or not self.ranks:
+        """Send a command to the first ranks (None: all), and return their answers."""
+        asked = self.ranks[:ranks]
+        if not asked:
             raise RunFailed("Closed", "the run has ended", "training")
-        asked = self.ranks[: len(commands)]
-        for rank, command in zip(asked, commands):
+        for rank in asked:
             rank.say(command)
         return self._gather("done", asked)
 

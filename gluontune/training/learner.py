@@ -27,8 +27,6 @@ _CHILD = python("-m", "gluontune.training.child")
 
 
 class Learner:
-    """A training process that is replaced when it dies."""
-
     def __init__(self, setup: dict[str, Any], send: Callable[..., None]):
         self.setup, self.send = setup, send
         self.rank = int(setup["rank"])
@@ -104,7 +102,6 @@ class Learner:
                 self._over = kind == "error"
 
     def _replace(self, how: str) -> None:
-        """Replace a dead process."""
         self.selector.unregister(self.child.reading)
         self.child.close()
         steps = self.steps
@@ -137,7 +134,6 @@ class Learner:
         return event
 
     def close(self) -> None:
-        """End the training process."""
         self.child.close()
 
 

@@ -11,9 +11,8 @@ from gluontune.core import events, stats
 from gluontune.core.events import OnProgress
 from gluontune.core.reading import understood
 from gluontune.recipe.result import RunResult
-from gluontune.training.callbacks import Callbacks, Moment
-from gluontune.training.checkpoints import Keeper
 from gluontune.training.group import Group, RunFailed
+from gluontune.training.hooks import Callbacks, Keeper, Moment
 
 _WINDOW_S = 0.8  # of a window, about; steps are waited for and measured by windows
 _MIN_WINDOWS = 8
@@ -65,8 +64,6 @@ def drive(
 
 
 class _Course:
-    """The state of one training run in the loop."""
-
     def __init__(
         self, group: Group, result: RunResult, watch: Any, on_event: OnProgress | None, keeper: Keeper | None,
         calls: Callbacks,
@@ -102,7 +99,6 @@ class _Course:
             raise RunFailed("UsageError", f"target_accuracy={target:g}: an accuracy is between 0 and 1", "starting")
 
     def state(self) -> dict[str, Any]:
-        """The state for :meth:`load`."""
         done = {name: getattr(self.result, name) for name in ("steps", *_BY_EPOCH, "val_metric")}
         mine = ("trained_s", "rates", "first_loss", "epoch_start", "losses")
         return {**{name: getattr(self, name) for name in mine}, "result": done}
@@ -122,7 +118,8 @@ class _Course:
                 for loss in seen["losses"]:  # one by one (`sum` compensates): no digit depends on where windows end
                     self.losses[0] += loss
                 self.losses[1] += count
-                window = self._next_window(seen["seconds"] / count)
+                fitting = round(_WINDOW_S / max(seen["seconds"] / count, 1e-6))
+                window = max(1, min(fitting, self.total // _MIN_WINDOWS))
                 self._report(self.result.steps)
                 self.call("steps_end")
                 if self.keeper and self.result.steps < epoch_end and self.keeper.due(self.result.steps):
@@ -139,7 +136,6 @@ class _Course:
                 return
 
     def call(self, event: str) -> None:
-        """Call the callbacks with the run's state."""
         result, before = self.result, self.calls.stopped_by
         if not self.calls.each:
             return
@@ -184,9 +180,6 @@ class _Course:
         self._check_loss(seen["loss"])
         return seen
 
-    def _next_window(self, step_s: float) -> int:
-        return max(1, min(round(_WINDOW_S / max(step_s, 1e-6)), self.total // _MIN_WINDOWS))
-
     def _check_loss(self, loss: float) -> None:
         first = self.first_loss = loss if self.first_loss is None else self.first_loss
         self.loss = loss
@@ -200,7 +193,6 @@ class _Course:
             raise RunFailed("Diverged", f"training diverged: {text}; {way_out}", "training")
 
     def _validate(self, done: int) -> float | None:
-        """Validate, and return the metric's value."""
         self.tell(events.progress("validating", done / self.total, self._epoch_text(done)))
         seen = self.group.validate()
         value = seen["metric"]["value"]

@@ -20,10 +20,16 @@ from gluontune.core.reading import parse_json
 from gluontune.parallel.environment import Place
 from gluontune.parallel.hosts import is_loopback
 from gluontune.recipe import Recipe
-from gluontune.training.engine_helpers import EngineHelpers
-from gluontune.training.rank_facts import hello_of, nameless, resources, shares, versions
-from gluontune.training.rank_messages import RunFailed, difference_between
-from gluontune.training.starting import CHILD, LocalRanks, or_failed
+from gluontune.training.rank_messages import (
+    RunFailed,
+    difference_between,
+    hello_of,
+    nameless,
+    resources,
+    shares,
+    versions,
+)
+from gluontune.training.starting import CHILD, EngineHelpers, LocalRanks, or_failed
 
 _ARRIVE_S = 120.0  # a scheduler starts all ranks at once; imports from a network folder take their time
 _HELLO_S = 5.0
@@ -38,7 +44,6 @@ class MetRank(Heard):
         super().__init__(line.fileno(), tempfile.TemporaryFile())  # noqa: SIM115 - lives as long as the rank
 
     def say(self, command: Mapping[str, Any]) -> None:
-        """Send a command."""
         data = json.dumps(command).encode() + b"\n"
         with contextlib.suppress(OSError):  # the reader detects the end, with a better message
             self.line.setblocking(True)
@@ -69,7 +74,6 @@ class MetRank(Heard):
         return f"{name} was killed, ended by itself, or was cut off"
 
     def close(self) -> None:
-        """Close the connection."""
         with contextlib.suppress(OSError):
             self.line.close()
         self.log.close()
@@ -133,7 +137,6 @@ class Meeting:
             line.close()
 
     def someone_left(self) -> bool:
-        """Whether a connected rank has left."""
         return any(met.has_left() for met in self.ranks.values())
 
     def finish(self, result: Mapping[str, Any], code: int) -> None:
@@ -147,18 +150,13 @@ class Meeting:
                 os.dup(met.line.fileno())  # stays open until the process ends
 
     def close(self) -> None:
-        """Close all connections."""
         self._listener.close()
         for met in self.ranks.values():
             met.close()
 
 
 def read_line(line: socket.socket) -> bytes:
-    """The next line of a connection, and not a byte more.
-
-    Raises:
-        ValueError: it is closed, or the line is too long.
-    """
+    """The next line of a connection, and not a byte more; ValueError if it is closed, or the line too long."""
     text = b""
     while not text.endswith(b"\n") and len(text) < _MOST_HELLO:
         piece = line.recv(1)
@@ -177,7 +175,7 @@ def keep_alive(line: socket.socket) -> None:
 
 
 class MetSite(LocalRanks):
-    """Rank 0, which is started here, and the connected ranks; checkpoints are in a folder that all hosts share."""
+    """Rank 0, which is started and ended here, and the connected ranks; all hosts share the checkpoints' folder."""
 
     def __init__(
         self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]], *, meeting: Meeting,
@@ -211,23 +209,13 @@ class MetSite(LocalRanks):
             raise
 
     def where(self, rank: int) -> str:
-        """The host of a rank, for messages."""
         return f" on host {self.meeting.ranks[rank].host if rank else socket.gethostname()}"
 
     def facts(self) -> list[dict[str, Any]]:
-        """The hosts and their ranks."""
         hosts: dict[str, list[int]] = {socket.gethostname(): [0]}
         for rank, met in sorted(self.meeting.ranks.items()):
             hosts.setdefault(met.host, []).append(rank)
         return [{"name": name, "ranks": ranks} for name, ranks in hosts.items()]
-
-    def close(self) -> None:
-        """End rank 0 and the helpers; the others end with the result, or by their launcher."""
-        for rank in self.ranks[:1]:
-            rank.close()
-        if self._helpers is not None:
-            self._helpers.close()
-        self.ranks = []
 
 
 _OWN_STORE = {"TORCHELASTIC_USE_AGENT_STORE": "False"}  # torchrun's is not at the address of our ranks

@@ -31,11 +31,10 @@ from gluontune.parallel.hosts import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.training.api import run
-from gluontune.training.checkpoints import Checkpoints
 from gluontune.training.child import leave_signals_to_parent, serve
+from gluontune.training.hooks import Checkpoints
 from gluontune.training.meeting import Meeting, MetSite, keep_alive, no_password, read_line
-from gluontune.training.rank_facts import fingerprint, hello_of, resources
-from gluontune.training.rank_messages import RunFailed
+from gluontune.training.rank_messages import RunFailed, fingerprint, hello_of, resources
 
 _CALL_S = 120.0  # until rank 0 must listen
 _ANSWER_S = 5.0
@@ -79,7 +78,6 @@ def ports_of(place: Place) -> list[int]:
 
 
 def open_meeting(recipe: Recipe, place: Place, insecure_network: bool) -> Meeting:
-    """Rank 0's listener."""
     alike, address = fingerprint(recipe.to_dict()), address_of(place.host)
     if not is_loopback(address) and not insecure_network:
         raise UsageError(no_password(address))
@@ -122,11 +120,7 @@ def exit_code(result: RunResult) -> int:
 
 
 def follow(recipe: Recipe, place: Place, result: str | None = None, insecure_network: bool = False) -> NoReturn:
-    """Become the rank of this place, a new program in this process. It ends with the run.
-
-    Args:
-        recipe: the same on all ranks. result: the file for the run's result; None: only rank 0 has it.
-    """
+    """Become the rank of this place, a new program in this process; ``result``: the file for the run's result."""
     address, alike = address_of(place.host), fingerprint(recipe.to_dict())
     if not is_loopback(address) and not insecure_network:
         raise UsageError(no_password(address))
@@ -203,7 +197,6 @@ class Orders:
 
 
 def sender(line: socket.socket) -> Callable[..., None]:
-    """The function that sends an event, from any thread."""
     lock = threading.Lock()
 
     def send(**event: Any) -> None:

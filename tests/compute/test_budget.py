@@ -7,7 +7,7 @@ import json
 import pytest
 from race_fakes import Pretended, mx, nn, pretend, small
 
-from gluontune.compute import _remember, hybridize
+from gluontune.compute import hybridize, race
 from gluontune.core.errors import UsageError
 
 
@@ -135,11 +135,11 @@ def test_a_race_is_remembered_for_the_same_net_shapes_machine_and_settings(monke
 def test_a_net_that_was_put_back_after_a_race_is_the_same_net():
     net, x = small()
     net(x).wait_to_read()  # now its shapes are known
-    before = _remember.fingerprint(net, [(x,)], None, [])
+    before = race.fingerprint(net, [(x,)], None, [])
     for block in net:
         attributes = vars(block)
         attributes["_monitor_all"] = attributes.pop("_monitor_all")  # in another order
-    assert _remember.fingerprint(net, [(x,)], None, []) == before
+    assert race.fingerprint(net, [(x,)], None, []) == before
 
 
 def test_code_and_attributes_of_a_net_make_it_another():
@@ -148,7 +148,7 @@ def test_code_and_attributes_of_a_net_make_it_another():
         exec(f"{before}class Net(mx.gluon.{text}", {"mx": mx, "__name__": "theirs"}, made)
         net = made["Net"]()
         net.initialize()
-        return _remember.fingerprint(net, [(mx.nd.ones((2, 3)),)], None, [])
+        return race.fingerprint(net, [(mx.nd.ones((2, 3)),)], None, [])
 
     block = "Block):\n def __init__(s, k={k}):\n  super().__init__(); s.k = k\n def forward(s, x): return x * {f}"
     hybrid = "HybridBlock):\n def hybrid_forward(s, F, x): return F.{f}(x)"

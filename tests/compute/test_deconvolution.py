@@ -12,7 +12,7 @@ HEAD = """
 import json, sys
 import numpy as np
 import gluontune as gt
-from gluontune.compute.deconvolution import endangered, explored, told_of_deconvolutions
+from gluontune.compute.process import endangered, explored, told_of_deconvolutions
 mx = gt.runtime.mxnet()
 gluon, nn, autograd = mx.gluon, mx.gluon.nn, mx.autograd
 

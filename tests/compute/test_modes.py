@@ -185,7 +185,7 @@ def test_the_module_has_both_graphs_and_is_compared_in_both(train, dtype):
 
 
 def test_both_graphs_are_made_faster_and_stay_what_they_are():
-    from gluontune.convert.bridge.passes import quicken
+    from gluontune.convert.bridge.names import quicken
 
     net = make()
     module = gt.bridge.to_torch(net)

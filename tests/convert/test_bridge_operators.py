@@ -20,7 +20,7 @@ import gluontune as gt
 from gluontune.convert.bridge.agreement import _steady
 from gluontune.convert.bridge.stand_ins import rounded
 
-drawing = importlib.import_module("gluontune.convert.bridge.operators.drawing")
+drawing = importlib.import_module("gluontune.convert.bridge.operators.creating")
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
 

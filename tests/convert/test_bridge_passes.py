@@ -8,7 +8,7 @@ from gluontune.runtime import mxnet
 
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
-from gluontune.convert.bridge.passes import quicken  # noqa: E402
+from gluontune.convert.bridge.names import quicken  # noqa: E402
 
 mx = mxnet()
 nn = mx.gluon.nn

@@ -25,7 +25,7 @@ from gluontune.convert.migrate.expressions import expression, named
 from gluontune.convert.migrate.text import model_text, same_meaning, tidied
 from gluontune.convert.migrate.units import flow_of
 
-drawing = importlib.import_module("gluontune.convert.bridge.operators.drawing")
+drawing = importlib.import_module("gluontune.convert.bridge.operators.creating")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 

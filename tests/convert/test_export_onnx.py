@@ -11,9 +11,9 @@ import pytest
 
 from gluontune import compute, datasets, export, loading
 from gluontune.cli.main import main
+from gluontune.convert.graph.params import load_parameters, perturb
 from gluontune.convert.onnx import check as export_check
 from gluontune.convert.onnx.check import check_outputs
-from gluontune.convert.parameters import load_parameters, perturb
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.job import checkpoint
 from gluontune.recipe import Recipe

@@ -10,8 +10,7 @@ import gluontune as gt
 from gluontune import compute
 from gluontune.compute.mixed import _to_float16
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.engines.mxnet.context import Context
-from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.context import Context, Optimization
 from gluontune.engines.mxnet.session import Session
 from gluontune.parallel import devices
 from gluontune.runtime import mxnet

@@ -17,9 +17,9 @@ from gluontune.core.errors import UsageError
 from gluontune.core.processes import Heard
 from gluontune.engines import ENGINES, EngineCard
 from gluontune.engines.base import Engine
-from gluontune.engines.methods import MethodSteps
+from gluontune.engines.progress import MethodSteps
+from gluontune.job.batches import Outcome
 from gluontune.job.data import Feed, named_loaders
-from gluontune.job.metrics import Outcome
 from gluontune.monitor import StepPhases
 from gluontune.training.child import serve
 from gluontune.training.starting import LocalRanks

@@ -39,11 +39,11 @@ PARAMS = {
 
 def built(backend, recipe):
     """A session in this process, which has both engines: a process of its own takes seconds to start."""
-    from gluontune.engines.torch import export as torch_export, opening
+    from gluontune.engines.torch import export as torch_export, session as torch_session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_export, "exported", export_job)
-        session = (opening.session_of if backend == "torch" else Session)(recipe)
+        session = (torch_session.session_of if backend == "torch" else Session)(recipe)
         session.build()
     return session
 

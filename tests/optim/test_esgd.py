@@ -11,7 +11,7 @@ import pytest
 import gluontune as gt
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.job.arrays import read_weights
+from gluontune.job.batches import read_weights
 from gluontune.optim import evolution
 from gluontune.search.worker_pool import IndividualRun, run_individual
 

@@ -12,7 +12,7 @@ import pytest
 
 from gluontune import optim
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.engines.mxnet.optimization import make_trainer
+from gluontune.engines.mxnet.context import make_trainer
 from gluontune.methods.batches import UpdatePlan
 from gluontune.optim import _setup
 from gluontune.recipe import Recipe

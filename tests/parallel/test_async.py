@@ -175,7 +175,7 @@ def test_a_learner_that_cannot_begin_is_an_error_not_a_loop(tmp_path):
 
 
 AVERAGED = """
-import gluontune.engines.mxnet.optimization as optimization
+import gluontune.engines.mxnet.context as optimization
 from gluontune.parallel.averaging import KvstoreAveraging
 from gluontune.engines.mxnet.context import parameters
 

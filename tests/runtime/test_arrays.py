@@ -11,7 +11,7 @@ import pytest
 import gluontune as gt
 from gluontune.compute import _passes, set_mode
 from gluontune.compute._passes import preserved
-from gluontune.convert.parameters import set_parameters
+from gluontune.convert.graph.params import set_parameters
 from gluontune.runtime import mxnet, set_data
 
 SHAPES = {

@@ -18,7 +18,7 @@ from gluontune.search import rung_contest
 from gluontune.search.script_climb import gap_of
 from gluontune.search.script_rungs import SCRIPT_RUNGS
 from gluontune.training.group import RunFailed
-from gluontune.training.script_run import ScriptRun
+from gluontune.training.starting import ScriptRun
 from tests.support.pretended_machine import pretend_script
 from tests.support.small_scripts import script
 

@@ -21,7 +21,7 @@ from gluontune.core.files import read_npz
 from gluontune.core.journal import Document, Journal
 from gluontune.course import lessons
 from gluontune.job import checkpoint
-from gluontune.job.arrays import read_weights
+from gluontune.job.batches import read_weights
 from gluontune.job.user_file import load_module
 from gluontune.monitor import read_log
 from gluontune.optim import states
@@ -335,7 +335,7 @@ HEADERS = [
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_a_checkpoint_whose_header_somebody_has_written_is_told(tmp_path, header):
-    from gluontune.training.checkpoints import Checkpoints, Keeper
+    from gluontune.training.hooks import Checkpoints, Keeper
 
     checkpoint.write(tmp_path / checkpoint.name_of(7), header, {"w": np.ones(2)})
     with pytest.raises(GluontuneError, match=checkpoint.name_of(7)):

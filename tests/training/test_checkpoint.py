@@ -23,7 +23,7 @@ from gluontune.job import checkpoint
 from gluontune.job.checkpoint import Writer
 from gluontune.recipe import Recipe
 from gluontune.train import Checkpoints, Group, run
-from gluontune.training.checkpoints import Keeper, parse_interval
+from gluontune.training.hooks import Keeper, parse_interval
 
 SMALL = Recipe(
     net="small_cnn", loader="resident", train_samples=1024, val_samples=128, learning_rate=0.1, devices="cpu"
@@ -119,7 +119,7 @@ def test_a_checkpoint_before_the_first_step_begins_at_the_first_batch(fields, tm
     """Every engine tries one batch before it trains."""
     if fields.get("net") == "job":
         (tmp_path / "job.py").write_text(
-            "import gluontune as gt\nfrom gluontune.job.models import build_net\nmx = gt.runtime.mxnet()\n"
+            "import gluontune as gt\nfrom gluontune.job.job import build_net\nmx = gt.runtime.mxnet()\n"
             "def net(): return build_net('mlp', 10)\n"
             "def data(): return [mx.gluon.data.ArrayDataset(mx.nd.ones((64, 3, 8, 8)), mx.nd.zeros(64))] * 2\n"
         )
@@ -159,7 +159,7 @@ def test_a_run_on_a_full_disk_goes_on(tmp_path):
     text = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-        "from gluontune.job.models import build_net\n"
+        "from gluontune.job.job import build_net\n"
         "def net(): return build_net('small_cnn', 10)\n"
     )
     (tmp_path / "job.py").write_text(text)
@@ -174,7 +174,7 @@ def test_a_folder_that_becomes_read_only_in_mid_run_is_told_and_the_run_goes_on(
     """Two checkpoints long every rename in the training process is answered as a read-only file system's."""
     text = (
         "import errno, os\n"
-        "from gluontune.job.models import build_net\n"
+        "from gluontune.job.job import build_net\n"
         "def net(): return build_net('small_cnn', 10)\n"
         "real, seen = os.replace, []\n"
         "def replace(a, b, **options):\n"
@@ -199,7 +199,7 @@ def test_a_folder_that_becomes_read_only_in_mid_run_is_told_and_the_run_goes_on(
 def test_a_clock_that_jumps_back_changes_nothing(tmp_path, monkeypatch, reused):
     """By a day, over and over, here and in the training process."""
     text = (
-        "import time\nfrom gluontune.job.models import build_net\n"
+        "import time\nfrom gluontune.job.job import build_net\n"
         "def net(): return build_net('small_cnn', 10)\n"
         "real = time.time\n"
         "time.time = lambda: real() - 86400 * (int(real() * 7) % 3)\n"
@@ -291,7 +291,7 @@ def test_own_gluon_datasets_resume_in_mid_epoch(tmp_path):
 
 def test_a_fault_is_survived_by_restarting(tmp_path):
     text = (
-        "import os, pathlib, signal\nfrom gluontune.job.models import build_net\n"
+        "import os, pathlib, signal\nfrom gluontune.job.job import build_net\n"
         "from mxnet import gluon\n"
         f"mark = pathlib.Path({str(tmp_path)!r}) / 'died'\n"
         "class L(gluon.loss.SoftmaxCrossEntropyLoss):\n"

@@ -16,8 +16,7 @@ from gluontune.core.errors import UsageError
 from gluontune.parallel.kvstore import free_port
 from gluontune.train import Elastic
 from gluontune.training.meeting import Meeting
-from gluontune.training.rank_facts import fingerprint, versions
-from gluontune.training.rank_messages import RunFailed
+from gluontune.training.rank_messages import RunFailed, fingerprint, versions
 
 pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 

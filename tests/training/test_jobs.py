@@ -551,8 +551,8 @@ def test_scores_of_bfloat16_are_those_of_the_same_numbers():
     from types import SimpleNamespace
 
     from gluontune.compute._blocks import bfloat16
+    from gluontune.job.batches import Outcome, make_score
     from gluontune.job.job import Job
-    from gluontune.job.metrics import Outcome, make_score
     from gluontune.runtime import mxnet
 
     mx = mxnet()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gluontune as gt
-from gluontune.convert.parameters import set_parameters
+from gluontune.convert.graph.params import set_parameters
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.job import checkpoint
 from gluontune.job.trained import recipe_of_source, trained

@@ -125,7 +125,7 @@ def test_a_killed_process_is_an_error_not_a_hang():
 def test_a_dead_server_is_named():
     ranks = SMALL.override(engine="kvstore", num_devices=2, batch_size_per_device=32)
     with Group(ranks) as group:
-        killer = threading.Timer(0.5, group.site.cluster.processes[1].kill)
+        killer = threading.Timer(0.5, os.kill, (group.pids[3], signal.SIGKILL))  # after two ranks and the scheduler
         killer.start()
         with pytest.raises(RunFailed, match="server 0"):
             group.steps(100_000)

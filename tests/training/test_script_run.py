@@ -12,9 +12,9 @@ import pytest
 from plain_mxnet import python_alone
 
 from gluontune.core.errors import GluontuneError
+from gluontune.training.diagnosis import examine_script
 from gluontune.training.group import Group, RunFailed
-from gluontune.training.script_diagnosis import examine_script
-from gluontune.training.script_run import ScriptRun, ScriptSite
+from gluontune.training.starting import ScriptRun, ScriptSite
 from tests.support.small_scripts import script
 
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]

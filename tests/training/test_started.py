@@ -18,8 +18,7 @@ from gluontune.cli.main import main
 from gluontune.parallel import environment
 from gluontune.recipe import Recipe
 from gluontune.train import run
-from gluontune.training.rank_facts import resources, shares
-from gluontune.training.rank_messages import RunFailed
+from gluontune.training.rank_messages import RunFailed, resources, shares
 from gluontune.training.started import ports_of
 
 FIELDS = {"net": "mlp", "loader": "resident", "devices": "cpu", "learning_rate": 0.1, "train_samples": 1024,

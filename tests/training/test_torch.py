@@ -35,7 +35,7 @@ SMALL = {
 
 
 def torch_session(**changes):
-    from gluontune.engines.torch.opening import session_of
+    from gluontune.engines.torch.session import session_of
 
     session = session_of(gt.Recipe(**{**SMALL, "backend": "torch", **changes}))
     session.build()
@@ -115,7 +115,7 @@ def test_a_users_number_of_threads_holds(monkeypatch):
 def test_the_process_that_trains_never_imports_mxnet():
     code = (
         "import sys, json, gluontune as gt\n"
-        "from gluontune.engines.torch.opening import session_of\n"
+        "from gluontune.engines.torch.session import session_of\n"
         f"s = session_of(gt.Recipe(backend='torch', **json.loads({json.dumps(json.dumps(SMALL))})))\n"
         "s.build(); seen = s.steps(2); s.validate(); s.close()\n"
         "print(json.dumps([seen['samples'], 'mxnet' in sys.modules, s.site()['device']]))"

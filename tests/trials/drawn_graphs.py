@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from drawn_operators import FIXED, OPERATORS, fill
 from operator_samples import SAMPLES
 
-drawing = importlib.import_module("gluontune.convert.bridge.operators.drawing")
+drawing = importlib.import_module("gluontune.convert.bridge.operators.creating")
 torch = importlib.import_module("torch")
 
 # Not drawn here: what gives nothing that others can read, what is compared by its distribution, and what takes no

@@ -245,7 +245,7 @@ def _victim(family: Iterable[psutil.Process], kind: str) -> psutil.Process:
     if kind in ("daemon", "mpirun"):
         names = ("orted", "hydra_pmi_proxy") if kind == "daemon" else ("mpirun.openmpi", "mpirun.mpich")
         return [p for p in family if "".join(p.cmdline()[:1]).rpartition("/")[2] in names][-1]
-    own = ("gluontune.training.elastic_rank", "gluontune.training.started")
+    own = ("gluontune.training.elastic", "gluontune.training.started")
     led = [p for p in family if any(part in own for part in p.cmdline())]
     if led:
         if kind == "leader" and all("RANK" not in p.environ() for p in led):  # mpirun's has a child that trains

@@ -17,7 +17,7 @@ from gluontune.capture.project.clipping import SCALING
 from gluontune.capture.project.sections import Plan
 from gluontune.capture.proof import rounded
 from gluontune.capture.replay import MXNetReplay
-from gluontune.convert.bridge.operators import drawing
+from gluontune.convert.bridge.operators import creating as drawing
 from gluontune.core.gaps import gap, size
 
 _KEPT = 4096

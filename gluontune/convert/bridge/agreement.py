@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import json
 import warnings
 from dataclasses import dataclass, field
@@ -102,7 +101,6 @@ def check(net: Any, module: Any, sample: Any, *, train: bool = False, dtype: str
 
 
 def outputs_of(net: Any, samples: list[np.ndarray], dtype: str) -> list[np.ndarray]:
-    """MXNet's outputs in predict mode, computed in ``dtype``."""
     return list(_in_mxnet(net, samples, False, dtype)[0])
 
 
@@ -208,6 +206,8 @@ def _in_mxnet(net: Any, samples: list[np.ndarray], train: bool, dtype: str) -> A
 
 
 def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -> Any:
+    from gluontune.convert.bridge.operators import creating
+
     library = torch()
     module = copy.deepcopy(module).to("cpu", getattr(library, dtype)).train(train)
     for part in module.modules():
@@ -219,15 +219,12 @@ def _in_torch(module: Any, samples: list[np.ndarray], train: bool, dtype: str) -
         if isinstance(getattr(part, "p", None), float):
             part.p = 0.0
     tensors = [library.from_numpy(s.copy()) for s in samples]
-    drawing: Any = importlib.import_module("gluontune.convert.bridge.operators.drawing")
     before = library.get_default_dtype()
-    drawing.STEADY = True
     library.set_default_dtype(getattr(library, dtype))  # the default dtype of draws
     try:
-        with library.set_grad_enabled(train):
+        with creating.steady(), library.set_grad_enabled(train):
             outputs = flat(module(*tensors))
     finally:
-        drawing.STEADY = False
         library.set_default_dtype(before)
     if not train:
         return [o.detach().numpy() for o in outputs], {}, {}

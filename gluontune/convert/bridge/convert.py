@@ -84,7 +84,8 @@ def _both_modes(
     library: Any, places: Places, source: Source, names: list[str], dtype: str | None
 ) -> tuple[Any, list[str]]:
     """A graph that passes its inputs and all arrays to the prediction or training graph; and its inputs."""
-    modes: Any = importlib.import_module("gluontune.convert.bridge.operators.looping")
+    from gluontune.convert.bridge.operators.recurrent import ByMode
+
     why, graphs = source.untrained, [source.graph]
     if source.training is not None:
         trained = Source(source.training, source.arrays, source.inputs, source.frozen)
@@ -99,7 +100,7 @@ def _both_modes(
     arrays = [name for name in source.arrays if any(name in graph.variables() for graph in graphs)]
     built = [_without_arrays(library, graph, [*names, *arrays]) for graph in graphs]
     both = places.layer("modes_")
-    places.root.add_module(both, modes.ByMode(built[0], built[1] if len(built) > 1 else None, why))
+    places.root.add_module(both, ByMode(built[0], built[1] if len(built) > 1 else None, why))
     graph = library.fx.Graph()
     used: set[str] = set()
     taken = [graph.placeholder(identifier(name, used)) for name in names]

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute._traversal import walk
-from gluontune.compute.deconvolution import goes_on
+from gluontune.compute.process import goes_on
+from gluontune.runtime import mxnet
 
 NOTHING = "gluontune_nothing"  # an added variable, zeros of shape (1,), that requires a gradient
 
@@ -104,15 +105,10 @@ def _own_kernel(attrs: Mapping[str, str], dtype: str) -> bool:
     return plain and (dtype == "float64" or os.environ.get("MXNET_USE_MKLDNN_RNN") == "0")
 
 
-def _biased(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
-    data, weight, bias = node["inputs"]
-    return [write.add("FullyConnected", data, write.asked(weight), bias, **node["attrs"])]
-
-
 def _asked(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
-    data, parameters, *states = node["inputs"]
-    made = write.add("RNN", data, write.asked(parameters), *states, **node["attrs"])
-    return [[made[0], place, 0] for place in range(1 + len(states))]
+    data, weights, *rest = node["inputs"]
+    made = write.add(node["op"], data, write.asked(weights), *rest, **node["attrs"])
+    return [[made[0], place, 0] for place in range(1 + len(rest))]
 
 
 def _one_by_one(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
@@ -158,12 +154,9 @@ def _prelu(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Ent
 
 def _selu(write: Writer, node: dict[str, Any], axes: Sequence[int]) -> list[Entry]:
     data, (alpha, scale) = node["inputs"][0], _SELU
+    above = write.add("_maximum_scalar", data, scalar=0)
     below = write.add("expm1", write.add("_minimum_scalar", data, scalar=0))
-    whole = write.add(
-        "elemwise_add",
-        write.add("_maximum_scalar", data, scalar=0),
-        write.add("_mul_scalar", below, scalar=repr(alpha)),
-    )
+    whole = write.add("elemwise_add", above, write.add("_mul_scalar", below, scalar=repr(alpha)))
     return [write.add("_mul_scalar", whole, scalar=repr(scale))]
 
 
@@ -216,7 +209,7 @@ FAULTS = (
         "FullyConnected", "a dense layer whose weights are frozen, on a CPU in float32: its bias gets no gradient",
         lambda attrs, dtype, frozen: (
             frozen and dtype == "float32" and attrs.get("no_bias", "False") not in ("True", "1")
-        ), _biased,
+        ), _asked,
     ),
     *(
         Fault(
@@ -252,8 +245,6 @@ def right_way(
     >>> faults
     ['selu below zero: its gradient is up to 5 % off']
     """
-    from gluontune.runtime import mxnet
-
     document = json.loads(symbol.tojson())
     faulty: dict[int, Fault] = {}
     still: list[bool] = []  # by node, whether no gradient passes it

@@ -87,11 +87,7 @@ def unknown_output(layer: str, op: str | None, place: int) -> GluontuneError:
 
 
 def attributes(entry: Operator, node: Node) -> dict[str, Any]:
-    """A node's attributes as arguments of its entry.
-
-    Raises:
-        GluontuneError: an unknown attribute with another value than its default.
-    """
+    """A node's attributes as arguments of its entry; an unknown one with another value than its default is an error."""
     where, name = clean(node.name, 80), entry.name
     try:
         taken: Mapping[str, inspect.Parameter] = inspect.signature(entry.run).parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,26 @@ from gluontune.compute.tracing import traced
 from gluontune.convert.graph.params import read_params
 from gluontune.convert.graph.symbol import Graph, read_symbol
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.runtime import mxnet
 
 
+@dataclass
 class Source:
     """A graph, its arrays by name, the order of its inputs (None: the graph's), and the names of frozen parameters.
 
-    Attributes:
+    Args:
         training: the graph in training mode, if it differs. untrained: the reason why it is missing.
     """
 
+    graph: Graph
+    arrays: dict[str, np.ndarray]
+    inputs: list[str] | None
+    frozen: set[str]
     training: Graph | None = None
-    untrained = ""
-
-    def __init__(self, graph: Graph, arrays: dict[str, np.ndarray], inputs: list[str] | None, frozen: set[str]):
-        self.graph, self.arrays, self.inputs, self.frozen = graph, arrays, inputs, frozen
+    untrained: str = ""
 
 
 def open_source(net: Any, params: Any, inputs: int | Sequence[str] | None) -> Source:
-    """Read ``net`` and ``params`` of ``to_torch``."""
     given = _arrays(params)
     if isinstance(net, (str, Path, Mapping)) or hasattr(net, "tojson"):
         graph = read_symbol(net.tojson() if hasattr(net, "tojson") else net)
@@ -40,10 +43,13 @@ def open_source(net: Any, params: Any, inputs: int | Sequence[str] | None) -> So
         graphs = traced(net, inputs)
         both = graphs.differs and graphs.train is not None
         wanted = {*graphs.predict.list_inputs(), *(graphs.train.list_inputs() if both else ())}
-        found, frozen = _of_block(net, wanted, given)
-        source = Source(read_symbol(graphs.predict.tojson()), found, graphs.names, frozen)
-        source.training, source.untrained = read_symbol(graphs.train.tojson()) if both else None, graphs.why
-        return source
+        if given is None:
+            found, frozen = parameters_of(net, wanted)
+        else:
+            structural = {name: p.name for name, p in net._collect_params_with_prefix().items()}
+            found, frozen = {structural.get(name, name): array for name, array in given.items()}, set()
+        training = read_symbol(graphs.train.tojson()) if both else None
+        return Source(read_symbol(graphs.predict.tojson()), found, graphs.names, frozen, training, graphs.why)
     raise UsageError(
         f"to_torch takes a Gluon HybridBlock, a symbol or the path of a -symbol.json, not {type(net).__name__}"
     )
@@ -55,8 +61,6 @@ def settle() -> None:
     A convolution in predict mode reorders its weight for oneDNN beside other work, and a copy in that moment is not
     blocked: ``asnumpy`` then returns other numbers (seen in ResNet-50 right after ``net(x)``).
     """
-    from gluontune.runtime import mxnet
-
     mxnet().nd.waitall()
 
 
@@ -68,15 +72,6 @@ def _named(graph: Graph, inputs: int | Sequence[str] | None) -> list[str] | None
     if unknown:
         raise UsageError(f"{graph.source}: has no input {unknown[0]!r}")
     return names
-
-
-def _of_block(
-    net: Any, wanted: set[str], given: dict[str, np.ndarray] | None
-) -> tuple[dict[str, np.ndarray], set[str]]:
-    if given is not None:
-        structural = {name: p.name for name, p in net._collect_params_with_prefix().items()}
-        return {structural.get(name, name): array for name, array in given.items()}, set()
-    return parameters_of(net, wanted)
 
 
 def parameters_of(net: Any, wanted: set[str]) -> tuple[dict[str, np.ndarray], set[str]]:

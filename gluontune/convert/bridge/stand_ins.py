@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -161,7 +160,7 @@ def _repeated(entry: Entry, shape: Any, add: Add) -> Entry:
 
 
 def _middle(name: str, inputs: list[Entry], add: Add) -> Entry:
-    """The fixed number of ``drawing.STEADY`` for draws with parameter arrays."""
+    """The fixed number of ``STEADY`` for draws with parameter arrays."""
     first, second = inputs[0], inputs[-1]
     if name == "uniform":
         return add("_mul_scalar", add("elemwise_add", first, second), scalar="0.5")
@@ -176,16 +175,14 @@ def _middle(name: str, inputs: list[Entry], add: Add) -> Entry:
 
 def _fixed(op: str, attrs: dict[str, str], inputs: list[Entry], add: Add) -> Entry:
     """The fixed number of the bridge's draw."""
-    drawing: Any = importlib.import_module("gluontune.convert.bridge.operators.drawing")
+    from gluontune.convert.bridge.operators import creating
+
     size = "size" if op.startswith("_npi_") else "shape"  # in mx.np "shape" is gamma's parameter
     typed = {k: v for k, v in _typed(op, attrs).items() if k not in (size, "ctx", "dtype", "is_logit")}
-    drawing.STEADY = True
-    try:
-        library = torch()
-        like = [library.zeros(1, dtype=library.float64)] if inputs else []
+    library = torch()
+    like = [library.zeros(1, dtype=library.float64)] if inputs else []
+    with creating.steady():
         value = float(OPERATORS[op].run(*like, **({} if inputs else {size: (1,), "dtype": "float64"}), **typed))
-    finally:
-        drawing.STEADY = False
     if inputs:
         return add("_plus_scalar", add("zeros_like", inputs[0]), scalar=repr(value))
     kind = attrs.get("dtype", "float32").replace("None", "float32")

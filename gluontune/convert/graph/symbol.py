@@ -238,14 +238,7 @@ def _node(raw: Mapping[str, Any], where: str) -> Node:
 def _upgrade(node: Node, graph: Graph) -> None:
     if node.op in ("argmax", "argmin") and graph.version < 905 and node.attrs.get("axis") == -1:
         node.attrs["axis"] = None
-    if node.op is None or graph.version >= 900:
-        return
-    known = known_schema(node.op)
-    if known is None:
-        return
-    wanted = known.inputs
-    if "*" in wanted or (node.op != "BatchNorm" and node.attrs.get("no_bias")):
-        return
-    for key in wanted[len(node.inputs) :] if node.op in _AUXILIARY else ():
+    known = known_schema(node.op) if node.op in _AUXILIARY and graph.version < 900 else None
+    for key in known.inputs[len(node.inputs) :] if known else ():
         graph.nodes.append(Node(None, f"{node.name}_{key}"))
         node.inputs.append((len(graph.nodes) - 1, 0))

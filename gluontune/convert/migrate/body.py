@@ -54,7 +54,6 @@ class Home:
         self.reserved = {name[len(self.prefix) :].partition(".")[0] for name in below}
 
     def made(self, calls: list[Call], flows: list[Flow]) -> Made:
-        """The class, with a method for each form of call."""
         texts: list[tuple[str, ...]] = []
         given: list[str] = []
         chosen: dict[int, int] = {}
@@ -78,12 +77,8 @@ class Home:
 
     def module(self, wanted: str, part: Part, taken: set[str]) -> str:
         """The name of a module without parameters; ``taken``: names in the same method."""
-        known, number = dict(self.parts), 1
-        while True:
-            name = f"{wanted}{number}"
-            if name not in taken and name not in self.reserved and known.get(name, part) == part:
-                break
-            number += 1
+        known, names = dict(self.parts), (f"{wanted}{number}" for number in itertools.count(1))
+        name = next(n for n in names if n not in taken | self.reserved and known.get(n, part) == part)
         if name not in known:
             self.parts.append((name, part))
         taken.add(name)
@@ -249,7 +244,6 @@ class Body:
         return f"self.{name}({', '.join(self._value(e) for e in node.inputs)})"
 
     def _loop(self, graph: Graph) -> Part:
-        """The module of a loop's body."""
         takes = [(number, 0) for number, node in enumerate(graph.nodes) if node.op is None]
         nodes = [number for number, node in enumerate(graph.nodes) if node.op is not None]
         gives = graph.outputs[0] if len(graph.outputs) == 1 else list(graph.outputs)
@@ -258,7 +252,6 @@ class Body:
         return Home(self.home.writer, "", []).made([call], [flow]).part
 
     def _like(self) -> str:
-        """A tensor on the net's device."""
         known = sorted(self.values.values())
         first = self.given[0] if self.given else ""
         return first if first in known else next(iter(known), "next(self.parameters(), None)")

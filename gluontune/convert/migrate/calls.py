@@ -16,8 +16,9 @@ from gluontune.convert.bridge.names import is_free
 from gluontune.convert.bridge.source import Source, parameters_of
 from gluontune.convert.graph.symbol import Graph, Node, read_symbol
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat
+from gluontune.core.nests import flat, mapped
 from gluontune.core.texts import clean
+from gluontune.runtime import mxnet, uses_np
 
 #: The hidden attribute with the number of an operator's call.
 CALL = "__gluontune_call__"
@@ -87,8 +88,6 @@ def trace_calls(net: Any, sample: tuple[Any, ...]) -> Trace:
     Raises:
         GluontuneError: it cannot be traced; the message has the line of the block.
     """
-    from gluontune.runtime import mxnet, uses_np
-
     mx = mxnet()
     if isinstance(net, mx.gluon.SymbolBlock) or not isinstance(net, mx.gluon.HybridBlock):
         why = (
@@ -154,9 +153,7 @@ def nested(nest: Any, items: Iterator[Any]) -> Any:
     >>> nested((1, [2, 3]), iter("abc"))
     ('a', ['b', 'c'])
     """
-    if isinstance(nest, (list, tuple)):
-        return type(nest)([nested(item, items) for item in nest])
-    return None if nest is None else next(items)
+    return mapped(lambda item: None if item is None else next(items), nest)
 
 
 @contextmanager
@@ -166,8 +163,6 @@ def _recorded(net: Any, calls: list[Call], finished: list[Call]) -> Iterator[Non
     Args:
         calls: gets the calls in order of their start, finished: of their end.
     """
-    from gluontune.runtime import mxnet
-
     mx = mxnet()
     paths = {id(block): path for path, block in walk(net)}
     stack: list[Call] = []
@@ -231,7 +226,6 @@ def _placed(calls: list[Call], finished: list[Call], mx: Any, right: Callable[[A
 
 
 def entries(nest: Any) -> Iterator[Entry]:
-    """The entries in nested lists."""
     if isinstance(nest, list):
         for item in nest:
             yield from entries(item)

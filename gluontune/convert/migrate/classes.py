@@ -14,8 +14,6 @@ from gluontune.convert.migrate.units import Flow, Unit, chain, flow_of
 
 
 class Writer:
-    """Creates the parts of a traced net."""
-
     def __init__(self, trace: Trace):
         self.roots, self.arrays, self.names = trace.calls, trace.source.arrays, trace.names
         self.frozen, self.modes = trace.source.frozen, trace.modes

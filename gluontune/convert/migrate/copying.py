@@ -29,11 +29,7 @@ def has_source(run: Any) -> bool:
 
 
 def copied(named: Mapping[str, Any], header: str = _HEADER, more: str = "") -> str:
-    """The text of a module with these functions and classes by name, and all that they use of gluontune.
-
-    Args:
-        header: its first lines. more: text that follows them.
-    """
+    """The text of a module with these functions and classes by name, all that they use of gluontune, and ``more``."""
     work = _Copy()
     lines = []
     for name, run in sorted(named.items()):

@@ -71,11 +71,7 @@ def _one(value: Any, n: int, default: int) -> Any:
 
 
 def layer_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Layer | None:
-    """The layer of an operator, or None.
-
-    Args:
-        node: the operator. shapes: of its parameters, in order (inputs other than data).
-    """
+    """The layer of an operator, or None; ``shapes`` of its parameters, in order (inputs other than data)."""
     made = _LAYERS.get(node.op or "")
     return made(attributes(OPERATORS[node.op or ""], node), shapes) if made else None
 
@@ -111,10 +107,6 @@ def _norm(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | No
     return Layer("BatchNorm", _settings(values, plain), names=("gamma", "beta", "running_mean", "running_var"))
 
 
-def _activation(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
-    return Layer(_ACTIVATIONS[a["act_type"]][1])
-
-
 def _leaky(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | None:
     if a.get("act_type", "leaky") != "leaky":
         return None
@@ -147,8 +139,9 @@ def _pool(a: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Layer | No
 
 
 _LAYERS = {
-    "Convolution": _conv, "FullyConnected": _dense, "BatchNorm": _norm, "Activation": _activation,
-    "Dropout": _dropout, "LeakyReLU": _leaky, "Pooling": _pool, "Flatten": lambda a, s: Layer("nn.Flatten"),
+    "Convolution": _conv, "FullyConnected": _dense, "BatchNorm": _norm, "Dropout": _dropout,
+    "LeakyReLU": _leaky, "Pooling": _pool, "Flatten": lambda a, s: Layer("nn.Flatten"),
+    "Activation": lambda a, s: Layer(_ACTIVATIONS[a["act_type"]][1]),
 }  # fmt: skip
 
 
@@ -168,11 +161,7 @@ def arguments(attrs: Mapping[str, Any], run: Any) -> str:
 
 
 def named(node: Node, used: dict[str, Any]) -> str:
-    """The name of an operator's function in operators.py.
-
-    Args:
-        node: the operator. used: the functions of operators.py by name; gets this one.
-    """
+    """The name of an operator's function in operators.py; ``used``, its functions by name, gets this one."""
     run = OPERATORS[node.op or ""].run
     if not has_source(run):
         raise GluontuneError(

@@ -1,10 +1,13 @@
-"""The project on disk: model.py, operators.py, weights.pt, reference.npz, check.py, README.md."""
+"""The project on disk: model, operators, weights, reference, check and README; with a recipe its training, too."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +22,27 @@ from gluontune.convert.migrate.calls import Trace, nested, trace_calls
 from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.copying import copied
 from gluontune.convert.migrate.text import model_text, tidied
-from gluontune.convert.migrate.training import write_training
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write, writable_folder
 from gluontune.core.nests import flat
+from gluontune.loading.augment import AUGMENTS
+from gluontune.optim.scaling import exempt_name
+from gluontune.optim.schedules import _schedule
+from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
+from gluontune.optim.torch_rules import Part
 from gluontune.recipe import Recipe
+from gluontune.runtime import mxnet
 from gluontune.runtime.pytorch import torch
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MULTS = ("lr_mult", "wd_mult")
 _KEPT = 4096  # numbers of each gradient in the reference
+_MOST = 400 * 2**20  # bytes of pixels in data.npz
+_HEADER = '''"""The optimizer's rule and the schedule of train.py. Taken from gluontune (Apache-2.0)."""
+
+from __future__ import annotations
+
+'''
 
 
 @dataclass(frozen=True)
@@ -87,8 +101,7 @@ def migrate(net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = N
     texts["requirements.txt"] = f"torch>={library.__version__.split('+')[0].rsplit('.', 1)[0]}\nnumpy\n"
     writable_folder(place)
     for name, text in texts.items():
-        with atomic_write(place / name) as stream:
-            stream.write(text.encode("utf-8"))
+        _write(place / name, text)
     weights = {names[n]: library.from_numpy(np.array(a, order="C")) for n, a in source.arrays.items()}
     with atomic_write(place / "weights.pt") as stream:
         library.save(weights, stream)
@@ -109,11 +122,15 @@ def migrate(net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = N
     return Migrated(str(place), files, count, trained, ran.returncode == 0, output, untrained)
 
 
+def _write(path: Path, text: str) -> None:
+    with atomic_write(path) as stream:
+        stream.write(text.encode("utf-8"))
+
+
 def run_check(place: Path) -> subprocess.CompletedProcess[str]:
     """``check.py`` of the project in ``place``, in a process of its own that knows nothing of gluontune."""
-    return subprocess.run(
-        [sys.executable, "check.py"], cwd=place, capture_output=True, text=True, env=_without_us(), check=False
-    )
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, "check.py"], cwd=place, capture_output=True, text=True, env=env, check=False)
 
 
 def _title(net: Any) -> str:
@@ -136,14 +153,7 @@ def written(net: Any, given: tuple[Any, ...]) -> tuple[Trace, dict[str, str]]:
     return trace, texts
 
 
-def _without_us() -> dict[str, str]:
-    import os
-
-    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONDONTWRITEBYTECODE": "1"}
-
-
 def _numpy(nest: Any) -> Any:
-    """The same nest with numpy arrays."""
     arrays = (item.asnumpy() if hasattr(item, "asnumpy") else np.asarray(item) for item in flat(nest))
     return nested(nest, arrays)
 
@@ -153,8 +163,6 @@ def _reference(trace: Trace, given: Any) -> dict[str, np.ndarray]:
 
     In float32 for operators that MXNet has in float32 only.
     """
-    from gluontune.runtime import mxnet
-
     error = mxnet().MXNetError
     few = any(node.op and rounded(node.op, node.attrs) for call in trace.calls for node in call.graph.nodes)
     try:
@@ -190,3 +198,115 @@ def _places(nest: Any) -> Any:
     if isinstance(nest, list) or (isinstance(nest, tuple) and not all(type(n) is int for n in nest)):
         return [_places(item) for item in nest]
     return nest if nest is None else 0
+
+
+def write_training(
+    place: Path, recipe: Recipe, data: Any, lr_mult: Mapping[str, float], wd_mult: Mapping[str, float]
+) -> str | None:
+    """Write ``train.py``, ``rules.py`` and ``data.npz`` beside a project's ``model.py``.
+
+    Args:
+        place: the project. recipe: of ``train.py``. data: the opened data set.
+        lr_mult, wd_mult: of single parameters, by their names in the project.
+
+    Returns:
+        None, or the reason why nothing was written.
+    """
+    reason = _why_not(recipe, data)
+    if reason is not None:
+        return reason
+    recipe = recipe.resolved()
+    train, test = (_images(split, most) for split, most in (
+        (data.train, recipe.train_samples), (data.test, recipe.val_samples)
+    ))  # fmt: skip
+    batch = recipe.global_batch_size
+    per_epoch = len(train[0]) // batch
+    if per_epoch == 0:
+        return f"{len(train[0])} training images make no whole batch of {batch}"
+    total = max(1, round(recipe.epochs * per_epoch))
+    schedule = rates_of(recipe, steps=total, steps_per_epoch=per_epoch)
+    options = {"momentum": recipe.momentum, "wd": float(recipe.wd or 0.0), **recipe.optimizer_params}
+    optimizer = TorchOptimizer(recipe.optimizer, {}, schedule, **options)
+    rates: set[Callable[..., Any]] = set()
+    rate = expression(schedule, rates)
+    used: tuple[Callable[..., Any], ...] = (Part, exempt_name, *rates)
+    named = {"rule": optimizer.rule, **{each.__name__: each for each in used}}
+    import jinja2
+
+    template = (_TEMPLATES / "train.py.j2").read_text(encoding="utf-8")
+    text = jinja2.Template(template, trim_blocks=True, lstrip_blocks=True).render(
+        recipe=recipe, rate=rate,
+        rules=sorted(named),
+        options={name: value for name, value in optimizer.options.items() if name != "clip_gradient"},
+        limit=optimizer.options.get("clip_gradient"), updates=max(1, total // recipe.accumulate), batch=batch,
+        augment=AUGMENTS[recipe.augment or data.augment], lr_mult=dict(lr_mult), wd_mult=dict(wd_mult),
+        mean=[round(float(value), 6) for value in data.mean],
+        std=[round(float(value), 6) for value in data.std],
+    )  # fmt: skip
+    rules = tidied(copied(named, _HEADER))
+    for name, content in (("train.py", tidied(text)), ("rules.py", rules)):
+        _write(place / name, content.rstrip("\n") + "\n")
+    with atomic_write(place / "data.npz") as stream:
+        names = ("train_images", "train_labels", "test_images", "test_labels")
+        np.savez(stream, **dict(zip(names, (*train, *test))))
+    return None
+
+
+def _why_not(recipe: Recipe, data: Any) -> str | None:
+    shape = data.image_shape
+    if shape is None:
+        return f"data set {data.name} has images of mixed sizes"
+    size = math.prod(shape) * (len(data.train) + len(data.test))
+    if size > _MOST:
+        return f"data set {data.name} has {size / 2**20:,.0f} MiB of pixels, more than {_MOST / 2**20:.0f}"
+    augment = AUGMENTS[recipe.augment or data.augment]
+    if augment.geometry not in ("fit", "pad-crop") or augment.finishes:
+        return f"augment={augment.name!r} has no plain text yet"
+    for field, known in (
+        ("methods", {}), ("stochastic_depth", 0.0), ("dtype", ("float32", "bfloat16")), ("last_batch", "discard"),
+    ):  # fmt: skip
+        value = getattr(recipe, field)
+        if value != known and not (isinstance(known, tuple) and value in known):
+            return f"recipe field {field}={value!r} has no plain text yet"
+    try:
+        TorchOptimizer(recipe.optimizer, {}, lambda n: 0.0)
+    except GluontuneError as error:
+        return str(error)
+    return None
+
+
+def _images(split: Any, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+    count = len(split) if most is None else min(most, len(split))
+    return np.stack([split.decode(i) for i in range(count)]), np.asarray(split.labels[:count], np.int64)
+
+
+def expression(rate: Any, used: set[Callable[..., Any]] | None = None, n: str = "n") -> str:
+    """A schedule as a Python expression of the update ``n``.
+
+    Args:
+        rate: a ``gt.optim.schedules`` schedule. used: gets the functions that the expression calls.
+
+    >>> from gluontune.optim.schedules import cosine, warmup
+    >>> expression(cosine(base_lr=0.4, max_update=100))
+    '_cosine_rate(n, base_lr=0.4, max_update=100, final_lr=0.0)'
+    """
+    kind, params = rate.kind, dict(rate.params)
+    if kind == "constant":
+        return repr(params["base_lr"])
+    if kind == "scale":
+        return f"{params['by']!r} * {expression(params['schedule'], used, n)}"
+    if kind == "in_epochs":
+        return expression(params["schedule"], used, f"{n} / {params['updates_per_epoch']!r}")
+    run = _schedule._RULES[kind]
+    if used is not None:
+        used.add(run)
+
+    def text(value: Any) -> str:
+        if isinstance(value, _schedule.Schedule):
+            return f"lambda n: {expression(value, used)}"
+        if isinstance(value, tuple) and any(isinstance(item, _schedule.Schedule) for item in value):
+            return f"[{', '.join(text(item) for item in value)}]"
+        return repr(list(value)) if isinstance(value, tuple) else repr(value)
+
+    given = ", ".join(f"{name}={text(value)}" for name, value in params.items())
+    return f"{run.__name__}({n}, {given})"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+import string
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,14 +116,10 @@ def _collect(part: Part, groups: dict[Any, _Group]) -> None:
             names = {group.name for group in groups.values()} | {"BatchNorm", "F"}
             name = part.kind.lstrip("_")
             name = name if is_attribute(name.title()) else "Block"
-            name, number = name[0].upper() + name[1:], 2
-            base = name
-            while name in names:
-                name, number = (
-                    f"{base}{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[number - 1]}" if number < 27 else f"{base}_{number}",
-                    number + 1,
-                )
-            groups[key] = _Group(name)
+            base = name[0].upper() + name[1:]
+            others = (f"_{number}" for number in itertools.count(27))
+            suffixes = itertools.chain(("", *string.ascii_uppercase[1:]), others)
+            groups[key] = _Group(next(base + suffix for suffix in suffixes if base + suffix not in names))
         groups[key].parts.append(part)
 
 
@@ -153,7 +151,6 @@ def _class_text(group: _Group, groups: dict[Any, _Group]) -> str:
 
 
 def _made(part: Part, start: int, name: Any, groups: dict[Any, _Group]) -> str:
-    """The text that creates a part; ``name`` returns the text of the number at a place."""
     if part.is_class and part.base == "nn.Module":
         group = groups[part.key()]
         return f"{group.name}({', '.join(group.given(start, name))})"

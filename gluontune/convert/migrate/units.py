@@ -33,11 +33,7 @@ class Flow:
 
 
 def flow_of(call: Call, mine: Callable[[str, str], bool]) -> Flow:
-    """The flow of a call.
-
-    Args:
-        mine: of a variable's name and a block's path: whether the variable belongs to that block.
-    """
+    """The flow of a call; ``mine`` tells of a variable's name and a block's path whether it belongs to that block."""
     graph, inside = call.graph, set(call.all_nodes())
     home = {n: i for i, n in enumerate(call.nodes)}
     units = [Unit(n) for n in call.nodes]

@@ -1,20 +1,19 @@
-"""The comparison of an exported model with its net in ONNX Runtime, on real inputs; and the model's cleaning.
-
-MXNet's converter writes constants as inputs, and nodes that ONNX Runtime cannot fuse.
-"""
+"""The comparison of an exported model with its net in ONNX Runtime, on real inputs, and of the zoos' networks."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gluontune.core.errors import GluontuneError, first_line
+from gluontune.convert.graph.params import perturb
+from gluontune.convert.onnx.convert import to_onnx
+from gluontune.core.errors import GluontuneError, UsageError, first_line
 from gluontune.core.gaps import distance, size
 from gluontune.core.nests import flat
 from gluontune.runtime import mxnet
@@ -176,109 +175,84 @@ def _run(session: Any, path: str | Path, images: np.ndarray) -> list[np.ndarray]
     return [np.asarray(value, "float32") for value in found]
 
 
-BATCH = "batch"
+# (H, W, C) of images by name; one or two of each family of MXNet's zoo and GluonCV's.
+_LARGE = ("inceptionv3", "xception")
+ZOO: dict[str, tuple[int, int, int]] = {
+    name: (32, 32, 3) if name.startswith("cifar_") else (299, 299, 3) if name in _LARGE else (224, 224, 3)
+    for name in (
+        "alexnet", "vgg11_bn", "squeezenet1.0", "squeezenet1.1", "densenet121", "mobilenet0.25", "mobilenet1.0",
+        "mobilenetv2_0.5", "mobilenetv3_small", "mobilenetv3_large", "inceptionv3", "googlenet", "xception",
+        "resnet18_v1", "resnet50_v1", "resnet50_v1d", "resnet18_v2", "resnet50_v2", "resnext50_32x4d",
+        "se_resnext50_32x4d", "resnest14", "hrnet_w18_small_v1_c", "cifar_resnet20_v1", "cifar_resnet56_v2",
+        "cifar_wideresnet16_10", "cifar_resnext29_32x4d",
+    )
+}  # fmt: skip
 
 
-def tidy(model: Any) -> dict[str, int]:
-    """Clean a model in place.
+def export_zoo(
+    build: Callable[[str], Any],
+    folder: str | Path,
+    names: Iterable[str] | None = None,
+    *,
+    keep: bool = False,
+    on_row: Callable[[dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Export networks with random weights, run each in ONNX Runtime, and compare.
 
-    The converter lists weights as inputs, too, which keeps ONNX Runtime from folding BatchNorm into a convolution; it
-    writes equal small constants many times, and leaves identities.
+    Gammas, betas and running statistics are moved off their initial values first, so that a misplaced parameter
+    changes the outputs.
+
+    Args:
+        build: returns a new net by name, such as ``lambda name: gt.train.build_net(name, 10)``.
+        folder: for the files. names: of :data:`ZOO` (default: all), or of other nets for 224 × 224 images.
+        keep: keep the files; otherwise each is removed after the comparison.
+        on_row: called with each finished row.
 
     Returns:
-        the numbers of removed items: ``inputs`` (weights listed as inputs), ``duplicates`` (equal initializers),
-        ``identities``, ``unused`` (initializers).
+        rows ``{"name", "status": "equal|differs|failed", "reason", "relative_error", "dynamic_batch", "nodes",
+        "bytes", "seconds", "notes"}``.
+
+    >>> import tempfile
+    >>> from gluontune.train import build_net
+    >>> rows = export_zoo(lambda name: build_net(name, 10), tempfile.mkdtemp(), ["cifar_resnet20_v1"])
+    >>> rows[0]["name"], rows[0]["status"]
+    ('cifar_resnet20_v1', 'equal')
     """
-    graph = model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    listed = [value for value in graph.input if value.name in weights]
-    for value in listed:
-        graph.input.remove(value)
-    found = {"inputs": len(listed), "identities": _drop_identities(graph), "duplicates": _merge_equal(graph)}
-    used = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
-    unused = [tensor for tensor in graph.initializer if tensor.name not in used]
-    for tensor in unused:
-        graph.initializer.remove(tensor)
-    return {**found, "unused": len(unused)}
+    rows = []
+    for name in ZOO if names is None else names:
+        started = time.perf_counter()
+        row: dict[str, Any] = {"name": name, "status": "failed", "reason": None, "relative_error": None}
+        row.update(dynamic_batch=None, nodes=None, bytes=None, notes=[])
+        try:
+            _one(build, name, Path(folder) / f"{name}.onnx", row)
+        except UsageError:
+            raise
+        except GluontuneError as error:
+            row["reason"] = str(error)
+        except Exception as error:  # a converter's or a runtime's: reported in the row
+            row["reason"] = f"{type(error).__name__}: {str(error).split('Stack trace:')[0].strip()[:300]}"
+        row["seconds"] = time.perf_counter() - started
+        if not keep:
+            (Path(folder) / f"{name}.onnx").unlink(missing_ok=True)
+        rows.append(row)
+        if on_row is not None:
+            on_row(row)
+    return rows
 
 
-def _drop_identities(graph: Any) -> int:
-    outputs = {output.name for output in graph.output}
-    dropped = []
-    for node in graph.node:
-        if node.op_type == "Identity" and node.output[0] not in outputs:
-            _rename(graph, node.output[0], node.input[0])
-            dropped.append(node)
-    for node in dropped:
-        graph.node.remove(node)
-    return len(dropped)
-
-
-def _merge_equal(graph: Any) -> int:
-    first: dict[bytes, str] = {}
-    outputs, merged = {output.name for output in graph.output}, []
-    for tensor in graph.initializer:
-        name, tensor.name = tensor.name, ""
-        key = hashlib.sha256(tensor.SerializeToString()).digest()
-        tensor.name = name
-        if key in first and name not in outputs:
-            merged.append((tensor, first[key]))
-        else:
-            first.setdefault(key, name)
-    renamed = {tensor.name: other for tensor, other in merged}
-    for node in graph.node:
-        for place, name in enumerate(node.input):
-            if name in renamed:
-                node.input[place] = renamed[name]
-    for tensor, _ in merged:
-        graph.initializer.remove(tensor)
-    return len(merged)
-
-
-def _rename(graph: Any, old: str, new: str) -> None:
-    for node in graph.node:
-        for place, name in enumerate(node.input):
-            if name == old:
-                node.input[place] = new
-
-
-def name_batch(model: Any, batch_size: int | None) -> None:
-    """Set the first dimension of inputs and outputs to its name, or to a fixed number."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    for value in [v for v in model.graph.input if v.name not in weights] + list(model.graph.output):
-        dims = value.type.tensor_type.shape.dim
-        if not dims:
-            continue
-        dims[0].Clear()
-        if batch_size is None:
-            dims[0].dim_param = BATCH
-        else:
-            dims[0].dim_value = batch_size
-
-
-def add_preprocessing(
-    model: Any, image_shape: Sequence[int], mean: Sequence[float], std: Sequence[float], batch_size: int | None
-) -> None:
-    """Put ``(pixel / 255 - mean) / std`` and the change from (N, H, W, C) to (N, C, H, W) before the net.
-
-    The input is then ``pixels``, uint8.
-    """
-    onnx = importlib.import_module("onnx")
-    helper, graph = onnx.helper, model.graph
-    inside = graph.input[0].name
-    scale = np.asarray([1 / (255 * s) for s in std], "float32").reshape(1, -1, 1, 1)
-    shift = np.asarray([-m / s for m, s in zip(mean, std)], "float32").reshape(1, -1, 1, 1)
-    first = [
-        helper.make_node("Cast", ["pixels"], ["pixels_float"], name="pixels_cast", to=onnx.TensorProto.FLOAT),
-        helper.make_node("Transpose", ["pixels_float"], ["pixels_nchw"], name="pixels_transpose", perm=[0, 3, 1, 2]),
-        helper.make_node("Mul", ["pixels_nchw", "pixels_scale"], ["pixels_scaled"], name="pixels_mul"),
-        helper.make_node("Add", ["pixels_scaled", "pixels_shift"], [inside], name="pixels_add"),
-    ]
-    nodes = [*first, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    for name, values in (("pixels_scale", scale), ("pixels_shift", shift)):
-        graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    shape = [BATCH if batch_size is None else batch_size, *image_shape]
-    graph.input.remove(graph.input[0])
-    graph.input.insert(0, helper.make_tensor_value_info("pixels", onnx.TensorProto.UINT8, shape))
+def _one(build: Callable[[str], Any], name: str, path: Path, row: dict[str, Any]) -> None:
+    mx = mxnet()
+    shape = ZOO.get(name, (224, 224, 3))
+    mx.random.seed(0)
+    np.random.seed(0)
+    net = build(name)
+    net.initialize(mx.init.Xavier(magnitude=2))
+    images = np.random.default_rng(0).normal(0, 1, (2, shape[2], shape[0], shape[1])).astype("float32")
+    net(mx.nd.array(images))
+    perturb(net)
+    made = to_onnx(net, path, image_shape=shape)
+    row.update(dynamic_batch=made.dynamic_batch, nodes=made.nodes, bytes=made.bytes, notes=made.notes)
+    found = check_outputs(net, path, images)
+    row.update(relative_error=found.relative_error, status="equal" if found.equal else "differs")
+    if not found.equal:
+        row["reason"] = f"outputs differ by {found.relative_error:.1e} of the largest"

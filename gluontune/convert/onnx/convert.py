@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import json
 import logging
@@ -14,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute.tracing import traced
-from gluontune.convert.onnx.check import add_preprocessing, name_batch, tidy
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write
 from gluontune.runtime import mxnet
 
 OPSET = 13  # MXNet 1.9.1's converter has opsets 12 and 13; onnx has later ones
 IR_VERSION = 8
+_BATCH = "batch"  # the dimension's name
 _LARGEST = 2**31 - 2**20  # bytes: protobuf's limit for one file
 
 
@@ -158,7 +159,6 @@ def _onnx() -> Any:
 
 
 def _trace(net: Any, shape: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
-    """Symbol and parameters of a net, for inference."""
     mx = mxnet()
     net(mx.nd.zeros(shape))  # completes the shapes
     symbol = traced(net).predict
@@ -171,15 +171,10 @@ def _trace(net: Any, shape: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
     return symbol, params
 
 
-def _registry() -> dict[str, Any]:
-    """Operators that MXNet can translate for :data:`OPSET`."""
-    graph = importlib.import_module("mxnet.onnx.mx2onnx._export_onnx").MXNetGraph
-    importlib.import_module("mxnet.onnx")
-    return {name: f for v in range(12, OPSET + 1) for name, f in graph.registry_.get(v, {}).items()}
-
-
 def _refuse_unsupported(symbol: Any) -> None:
-    known = _registry()
+    graph = importlib.import_module("mxnet.onnx.mx2onnx._export_onnx").MXNetGraph
+    importlib.import_module("mxnet.onnx")  # fills the registry
+    known = {name for version in range(12, OPSET + 1) for name in graph.registry_.get(version, ())}
     missing: dict[str, list[str]] = {}
     for node in json.loads(symbol.tojson())["nodes"]:
         if node["op"] != "null" and node["op"] not in known:
@@ -218,7 +213,6 @@ def _held_to_opset(onnx: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """In this context warnings are not logged."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -245,3 +239,100 @@ def _describe(
 def _short(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).split("Stack trace:")[0].splitlines() if line.strip()]
     return " ".join(lines)[:300] or type(error).__name__
+
+
+def tidy(model: Any) -> dict[str, int]:
+    """Clean a model in place.
+
+    The converter lists weights as inputs, too, which keeps ONNX Runtime from folding BatchNorm into a convolution; it
+    writes equal small constants many times, and leaves identities.
+
+    Returns:
+        the numbers of removed items: ``inputs`` (weights listed as inputs), ``duplicates`` (equal initializers),
+        ``identities``, ``unused`` (initializers).
+    """
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    listed = [value for value in graph.input if value.name in weights]
+    for value in listed:
+        graph.input.remove(value)
+    found = {"inputs": len(listed), "identities": _drop_identities(graph), "duplicates": _merge_equal(graph)}
+    used = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    unused = [tensor for tensor in graph.initializer if tensor.name not in used]
+    for tensor in unused:
+        graph.initializer.remove(tensor)
+    return {**found, "unused": len(unused)}
+
+
+def _drop_identities(graph: Any) -> int:
+    outputs = {output.name for output in graph.output}
+    dropped = [node for node in graph.node if node.op_type == "Identity" and node.output[0] not in outputs]
+    for node in dropped:
+        _rename(graph, {node.output[0]: node.input[0]})
+        graph.node.remove(node)
+    return len(dropped)
+
+
+def _merge_equal(graph: Any) -> int:
+    first: dict[bytes, str] = {}
+    outputs, merged = {output.name for output in graph.output}, []
+    for tensor in graph.initializer:
+        name, tensor.name = tensor.name, ""
+        key = hashlib.sha256(tensor.SerializeToString()).digest()
+        tensor.name = name
+        if key in first and name not in outputs:
+            merged.append((tensor, first[key]))
+        else:
+            first.setdefault(key, name)
+    _rename(graph, {tensor.name: other for tensor, other in merged})
+    for tensor, _ in merged:
+        graph.initializer.remove(tensor)
+    return len(merged)
+
+
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = names.get(name, name)
+
+
+def name_batch(model: Any, batch_size: int | None) -> None:
+    """Set the first dimension of inputs and outputs to its name, or to a fixed number."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    for value in [v for v in model.graph.input if v.name not in weights] + list(model.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if not dims:
+            continue
+        dims[0].Clear()
+        if batch_size is None:
+            dims[0].dim_param = _BATCH
+        else:
+            dims[0].dim_value = batch_size
+
+
+def add_preprocessing(
+    model: Any, image_shape: Sequence[int], mean: Sequence[float], std: Sequence[float], batch_size: int | None
+) -> None:
+    """Put ``(pixel / 255 - mean) / std`` and the change from (N, H, W, C) to (N, C, H, W) before the net.
+
+    The input is then ``pixels``, uint8.
+    """
+    onnx = importlib.import_module("onnx")
+    helper, graph = onnx.helper, model.graph
+    inside = graph.input[0].name
+    scale = np.asarray([1 / (255 * s) for s in std], "float32").reshape(1, -1, 1, 1)
+    shift = np.asarray([-m / s for m, s in zip(mean, std)], "float32").reshape(1, -1, 1, 1)
+    first = [
+        helper.make_node("Cast", ["pixels"], ["pixels_float"], name="pixels_cast", to=onnx.TensorProto.FLOAT),
+        helper.make_node("Transpose", ["pixels_float"], ["pixels_nchw"], name="pixels_transpose", perm=[0, 3, 1, 2]),
+        helper.make_node("Mul", ["pixels_nchw", "pixels_scale"], ["pixels_scaled"], name="pixels_mul"),
+        helper.make_node("Add", ["pixels_scaled", "pixels_shift"], [inside], name="pixels_add"),
+    ]
+    nodes = [*first, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for name, values in (("pixels_scale", scale), ("pixels_shift", shift)):
+        graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    shape = [_BATCH if batch_size is None else batch_size, *image_shape]
+    graph.input.remove(graph.input[0])
+    graph.input.insert(0, helper.make_tensor_value_info("pixels", onnx.TensorProto.UINT8, shape))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from scipy.stats import binomtest
 from gluontune.convert.onnx.check import open_session
 from gluontune.convert.onnx.convert import quiet
 from gluontune.core.errors import GluontuneError, UsageError, first_line
+from gluontune.core.files import atomic_write
 from gluontune.runtime.system import System
 
 _THRESHOLDS = 256  # images for thresholds
@@ -101,7 +101,8 @@ def quantize_onnx(
         except Exception as error:  # onnxruntime's errors have no common base
             raise GluontuneError(f"{source}: ONNX Runtime cannot make it int8: {first_line(error)}") from error
         graph = onnx.load(str(made)).graph
-        os.replace(_beside(made, Path(target)), target)
+        with atomic_write(target) as stream:
+            stream.write(made.read_bytes())
     quantized, heavy = _heavy(graph)
     return {"quantized": quantized, "float_layers": heavy - quantized, "nodes": len(graph.node), "agree_pct": agreed}
 
@@ -166,7 +167,6 @@ def _by_need(folded: Path, made: Path, images: np.ndarray, batch_size: int, last
 
 
 def _name_nodes(path: Path) -> None:
-    """Name each unnamed node: nodes are excluded from int8 by name."""
     onnx = importlib.import_module("onnx")
     model = onnx.load(str(path))
     for place, node in enumerate(model.graph.node):
@@ -204,13 +204,6 @@ def _scores(path: Path, images: np.ndarray, batch_size: int) -> np.ndarray:
     name = session.get_inputs()[0].name
     batches = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
     return np.concatenate([session.run(None, {name: np.ascontiguousarray(b, "float32")})[0] for b in batches])
-
-
-def _beside(made: Path, target: Path) -> Path:
-    """A copy in the target's folder, for an atomic rename."""
-    copy = target.with_name(f".{target.name}.tmp")
-    copy.write_bytes(made.read_bytes())
-    return copy
 
 
 def _reader(tools: Any, source: Path, images: np.ndarray, batch_size: int) -> Any:

@@ -1,8 +1,7 @@
 """Commands of MXNet's engine alone: the speed of the net and of the exchange, and individuals of a population.
 
-A process trains many individuals of a population in turn (:func:`gluontune.ladder.esgd`): building a net and opening
-the data take longer than some generations. All random numbers of an individual (order, augmentation, dropout) are
-seeded by the recipe's seed and the individual's number, so any process can train it.
+A process trains many individuals in turn (:func:`gluontune.ladder.esgd`), as building a net and opening the data take
+longer than some generations. Their random numbers are seeded by the recipe's seed and their number: any process can.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ import numpy as np
 from gluontune import compute
 from gluontune.core.errors import GluontuneError
 from gluontune.core.nests import mapped
-from gluontune.engines.mxnet.context import Context, seed_step
-from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.context import Context, Optimization, seed_step
 from gluontune.engines.mxnet.steps import Step
 from gluontune.engines.mxnet.work import Work
 from gluontune.engines.progress import Progress, repeat
-from gluontune.job.arrays import read_weights, to_numpy, write_weights
+from gluontune.job.batches import finite, hits_of, read_weights, to_numpy, write_weights
 from gluontune.job.checkpoint import check_same_net
-from gluontune.job.metrics import finite, hits_of
 from gluontune.optim import states
 from gluontune.parallel.devices import median_ms, push_and_pull
 from gluontune.recipe import Recipe
@@ -118,7 +115,6 @@ class Population:
         self._marked: Any = None
 
     def commands(self) -> dict[str, Callable[..., Any]]:
-        """The commands, by name."""
         return {
             "adopt": self.adopt, "mark": self.mark, "back_off": self.back_off, "score": self.score, "write": self.write
         }  # fmt: skip

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.compute.deconvolution import explored
+from gluontune.compute.process import explored
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.nests import flat, mapped
-from gluontune.engines.methods import MethodSteps, refuse_methods
-from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.context import Optimization
 from gluontune.engines.mxnet.steps import Part, Phase, Step, UsualStep, check_loss
 from gluontune.engines.mxnet.work import Work
-from gluontune.job.arrays import first, to_numpy
+from gluontune.engines.progress import MethodSteps, refuse_methods
+from gluontune.job.batches import Outcome, first, to_numpy
 from gluontune.job.checkpoint import part_of
-from gluontune.job.metrics import Outcome
 from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe
 from gluontune.runtime import as_net_array, set_data
@@ -48,15 +47,17 @@ class JobStep(Step):
         if self._begin is not None:
             if len(values) < 2:
                 raise GluontuneError(f"{self.job.place('step')}step() must return {wanted}")
-            self._states[training][place] = (len(first(part)), mapped(_detached, values.pop()))
+            self._states[training][place] = (
+                len(first(part)),
+                mapped(lambda a: None if a is None else a.detach(), values.pop()),
+            )
         if not 1 <= len(values) <= 2:
             raise GluontuneError(f"{self.job.place('step')}step() returned {len(values)} values; return {wanted}")
         loss, output = (*values, None)[:2]
         check_loss(loss, part, output, self._loss_of)
         return Outcome(loss, output, part[-1] if len(part) > 1 else None)
 
-    def forward(self, place: int, part: Part, training: bool) -> Outcome:
-        return self.call(place, part, training)
+    forward = call
 
     def explore(self, parts: list[Part], optimization: Optimization) -> None:
         for place, part in enumerate(parts):
@@ -110,19 +111,16 @@ class UpdatingStep(JobStep):
         assert name is not None
         return {name: real if name == "trainers" else next(iter(real.values()))}
 
-    def _inert(self, optimization: Optimization) -> dict[str, Any]:
-        """The same, with trainers that update nothing."""
-        rate, real = self.recipe.scaled_learning_rate, optimization.trainers
-        return self._given({name: _Inert(real.get(name), rate) for name in self.work.named_nets})
-
     def train(self, parts: list[Part], phase: Phase, optimization: Optimization) -> list[Any]:
         given = self._given(optimization.trainers)
         with phase("forward"):  # all of it: the job's code cannot be split into phases
             return [self.call(place, part, True, **given).loss for place, part in enumerate(parts)]
 
     def evaluate(self, place: int, part: Part, optimization: Optimization) -> Outcome:
+        rate, real = self.recipe.scaled_learning_rate, optimization.trainers
+        inert = self._given({name: _Inert(real.get(name), rate) for name in self.work.named_nets})
         with self._untouched():
-            return self.call(place, part, False, **self._inert(optimization))
+            return self.call(place, part, False, **inert)
 
     def explore(self, parts: list[Part], optimization: Optimization) -> None:
         explored(functools.partial(self.evaluate, 0, parts[0], optimization), record=False)
@@ -165,12 +163,7 @@ def _next_of(left: Iterator[Any], ctx: Any, like: Any) -> Any:
     return like if like is None else next(left).as_in_context(ctx)
 
 
-def _detached(array: Any) -> Any:
-    return array if array is None else array.detach()
-
-
 def make_step(recipe: Recipe, work: Work, methods: MethodSteps) -> Step:
-    """The training step of a job."""
     job = work.job
     if job.step is None:
         if isinstance(work.nets, dict):

@@ -1,8 +1,4 @@
-"""A training process on MXNet's engine: composes the parts of a recipe, and takes steps.
-
-gluontune has one training step, that of :class:`gluontune.engines.base.Engine`; the ladder, the launcher, repeats and
-the notebooks all drive it through :mod:`gluontune.training.group`.
-"""
+"""A training process on MXNet's engine: composes the parts of a recipe, and takes steps."""
 
 from __future__ import annotations
 
@@ -14,22 +10,20 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute, monitor
-from gluontune.compute.deconvolution import told_of_deconvolutions
+from gluontune.compute.process import told_of_deconvolutions
 from gluontune.convert.bridge.references import doubtful
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.base import SAMPLED_EVERY, Arrays, Command, Engine, State
-from gluontune.engines.methods import MethodSteps
 from gluontune.engines.mxnet.commands import Population, exchange_alone, gradients, training_alone
-from gluontune.engines.mxnet.context import Context, may_draw, meet, seed_step
+from gluontune.engines.mxnet.context import Context, Optimization, may_draw, meet, seed_all, seed_step
 from gluontune.engines.mxnet.job_step import make_step
-from gluontune.engines.mxnet.optimization import Optimization
 from gluontune.engines.mxnet.steps import Step, try_one_batch
 from gluontune.engines.mxnet.work import Work, prepare
-from gluontune.job.arrays import first, to_numpy
+from gluontune.engines.progress import MethodSteps
+from gluontune.job.batches import Outcome, Score, first, make_score, to_numpy
 from gluontune.job.checkpoint import read
 from gluontune.job.data import make_feed
 from gluontune.job.job import load_job
-from gluontune.job.metrics import Outcome, Score, make_score
 from gluontune.methods.losses import trained_layers
 from gluontune.parallel.devices import contexts
 from gluontune.recipe import Recipe, rules
@@ -53,7 +47,6 @@ class Session(Engine):
     tried: Outcome
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Import mxnet, open the data, build and initialize the net: all work before the first step."""
         recipe, local = self.recipe, self.recipe.engine == "local"
         self.phase = "importing mxnet"
         mx = mxnet()
@@ -92,7 +85,6 @@ class Session(Engine):
         self.reset()
 
     def site(self) -> dict[str, Any]:
-        """Devices, data and rewrites, for the ladder."""
         shape, score = self.feed.image_shape, self.new_score()
         steady = self.feed.train.steady_bytes() if shape is None else None
         return {
@@ -111,8 +103,7 @@ class Session(Engine):
         return {"mxnet": self.context.mx.__version__}
 
     def seed(self) -> None:
-        """Reset the random streams of Python, numpy and MXNet to the recipe's seed."""
-        self.context.seed(self.recipe.seed)
+        seed_all(self.recipe.seed)
 
     def weights(self, whole: bool) -> Mapping[str, Any]:
         return self.work.data(whole)
@@ -127,7 +118,6 @@ class Session(Engine):
         return self.context.array(values).as_in_context(self.context.ctxs[0])
 
     def reset(self, epochs: float | None = None) -> None:
-        """As :meth:`Engine.reset`."""
         if self.recipe.engine == "kvstore" and self.progress.steps:
             raise GluontuneError("a run over a parameter server starts anew in fresh processes")
         super().reset(epochs)
@@ -250,7 +240,6 @@ class Session(Engine):
         return population.commands()[what](**given) or {}
 
     def close(self) -> None:
-        """Close loaders, checkpoints and shared memory."""
         super().close()
         if hasattr(self, "optimization") and self.optimization.averaging is not None:
             self.optimization.averaging.close()

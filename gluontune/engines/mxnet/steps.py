@@ -1,8 +1,4 @@
-"""The training step of MXNet's engine: net and loss, the job's ``step``, or a ``step`` with its own updates.
-
-The session drives all of them through :class:`Step`; a new one is a class with a line in
-:func:`make_step`.
-"""
+"""The training step of MXNet's engine: a new one is a class with a line in ``make_step``."""
 
 from __future__ import annotations
 
@@ -15,11 +11,10 @@ import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.nests import mapped
-from gluontune.engines.methods import MethodSteps
-from gluontune.engines.mxnet.optimization import Optimization
+from gluontune.engines.mxnet.context import Optimization
 from gluontune.engines.mxnet.work import Work, check_classes, first_batch
-from gluontune.job.arrays import described, first, hint_of, to_numpy, without_bfloat16
-from gluontune.job.metrics import Outcome, make_score
+from gluontune.engines.progress import MethodSteps
+from gluontune.job.batches import Outcome, described, first, hint_of, make_score, to_numpy, without_bfloat16
 from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe
 from gluontune.runtime import as_nd_array, as_net_array
@@ -106,7 +101,7 @@ class UsualStep(Step):
     def scores(self, inputs: Any) -> Any:
         """The net's output, float32 even for a net of float16."""
         if self._half:
-            inputs = [mapped(_halved, x) for x in inputs]
+            inputs = mapped(lambda a: a.astype("float16") if "float32" in str(a.dtype) else a, inputs)
         output = self.work.net(*inputs)
         return mapped(lambda array: array.astype("float32"), output) if self._half else output
 
@@ -140,10 +135,6 @@ class UsualStep(Step):
             return as_net_array(self.mx.nd.log_softmax(as_nd_array(output), axis=axis))
 
         return self.methods.training_loss(loss, log_softmax, getattr(loss, "_axis", -1))
-
-
-def _halved(array: Any) -> Any:
-    return array.astype("float16") if str(array.dtype).find("float32") >= 0 else array
 
 
 def check_loss(loss: Any, part: Part, output: Any, what: str) -> None:

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute
-from gluontune.compute.deconvolution import explored
+from gluontune.compute.process import explored
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.engines.methods import initialize, refuse_methods
-from gluontune.engines.mxnet.context import Context, parameters
-from gluontune.job.arrays import described, hint_of, to_numpy
+from gluontune.engines.mxnet.context import Context, parameters, seed_all
+from gluontune.engines.progress import initialize, refuse_methods
+from gluontune.job.batches import described, hint_of, to_numpy
 from gluontune.job.data import Feed
-from gluontune.job.job import Job
-from gluontune.job.models import give_values
+from gluontune.job.job import Job, give_values
 from gluontune.job.user_file import blaming
 from gluontune.recipe import Recipe, rules
 from gluontune.runtime import set_data
@@ -47,7 +46,6 @@ class Work:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters by their place in the net."""
         return parameters(self.net)
 
     def data(self, whole: bool = True) -> dict[str, Any]:
@@ -62,7 +60,6 @@ class Work:
                 self.initial[name] = to_numpy(parameter.data(self.context.ctxs[0]))
 
     def put_initial(self) -> None:
-        """Restore all parameters of the seeded start."""
         for name, parameter in self.net.collect_params().items():
             set_data(parameter, self.context.array(self.initial[name], parameter.dtype))
 
@@ -90,7 +87,7 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
             )
     if not nets:
         raise GluontuneError(f"{job.place('net')}net() of the job returned no net")
-    context.seed(recipe.seed)  # after the draws of net()
+    seed_all(recipe.seed)  # after the draws of net()
     for block in nets.values():
         if not give_values(block, context.ctxs):
             block.collect_params().reset_ctx(context.ctxs)
@@ -125,7 +122,6 @@ def prepare(recipe: Recipe, context: Context, job: Job, feed: Feed) -> Work:
 
 
 def _together(mx: Any, nets: dict[str, Any]) -> Any:
-    """A block of the nets under their names, without computation."""
     whole = mx.gluon.Block(prefix="")
     for name, block in nets.items():
         whole.register_child(block, name)

@@ -7,7 +7,7 @@ from typing import Any
 #: The fields of an ``EngineCard``.
 CARD: dict[str, Any] = {
     "title": "PyTorch",
-    "session": "gluontune.engines.torch.opening:session_of",
+    "session": "gluontune.engines.torch.session:session_of",
     "contradictions": (
         (("backend", "loader"), lambda r: r.loader == "gluon" and not r.job,
          "Gluon's DataLoader needs mxnet in the process that trains; use loader='threaded' or 'resident'"),

@@ -88,7 +88,6 @@ class Device:
         return output.clone() if self.graphs else output
 
     def sync(self) -> None:
-        """Wait for the device."""
         if self.kind == "gpu":
             self.torch.cuda.synchronize(self.place)
 
@@ -134,14 +133,7 @@ class Device:
 
     @contextlib.contextmanager
     def fitting(self, trial: Callable[[int], None]) -> Iterator[None]:
-        """A context whose out-of-memory error names a batch that fits.
-
-        Args:
-            trial: computes forward and backward pass of so many images.
-
-        Raises:
-            GluontuneError: the memory is too small for a step.
-        """
+        """A context whose out-of-memory error names a batch that fits; ``trial`` computes a step of so many images."""
         told = self.torch.cuda.OutOfMemoryError
         try:
             yield

@@ -1,13 +1,9 @@
 """A job's net for PyTorch's engine: built, initialized and tried by MXNet in another process, written as a graph.
 
 ``python -m gluontune.engines.torch.export FD PARENT`` reads a recipe from stdin and writes the symbols of net and loss,
-the parameters of the seeded start and further facts for the engine to the nameless file FD. The training process reads
-it without mxnet.
-
-An export imports MXNet, which takes seconds and some hundred MiB. So rank 0 of a machine writes one export into memory
-shared by all ranks, and the other ranks read it from there: first its size in bytes, written last, and a byte for each
-rank that is set after reading. The memory (:mod:`gluontune.parallel.shared`) has no name, vanishes with the process
-that made it, and is emptied after the last rank has read.
+the parameters of the seeded start and further facts to the nameless file FD. It takes seconds and some hundred MiB, so
+rank 0 of a machine writes one export into memory shared by all ranks (:mod:`gluontune.parallel.shared`): first its size
+in bytes, written last, then a byte for each rank that is set after reading. The last to read empties the memory.
 """
 
 from __future__ import annotations
@@ -68,11 +64,7 @@ class Exported:
     layers: list[list[str]]
 
     def renamed(self, gluon_names: Mapping[str, str]) -> Exported:
-        """The same with a module's names of the arrays.
-
-        Args:
-            gluon_names: Gluon's name by the module's, for arrays with another name.
-        """
+        """The same with a module's names of the arrays; ``gluon_names``: Gluon's by the module's, where they differ."""
         place = {name: place for place, name in gluon_names.items()}
         rekeyed = {
             field: {place.get(name, name): value for name, value in getattr(self, field).items()}

@@ -1,10 +1,7 @@
 """A training process on PyTorch's engine: the commands of :mod:`gluontune.engines.base`, without mxnet.
 
-The net comes from MXNet as a graph with the parameters of the seeded start (:mod:`gluontune.engines.torch.export`), the
-images from gluontune's loaders, the optimizer from its card. So a recipe with ``backend="torch"`` means the same as
-with ``"mxnet"``: equal start, batches, rates and decay, and equal figures except for rounding. Checkpoints have the
-parameters under the same names, so ``gt.train.load`` returns the Gluon net of either; the optimizer's states belong to
-this engine.
+A recipe means the same with ``backend="torch"`` as with ``"mxnet"``: equal start, batches, rates and decay, and equal
+figures except for rounding. Checkpoints have the parameters under the same names, the optimizer's states its own.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ import datetime
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,18 +19,18 @@ import numpy as np
 from gluontune import datasets, monitor
 from gluontune.compute import LossScaler
 from gluontune.convert.bridge.convert import to_torch
-from gluontune.convert.bridge.names import gluon_names
-from gluontune.convert.bridge.passes import quicken
+from gluontune.convert.bridge.names import gluon_names, quicken
 from gluontune.core.errors import GluontuneError
 from gluontune.engines import ENGINES
 from gluontune.engines.base import SAMPLED_EVERY, Engine, State
-from gluontune.engines.methods import MethodSteps
+from gluontune.engines.progress import MethodSteps
 from gluontune.engines.torch.device import Device
-from gluontune.engines.torch.export import Exported
+from gluontune.engines.torch.export import Exported, NotExported, exported_once
+from gluontune.job.batches import Outcome, Score, array_score
 from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed, named_loaders
-from gluontune.job.metrics import Outcome, Score, array_score
 from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
+from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 
 _PATIENCE = datetime.timedelta(seconds=60)  # limit for a silent rank
@@ -54,7 +52,6 @@ class TorchSession(Engine):
         self.job = job
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
-        """Open the data, convert the net: all work before the first step."""
         recipe = self.recipe
         self.phase = "importing PyTorch"
         library = self.torch = torch()
@@ -121,7 +118,6 @@ class TorchSession(Engine):
         )
 
     def site(self) -> dict[str, Any]:
-        """Facts of the process for the ladder."""
         height, width, channels = self.feed.image_shape or (0, 0, 0)
         return {
             "device": self.device.kind, "gpus": self.torch.cuda.device_count(), "splits": True,
@@ -136,7 +132,6 @@ class TorchSession(Engine):
         return {"torch": self.torch.__version__}
 
     def seed(self) -> None:
-        """Reset the random streams of Python, numpy and PyTorch to the recipe's seed."""
         super().seed()
         self.torch.manual_seed(self.recipe.seed)
 
@@ -312,7 +307,25 @@ class TorchSession(Engine):
             self.feed.train.set_epoch(epoch)
 
     def close(self) -> None:
-        """Close loaders and checkpoints, and leave the other ranks."""
         super().close()
         if self.world > 1 and hasattr(self, "torch") and self.torch.distributed.is_initialized():
             self.torch.distributed.destroy_process_group()
+
+
+def session_of(recipe: Recipe, rank: int = 0, world: int = 1, *more: Any) -> Engine:
+    """The session of a recipe: of its exported net, or the followed one of a job that cannot be exported."""
+    if recipe.loader == "gluon":  # its process has mxnet anyway
+        return _followed(recipe, rank, world, *more, why="Gluon's DataLoader loads")
+    try:
+        with ThreadPoolExecutor(1) as importing:  # both take seconds; the export is another process
+            importing.submit(torch)
+            job = exported_once(recipe, rank, world)
+    except NotExported as error:
+        return _followed(recipe, rank, world, *more, why=str(error))
+    return TorchSession(recipe, rank, world, *more, job=job)
+
+
+def _followed(recipe: Recipe, *given: Any, why: str) -> Engine:
+    from gluontune.engines.torch.followed import FollowedSession  # it brings mxnet
+
+    return FollowedSession(recipe, *given, why=why)

@@ -81,7 +81,7 @@ class MxnetStep:
 
 def build(name: str) -> Any:
     """A new network by its name in ``gluontune.search.bench.training.NETS``, with 10 classes."""
-    from gluontune.job.models import build_net
+    from gluontune.job.job import build_net
     from gluontune.runtime import mxnet
 
     if name != "small_vgg":
@@ -107,7 +107,7 @@ class BridgedStep:
         self, net: str, batch_size: int, image_size: int, threads: int, dtype: str = "float32", compiled: bool = False
     ):
         from gluontune import bridge
-        from gluontune.convert.bridge.passes import quicken
+        from gluontune.convert.bridge.names import quicken
         from gluontune.optim.torch_optimizer import TorchOptimizer
         from gluontune.runtime import pytorch
 

@@ -28,7 +28,7 @@ from gluontune.core.stats import interval, ratio_interval
 from gluontune.core.texts import clean
 from gluontune.search.measure import interleave
 from gluontune.search.script_climb import NOT_A_JOB, ScriptContender, gap_of
-from gluontune.training.script_run import ScriptRun
+from gluontune.training.starting import ScriptRun
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TAIL = 8000  # bytes of what a script printed, for its last line

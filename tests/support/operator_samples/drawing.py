@@ -1,4 +1,4 @@
-"""Drawn cases of ``gluontune.convert.bridge.operators.drawing``."""
+"""Drawn cases of ``gluontune.convert.bridge.operators.creating``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn cases of ``gluontune.convert.bridge.operators.elementwise``."""
+"""Drawn cases of ``gluontune.convert.bridge.operators.arithmetic``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn cases of ``gluontune.convert.bridge.operators.indexing``."""
+"""Drawn cases of ``gluontune.convert.bridge.operators.shaping``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn cases of ``gluontune.convert.bridge.operators.normalizing``."""
+"""Drawn cases of ``gluontune.convert.bridge.operators.neural``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn cases of ``gluontune.convert.bridge.operators.numpy_like``."""
+"""Drawn cases of ``gluontune.convert.bridge.operators.reducing``."""
 
 from __future__ import annotations
 

@@ -215,7 +215,6 @@ def _read(x: Any, rows: Any, columns: Any, inside: Any, groups: int) -> Any:
 
 
 def _applied(taken: Any, weight: Any, bias: Any, groups: int, image: Any) -> Any:
-    """The kernel applied to the sampled taps."""
     batch, filters = len(taken), len(weight)
     columns = taken.reshape(batch, groups, -1, math.prod(image))  # of each group: channels · taps
     kernels = weight.reshape(groups, filters // groups, -1)

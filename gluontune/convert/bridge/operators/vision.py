@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluontune.convert.bridge.registry import operator
+from gluontune.convert.bridge.registry import operator, operators
 from gluontune.convert.graph.schemas import resized
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import pytorch
@@ -15,16 +15,9 @@ F = torch.nn.functional
 
 
 @operator("_contrib_BilinearResize2D")
-def bilinear_resize(
-    x: Any,
-    like: Any = None,
-    height: int = 1,
-    width: int = 1,
-    scale_height: float | None = None,
-    scale_width: float | None = None,
-    mode: str = "size",
-    align_corners: bool = True,
-) -> Any:
+def bilinear_resize(x: Any, like: Any = None, height: int = 1, width: int = 1, scale_height: float | None = None,
+                    scale_width: float | None = None, mode: str = "size",
+                    align_corners: bool = True) -> Any:  # fmt: skip
     if mode == "like":
         size = tuple(like.shape[2:])
     elif mode == "size" and not scale_height:
@@ -195,12 +188,8 @@ def _aligned(x: Any, rois: Any, pooled: tuple[int, int], scale: float, samples: 
     # uninitialized memory.
     shares = shares * (rois[:, 0] >= 0)[:, None, None, None, None]
     table = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
-    found = torch.nn.functional.embedding_bag(
-        where.flatten(3).flatten(0, 2),
-        table,
-        mode="sum",
-        per_sample_weights=shares.flatten(3).flatten(0, 2).to(table.dtype),
-    )
+    weights = shares.flatten(3).flatten(0, 2).to(table.dtype)
+    found = F.embedding_bag(where.flatten(3).flatten(0, 2), table, mode="sum", per_sample_weights=weights)
     return found.reshape(-1, *pooled, x.shape[1]).permute(0, 3, 1, 2)
 
 
@@ -225,12 +214,8 @@ def grid_generator(x: Any, transform_type: str, target_shape: Any = (0, 0)) -> A
     return F.affine_grid(unit, [1, 1, *x.shape[2:]], True).movedim(-1, 1) + x * (2 / size).reshape(1, 2, 1, 1)
 
 
-@operator("BilinearSampler")
-def bilinear_sampler(x: Any, grid: Any) -> Any:
-    return F.grid_sample(x, grid.movedim(1, -1), align_corners=True)
-
-
-@operator("SpatialTransformer")
-def spatial_transformer(x: Any, loc: Any, target_shape: Any = (0, 0), transform_type: str = "affine",
-                        sampler_type: str = "bilinear") -> Any:  # fmt: skip
-    return bilinear_sampler(x, grid_generator(loc, "affine", target_shape))
+operators(globals(), {
+    "BilinearSampler": lambda x, grid: F.grid_sample(x, grid.movedim(1, -1), align_corners=True),
+    "SpatialTransformer": lambda x, loc, target_shape=(0, 0), transform_type="affine", sampler_type="bilinear":
+        F.grid_sample(x, grid_generator(loc, "affine", target_shape).movedim(1, -1), align_corners=True),
+})  # fmt: skip

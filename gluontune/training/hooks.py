@@ -1,4 +1,15 @@
-"""Checkpoints of a run: interval, contents, stop on a signal, resume."""
+"""Hooks of the training loop: callbacks and checkpoints.
+
+Callbacks get named events in the caller's process, and may end the run. Training runs in other processes, so they get
+figures, not the net. Four events:
+
+| event | when | new in it |
+|---|---|---|
+| ``run_start`` | the processes are ready, before the first step | ``total_steps``, ``steps_per_epoch`` |
+| ``steps_end`` | after some steps, about 0.8 s of training | ``steps``, ``loss``, ``samples_per_sec`` |
+| ``epoch_end`` | after the validation of an epoch | ``epoch``, ``train_loss``, ``val_loss``, ``val_value`` |
+| ``run_end`` | after the last validation | ``stopped_by`` |
+"""
 
 from __future__ import annotations
 
@@ -7,17 +18,111 @@ import math
 import re
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Callable, Optional, Union
 
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.processes import handling
 from gluontune.core.reading import understood
 from gluontune.job import checkpoint
 from gluontune.recipe import Recipe
+
+EVENTS = ("run_start", "steps_end", "epoch_end", "run_end")
+
+
+@dataclass
+class Moment:
+    """The state of a run at an event, for callbacks.
+
+    Args:
+        event: of :data:`EVENTS`. recipe: of the run.
+        steps, total_steps, steps_per_epoch: taken, of the whole run, and of an epoch.
+        epoch: validated epochs.
+        seconds: of training until now, without start and validation.
+        samples_per_sec: of the last window of steps, over all ranks.
+        loss: mean over that window. train_loss: mean over the epoch.
+        val_loss, val_value: of the last validation; ``val_metric`` names the value (``accuracy``, or the job's own).
+        stopped_by: the callback that ended the run early, with its reason; or None.
+    """
+
+    event: str
+    recipe: Recipe
+    steps: int = 0
+    total_steps: int = 0
+    steps_per_epoch: int = 0
+    epoch: int = 0
+    seconds: float = 0.0
+    samples_per_sec: Optional[float] = None
+    loss: Optional[float] = None
+    train_loss: Optional[float] = None
+    val_loss: Optional[float] = None
+    val_value: Optional[float] = None
+    val_metric: str = "accuracy"
+    stopped_by: Optional[str] = None
+    _asked: list[str] = field(default_factory=list, repr=False)
+
+    def stop(self, reason: str = "") -> None:
+        """End the run after this event, with a last validation and, if the run has any, a checkpoint."""
+        self._asked.append(reason)
+
+
+class Callback:
+    """A base class with a method for each event. A function of a :class:`Moment` gets all events.
+
+    >>> class FirstLoss(Callback):
+    ...     def steps_end(self, now):
+    ...         now.stop(f"the loss is {now.loss:.1f}")
+    >>> FirstLoss().run_start(Moment("run_start", Recipe()))
+    """
+
+    def run_start(self, now: Moment) -> None:
+        """The processes are ready."""
+
+    def steps_end(self, now: Moment) -> None:
+        """Some steps were taken."""
+
+    def epoch_end(self, now: Moment) -> None:
+        """An epoch was validated."""
+
+    def run_end(self, now: Moment) -> None:
+        """The run is over."""
+
+
+class Callbacks:
+    """The callbacks of one run.
+
+    >>> seen = []
+    >>> calls = Callbacks([lambda now: now.stop("enough")])
+    >>> calls.tell(Moment("steps_end", Recipe()))
+    >>> calls.stopped_by
+    '<lambda>: enough'
+    """
+
+    def __init__(self, each: Iterable[Union[Callback, Callable[[Moment], Any]]] = ()):
+        self.each = list(each)
+        self.stopped_by: str | None = None
+        for one in self.each:
+            if not callable(one) and not any(callable(getattr(one, name, None)) for name in EVENTS):
+                raise UsageError(
+                    f"callbacks: {one!r} is no function and has no method {', '.join(EVENTS)}: inherit from "
+                    "gt.train.Callback"
+                )
+
+    def tell(self, now: Moment) -> None:
+        """Call each callback and record the first stop. An exception of a callback ends the run."""
+        for one in self.each:
+            method = getattr(one, now.event, None) or (one if callable(one) else None)
+            if method is None:
+                continue
+            method(now)
+            if now._asked and self.stopped_by is None:
+                name = getattr(one, "__name__", type(one).__name__)
+                reason = now._asked[0]
+                self.stopped_by = f"{name}: {reason}" if reason else name
+
 
 # A resume requires equal values of these fields. The others are free: a resumed run may be longer, use other numbers
 # of threads, or run elsewhere.
@@ -77,11 +182,7 @@ class Checkpoints:
 
 
 class Keeper:
-    """The checkpoints of one run, in the driving process.
-
-    Attributes:
-        stopped_by: the signal that requested a stop, or None.
-    """
+    """The checkpoints of one run, in the driving process; ``stopped_by``: the signal that requested a stop."""
 
     def __init__(self, recipe: Recipe, plan: Checkpoints):
         self.recipe, self.plan = recipe, plan
@@ -91,7 +192,6 @@ class Keeper:
         self._best = -math.inf
 
     def setup(self) -> dict[str, Any]:
-        """Settings for the ranks."""
         return {"folder": str(Path(self.plan.folder).resolve()), "keep": self.plan.keep}
 
     @contextlib.contextmanager
@@ -107,11 +207,7 @@ class Keeper:
             yield self
 
     def find(self) -> tuple[Path | None, dict[str, Any], list[str]]:
-        """The checkpoint to resume from, its header, and notes.
-
-        Raises:
-            GluontuneError: a checkpoint of another model or data set (both are named), or all are damaged.
-        """
+        """The checkpoint to resume from (of the same model and data set), its header, and notes."""
         path, header, notes = checkpoint.newest(self.plan.folder)
         if path is None:
             return None, {}, notes
@@ -134,7 +230,6 @@ class Keeper:
         self._last_step, self._best = header["step"], best_score(header)
 
     def due(self, step: int) -> bool:
-        """Whether it is time for the next checkpoint."""
         if self.every_steps is not None:
             return step - self._last_step >= self.every_steps
         return time.monotonic() - self._last_time >= (self.every_s or 0.0)
@@ -146,12 +241,7 @@ class Keeper:
     def save(
         self, group: Any, step: int, progress: dict[str, Any], score: float | None = None, last: bool = False
     ) -> list[str]:
-        """Let rank 0 write a checkpoint. Returns errors as notes.
-
-        Args:
-            score: of the latest validation; larger is better (an accuracy, a negated loss).
-            last: wait until it is on the disk.
-        """
+        """Let rank 0 write a checkpoint; a larger ``score`` is better; ``last``: wait. Returns errors as notes."""
         best = score is not None and score > self._best
         extra = {"recipe": self.recipe.to_dict(), "progress": progress, "val_score": score}
         answer = group.checkpoint(extra, wait=last or best)
@@ -164,7 +254,6 @@ class Keeper:
         return [f"a checkpoint was not written: {answer['error']}"]
 
     def way_on(self) -> str:
-        """A sentence on how to resume the run."""
         there = checkpoint.files(self.plan.folder)
         if not there:
             return f"{self.plan.folder} has no checkpoint yet"
