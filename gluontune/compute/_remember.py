@@ -19,10 +19,9 @@ from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.compute.race import SETTINGS, Trial
 from gluontune.compute.tracing import trace_of
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import cache_dir
-from gluontune.core.nests import flat
-from gluontune.core.sealed import read_sealed, write_sealed
+from gluontune.core.files import cache_dir, read_sealed, write_sealed
 from gluontune.runtime import machine_facts, mxnet
 
 SCHEMA = 2  # of the cached documents

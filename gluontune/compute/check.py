@@ -12,8 +12,8 @@ from gluontune.compute._passes import check_initialized, gradient_gap, preserved
 from gluontune.compute._traversal import Seen, batch_size, first_samples, sample_of, walk, watch
 from gluontune.compute.mode import set_mode, topmost_hybrid
 from gluontune.compute.tracing import of_call, place_of_branch
+from gluontune.core.arrays import worst
 from gluontune.core.errors import UsageError, first_line
-from gluontune.core.gaps import worst
 from gluontune.runtime import mxnet
 
 

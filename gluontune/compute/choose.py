@@ -17,8 +17,8 @@ from gluontune.compute.mode import compile_roots, topmost_hybrid
 from gluontune.compute.race import SETTINGS, Race, Trial, fastest, present_mode, ratio
 from gluontune.compute.rewrites import REWRITES
 from gluontune.compute.rewriting import apply_rewrites, rewrites_for
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat
 from gluontune.core.stats import bounds
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError
-from gluontune.core.nests import flat
 
 _WHAT = "a deconvolution on a CPU, whose weight is computed or used more than once in a pass (docs/mxnet-faults.md)"
 _TOLD = f"deconvolutions are computed in float64, as MXNet's float32 kernel would end the process: {_WHAT}"

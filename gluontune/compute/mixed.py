@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.compute import process
+from gluontune.core.arrays import mapped
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import mapped
 from gluontune.runtime import as_nd_array, mxnet, uses_np
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from gluontune.compute import deconvolution
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.runtime import AMX_ENV, amx_support
-from gluontune.runtime.amx import hidden_amx, processor
+from gluontune.runtime.cpu import hidden_amx, processor
 
 logger = logging.getLogger("gluontune.compute")
 

@@ -119,7 +119,7 @@ def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
     """Write the traced graph, the weights and the batch to ``folder``."""
     from gluontune.compute._passes import check_initialized, preserved
     from gluontune.compute._traversal import sample_of, watch
-    from gluontune.core.nests import flat
+    from gluontune.core.arrays import flat
     from gluontune.runtime import as_nd_array, mxnet, uses_np
 
     mx = mxnet()

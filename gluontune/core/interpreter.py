@@ -23,11 +23,7 @@ _ROOT = os.path.abspath(__file__).rsplit(os.sep, 3)[0]
 
 
 def python(*words: str) -> list[str]:
-    """The command for ``python WORDS`` (``-m MODULE …`` or ``-c CODE …``) with this gluontune.
-
-    >>> python("-m", "gluontune")[-2:]
-    ['-m', 'gluontune']
-    """
+    """The command for ``python WORDS`` (``-m MODULE …`` or ``-c CODE …``) with this gluontune."""
     os.environ.update(without_current_folder(os.environ))
     return [sys.executable, *SAFE, os.path.abspath(__file__), *words]
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import IO, Any, Optional, TypeVar, cast
 
 from gluontune import __version__
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import set_aside, writable_folder, write_json
+from gluontune.core.files import Closing, set_aside, writable_folder, write_json
 from gluontune.core.reading import explained, parse_json, read_bytes, read_text, understood
 
 SCHEMA = 1
@@ -243,8 +242,7 @@ class Document:
 def earlier(out: Path | None, work: str, take: Callable[[Any], T]) -> Optional[T]:
     """``take(document)`` of the document that an interrupted run has left, or None if it left none.
 
-    Raises:
-        UsageError: ``out`` is None; names the ``work``. GluontuneError: the document cannot be read or lacks a value.
+    Raises a UsageError without ``out``, and a GluontuneError for a document that cannot be read or lacks a value.
     """
     if out is None:
         raise _without_out(work)
@@ -303,10 +301,6 @@ def _same_options(
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") -> str:
-    """
-    >>> _differences({"rounds": 9, "recipe": {"net": "mlp"}}, {"rounds": 3, "recipe": {"net": "cnn"}})
-    "rounds: then 9, now 3, recipe net: then 'mlp', now 'cnn'"
-    """
     found = []
     for name in {**before, **now}:
         then, value = before.get(name), now.get(name)

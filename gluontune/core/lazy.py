@@ -35,11 +35,7 @@ def homes(file: str) -> dict[str, tuple[str, str]]:
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """A room's ``__getattr__``, ``__dir__`` and ``__all__``.
-
-    Args:
-        package: ``__name__`` of its ``__init__``.
-        file: its ``__file__``. Imports ``as`` a name and assignments are public.
+    """A room's ``__getattr__``, ``__dir__`` and ``__all__``, from ``__name__`` and ``__file__`` of its ``__init__``.
 
     >>> import gluontune
     >>> find, names, public = attach("gluontune", gluontune.__file__)

@@ -27,13 +27,8 @@ from gluontune.core.reading import explain_os_error, open_regular
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of an archive.
-
-    Args:
-        files: members, folders included.
-        file_bytes: unpacked size of one member.
-        total_bytes: unpacked size of all, tar's blocks included.
-        ratio: unpacked size over the archive's (above the first 16 MiB).
+    """Limits of an archive: members (folders included), unpacked bytes of one and of all (tar's blocks included), and
+    unpacked bytes over the archive's (above the first 16 MiB).
     """
 
     files: int = 100_000

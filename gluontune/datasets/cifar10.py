@@ -17,7 +17,7 @@ from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import write_json
 from gluontune.datasets.archive import Limits, members
-from gluontune.datasets.dataset import Dataset
+from gluontune.datasets.catalog import Dataset
 from gluontune.datasets.download import as_png, files_of, filling, records_folder
 from gluontune.datasets.recordset import open_parts
 from gluontune.records import RecordReader, RecordWriter

@@ -29,11 +29,7 @@ def records_folder(slug: str) -> Path | None:
 
 
 def files_of(info: Any, fetched: str, added: str) -> dict[str, Path]:
-    """The record files of a fetched data set.
-
-    Args:
-        info: its catalogue entry. fetched, added: arguments of ``data fetch`` and ``data add``, for the message.
-    """
+    """The record files of a fetched data set; ``fetched`` and ``added`` are words for the message."""
     folder = records_folder(info.name)
     if folder is None:
         raise GluontuneError(
@@ -106,13 +102,9 @@ LARGEST = 4 << 30
 
 
 class ResumingDownloader:
-    """A downloader for pooch that resumes an unfinished file.
+    """A downloader for pooch that resumes an unfinished file, ``part``; ``part`` + ``.json`` stores its version.
 
     The rest is requested with ``If-Range``, so that a file that changed on the server starts from its beginning.
-
-    Args:
-        part: the unfinished file between runs; ``part`` + ``.json`` stores its version.
-        progress: called with bytes done and in all (0 if unknown).
     """
 
     def __init__(self, part: Path, progress: Progress = lambda done, total: None):
@@ -190,11 +182,8 @@ def download(
     """Download a file into the cache folder with pooch and check it.
 
     Args:
-        url: of the file.
-        sha256: its checksum.
         name: the data set, for the messages and the folder.
-        what: the argument of ``gluontune data add NAME …``, for the message.
-        progress: called with bytes done and in all.
+        what: the argument of ``gluontune data add NAME …``, for the message. progress: of bytes done and in all.
     """
     import pooch
     import requests

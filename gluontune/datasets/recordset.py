@@ -16,7 +16,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import cache_dir, write_json
 from gluontune.core.forking import at_work
 from gluontune.core.reading import parse_json, read_text
-from gluontune.datasets.dataset import Dataset, of_splits
+from gluontune.datasets.catalog import Dataset, of_splits
 from gluontune.datasets.split import RecordSplit, Split
 from gluontune.records import RecordReader
 
@@ -158,12 +158,7 @@ def common_shape(splits: list[Split]) -> tuple[int, int, int] | None:
 
 
 def mean_std(split: Split, channels: int, sample: int = SAMPLE) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, in units of 0 … 1.
-
-    Args:
-        split: training images; ``sample`` of them, evenly spaced, are decoded. All images have the same weight.
-        channels: 3 or 1.
-    """
+    """Mean and standard deviation of each channel, in units of 0 … 1, of ``sample`` evenly spaced images."""
     chosen = np.unique(np.linspace(0, len(split) - 1, min(sample, len(split))).astype(int)).tolist()
 
     @at_work()

@@ -16,7 +16,7 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.datasets.dataset import Dataset, of_splits
+from gluontune.datasets.catalog import Dataset, of_splits
 from gluontune.datasets.download import filling, records_folder
 from gluontune.datasets.recordset import mean_std, remembered
 from gluontune.datasets.split import RecordSplit
@@ -46,11 +46,7 @@ class Options:
 
 
 def parse(text: str | None) -> Options:
-    """Read ``train=2000,test=200,size=256x256,classes=10,format=jpeg,seed=0``; with defaults.
-
-    >>> parse("size=32,format=png")
-    Options(train=2000, test=200, size=(32, 32), classes=10, format='png', seed=0)
-    """
+    """Read ``train=2000,test=200,size=256x256,classes=10,format=jpeg,seed=0``; with defaults."""
     known = [f.name for f in fields(Options)]
     values: dict[str, Any] = {}
     for item in filter(None, (text or "").split(",")):

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError
-from gluontune.core.nests import flat
 from gluontune.job.data import Feed
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.arrays import flat, mapped
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write, read_npz
-from gluontune.core.nests import flat, mapped
-from gluontune.parallel.devices import split_batch
+from gluontune.parallel.kvstore import split_batch
 from gluontune.runtime import as_net_array
 
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError
-from gluontune.core.nests import flat
 from gluontune.job.arrays import described, to_numpy, without_bfloat16
 from gluontune.job.job import Job
 from gluontune.job.user_file import blaming

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import Closing
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.recipe.rules import CHOICES
 
@@ -173,11 +173,7 @@ SHUFFLE, AUGMENT, METHOD, FLIP = 0, 1, 2, 3
 
 
 def generator(*key: int) -> np.random.Generator:
-    """The random numbers of one purpose: equal for equal keys, on any machine and thread.
-
-    >>> int(generator(0, 7).integers(1000)) == int(generator(0, 7).integers(1000))
-    True
-    """
+    """The random numbers of one purpose: equal for equal keys, on any machine and thread."""
     return np.random.default_rng(list(key))
 
 

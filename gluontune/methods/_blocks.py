@@ -15,11 +15,7 @@ nn: Any = mx.gluon.nn
 
 
 class SqueezeExcite(mx.gluon.HybridBlock):
-    """Channels weighted by a small net over their means.
-
-    Args:
-        channels: of the map. between: of the small layer.
-    """
+    """Channels weighted by a small net over their means; ``between`` is the size of the small layer."""
 
     def __init__(self, channels: int, between: int, **names: Any):
         super().__init__(**names)

@@ -25,10 +25,9 @@ def change_net(chosen: Mapping[str, Mapping[str, Any]], net: Any) -> None:
 
 
 def set_values(chosen: Mapping[str, Mapping[str, Any]], net: Any, images: Any) -> None:
-    """Set the first values of ``net`` by the methods of kind ``net``; after its shapes are known.
+    """Set the first values of ``net`` by the methods of kind ``net``, after its shapes are known.
 
-    Args:
-        images: returns a number of normalized training images, float32 (N, C, H, W).
+    ``images`` returns a number of normalized training images, float32 (N, C, H, W).
     """
     if "dirac-init" in chosen:
         dirac_init(net)

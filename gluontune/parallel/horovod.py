@@ -55,11 +55,7 @@ class Meeting:
 
 
 def start_meeting(slots: Sequence[int], *, address: str = "127.0.0.1") -> Meeting:
-    """Open a meeting place on this machine; its ``envs`` suit local ranks.
-
-    Args:
-        slots: ranks on each host. address: the only one that it listens at, without a password.
-    """
+    """Open a meeting place at ``address`` alone, without a password; ``slots`` are the ranks on each host."""
     if installed() is None:
         raise GluontuneError(_MISSING)
     http = importlib.import_module("horovod.runner.http.http_server")

@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, Callable, Union
 
 from gluontune.codec.header import ImageError
 from gluontune.codec.native import incomplete
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import Closing
 from gluontune.core.forking import at_work
 from gluontune.core.interpreter import python
 from gluontune.core.reading import open_regular

@@ -84,11 +84,8 @@ class _Heads:
 def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Broken]:
     """All records and breaks from the first byte to the last, each when it is final.
 
-    Args:
-        view: the file.
-        known: whether a record's bytes are known by their checksum.
-        familiar: whether its header has a key of the index or the checksums: enough to believe that a record starts
-            there, though not that it is whole.
+    ``known``: whether a record's bytes are known by their checksum. ``familiar``: whether its header has a key of the
+    index or the checksums: enough to believe that a record starts there, though not that it is whole.
     """
     heads = _Heads(view)
 

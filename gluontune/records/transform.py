@@ -195,11 +195,6 @@ class CopiedBlock:
     crcs: list[int]
 
 
-def available() -> bool:
-    """Whether the compiled codec is available."""
-    return native.load() is not None
-
-
 class BulkCopier:
     """Makes records of plain JPEG files (of all files, if the transform is exact), up to the first unusual one."""
 

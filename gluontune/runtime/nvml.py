@@ -33,14 +33,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuReport:
-    """The GPUs, or the reason why they are unknown.
+    """The GPUs in NVML's order, or the ``reason`` why they are unknown.
 
-    Args:
-        status: ``ok``, ``no-driver`` (NVML's library or the kernel module is not there), ``no-binding``
-            (the package nvidia-ml-py is not installed), ``denied`` or ``error``.
-        gpus: one entry a GPU, in NVML's order.
-        driver: the driver's version, such as ``550.54.15``, or None.
-        reason: NVML's message if the status is not ``ok``.
+    ``status`` is ``ok``, ``no-driver`` (NVML's library or the kernel module is not there), ``no-binding`` (the package
+    nvidia-ml-py is not installed), ``denied`` or ``error``.
     """
 
     status: str
@@ -110,12 +106,6 @@ def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...
 
     As in CUDA, the list ends at the first entry that names no GPU. Indices follow NVML's order, which is CUDA's with
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
-
-    >>> two = (Gpu(0, uuid="GPU-aa"), Gpu(1, uuid="GPU-bb"))
-    >>> [gpu.index for gpu in visible(two, {"CUDA_VISIBLE_DEVICES": "1,0"})]
-    [1, 0]
-    >>> visible(two, {"CUDA_VISIBLE_DEVICES": "-1"})
-    ()
     """
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from gluontune import runtime
+from gluontune.core.errors import clean, literal
 from gluontune.core.events import deciding
 from gluontune.core.files import atomic_write, set_aside
-from gluontune.core.texts import clean, literal
 from gluontune.job.models import SMALL_NETS
 from gluontune.recipe import Recipe
 from gluontune.search.revisit import AGAIN

@@ -15,7 +15,7 @@ from gluontune.engines import ENGINES
 from gluontune.job.data import make_feed
 from gluontune.job.job import load_job
 from gluontune.job.models import give_values
-from gluontune.parallel.devices import contexts
+from gluontune.parallel.kvstore import contexts
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import resolve
 from gluontune.runtime import mxnet

@@ -20,7 +20,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import supervise
 from gluontune.core.reading import parse_json, read_text
-from gluontune.parallel.hosts import is_loopback, own_addresses
+from gluontune.parallel.mpi import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.runtime.pytorch import torch

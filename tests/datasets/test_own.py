@@ -12,7 +12,7 @@ import pytest
 import gluontune as gt
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.datasets import synthetic
-from gluontune.datasets.dataset import DatasetWarning
+from gluontune.datasets.catalog import DatasetWarning
 from gluontune.records import RecordReader, RecordWriter
 
 

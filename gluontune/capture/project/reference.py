@@ -18,7 +18,7 @@ from gluontune.capture.project.sections import Plan
 from gluontune.capture.proof import rounded
 from gluontune.capture.replay import MXNetReplay
 from gluontune.convert.bridge.operators import drawing
-from gluontune.core.gaps import gap, size
+from gluontune.core.arrays import gap, size
 
 _KEPT = 4096
 _ROUNDED_AWAY = 1e-2  # of a step's losses: so far from float64 are the script's own; what follows is rounding's

@@ -20,9 +20,9 @@ from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.copying import copied
 from gluontune.convert.migrate.text import model_text, tidied
 from gluontune.convert.migrate.training import write_training
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write, writable_folder
-from gluontune.core.nests import flat
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 

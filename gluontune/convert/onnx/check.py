@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.arrays import distance, flat, size
 from gluontune.core.errors import GluontuneError, first_line
-from gluontune.core.gaps import distance, size
-from gluontune.core.nests import flat
 from gluontune.runtime import mxnet
 
 TOLERANCE = 1e-5  # of the largest output of the net

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute
+from gluontune.core.arrays import mapped
 from gluontune.core.errors import GluontuneError
-from gluontune.core.nests import mapped
 from gluontune.engines.mxnet.context import Context, seed_step
 from gluontune.engines.mxnet.optimization import Optimization
 from gluontune.engines.mxnet.steps import Step
@@ -24,8 +24,8 @@ from gluontune.engines.progress import Progress, repeat
 from gluontune.job.arrays import read_weights, to_numpy, write_weights
 from gluontune.job.checkpoint import check_same_net
 from gluontune.job.metrics import finite, hits_of
-from gluontune.optim import states
-from gluontune.parallel.devices import median_ms, push_and_pull
+from gluontune.optim.trainer import capture_states, restore_states
+from gluontune.parallel.kvstore import median_ms, push_and_pull
 from gluontune.recipe import Recipe
 from gluontune.runtime import set_data
 
@@ -150,13 +150,13 @@ class Population:
 
     def mark(self) -> None:
         """Save parameters and optimizer in memory."""
-        self._marked = (self.work.host_weights(), states.capture(self.optimization.trainer))
+        self._marked = (self.work.host_weights(), capture_states(self.optimization.trainer))
 
     def back_off(self) -> None:
         """Restore the marked state; the batches go on, so that the next step is another one."""
         weights, (header, arrays) = self._marked
         self._put(weights, "the step before")
-        states.restore(self.optimization.trainer, header, arrays, "the step before")
+        restore_states(self.optimization.trainer, header, arrays, "the step before")
 
     def score(self) -> dict[str, Any]:
         """Loss and accuracy over the validation images: those at even places are for selection, the others for reports.

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute.deconvolution import explored
+from gluontune.core.arrays import flat, mapped
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat, mapped
 from gluontune.engines.methods import MethodSteps, refuse_methods
 from gluontune.engines.mxnet.optimization import Optimization
 from gluontune.engines.mxnet.steps import Part, Phase, Step, UsualStep, check_loss

@@ -31,7 +31,7 @@ from gluontune.job.data import make_feed
 from gluontune.job.job import load_job
 from gluontune.job.metrics import Outcome, Score, make_score
 from gluontune.methods.losses import trained_layers
-from gluontune.parallel.devices import contexts
+from gluontune.parallel.kvstore import contexts
 from gluontune.recipe import Recipe, rules
 from gluontune.runtime import mxnet, set_data
 

@@ -32,7 +32,7 @@ from gluontune.engines.torch.export import Exported
 from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed, named_loaders
 from gluontune.job.metrics import Outcome, Score, array_score
-from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
+from gluontune.optim.torch_rules import TorchOptimizer, rates_of
 from gluontune.runtime.pytorch import torch
 
 _PATIENCE = datetime.timedelta(seconds=60)  # limit for a silent rank
