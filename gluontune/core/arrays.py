@@ -1,7 +1,6 @@
 """Arrays in nested lists and tuples, and their distances: the one place where nets, files or ranks are compared.
 
-Arrays that cannot be compared are infinitely far apart: other shapes or types, a name on one side only, and NaN. So no
-caller's ``max`` or ``<=`` lets a NaN pass.
+Others than comparable ones (shapes, types, a name on one side, NaN) are infinitely far apart, so that no NaN passes.
 """
 
 from __future__ import annotations

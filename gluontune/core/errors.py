@@ -1,7 +1,6 @@
-"""Errors that gluontune raises for its users, and foreign texts made safe for a terminal, a page or a line of source.
+"""Errors that gluontune raises for its users: one or two lines that name the file or field, the value, and the way out.
 
-Each message is one or two lines that name the file or field, the value, and the way out.
-The command line prints them without a traceback and exits with ``exit_code``.
+Also foreign texts made safe for a terminal, a page or a line of source.
 """
 
 from __future__ import annotations

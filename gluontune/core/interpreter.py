@@ -1,11 +1,8 @@
-"""Python processes that import nothing from the user's current folder.
+"""Python processes that import nothing from the user's current folder, which Python (``-m``, ``-c``) searches first.
 
-``python -m MODULE`` and ``python -c CODE`` search the current folder first: a user's ``queue.py`` or ``psutil.py``
-would run in place of Python's. So every process of this package is started by :func:`python`, which runs this file;
-``-P`` does the same from Python 3.11 on, and also for the helpers of ``multiprocessing``.
-
-The loader searches the current folder, too, where ``LD_LIBRARY_PATH`` has an empty entry, and ``import cv2`` leaves one
-at its end: a ``libgomp.so.1`` beside a script would run in every process.
+A user's ``queue.py`` would run in place of Python's. ``-P`` does the same from Python 3.11 on, and also for the helpers
+of ``multiprocessing``. The loader searches the current folder, too, where ``LD_LIBRARY_PATH`` has an empty entry, and
+``import cv2`` leaves one at its end: a ``libgomp.so.1`` beside a script would run in every process.
 """
 
 from __future__ import annotations

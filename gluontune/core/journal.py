@@ -1,9 +1,7 @@
-"""Interruptible long work: each finished piece is saved at once, and a resume continues after the last.
+"""Interruptible long work: each finished piece is saved at once, and a resume, here alone, continues after the last.
 
-All resuming is done here. A :class:`Document` is written anew after each piece. A :class:`Journal` holds the pieces of
-work whose document is written at its end, as JSON lines beside it: the first describes the work (kind, options, machine
-and versions), each further one is a piece under its key. A line is on the disk before the work goes on; a line that a
-crash cut off is ignored when the journal is read again.
+A :class:`Document` is written anew after each piece. A :class:`Journal` has JSON lines beside a document that is
+written at the end: a description of the work, then a piece each; a line that a crash cut off is ignored.
 """
 
 from __future__ import annotations

@@ -1,13 +1,6 @@
 """Public names imported on first use, so that ``import gluontune`` stays light.
 
-A room lists its names once, as imports in a stub beside it (``__init__.pyi``), which type checkers and editors read::
-
-    from gluontune.training.api import run as run
-    from gluontune.training.loop import drive
-
-    go = drive  # under another name
-
-Its ``__init__.py`` then has ``__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)``.
+A room lists its names once, as imports ``as`` a name (or assignments) in a stub beside it, which type checkers read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Untrusted archives of images, read from front to back, without unpacking to disk.
+"""Untrusted archives of images, read from front to back, without unpacking to disk or unpickling.
 
-Refused: links, devices and sparse files, absolute or climbing names, duplicate names, encrypted files, and absurd
-sizes: declared or real, of one file, of the whole, against the size of the archive, or in their number. Nothing is ever
-unpickled.
+Refused: links, devices and sparse files, absolute or climbing names, duplicate names, encrypted files, and absurd sizes
+(declared or real, of one file, of the whole, against the archive's) or numbers.
 """
 
 from __future__ import annotations

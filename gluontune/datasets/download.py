@@ -1,7 +1,4 @@
-"""Downloads that resume and are accepted only with the right SHA-256; the data sets' folders in the cache.
-
-A new data set takes its place in the cache at once or not at all.
-"""
+"""Downloads that resume and are accepted only with the right SHA-256; the data sets' folders in the cache."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """``synthetic``: generated images with learnable classes, of any number and size, for measurements of I/O.
 
-Each class has a smooth, symmetric colour pattern, so that flips never change the class. An image is its class's
-pattern, shifted and weakened at random, over a photograph-like texture (amplitude falling as 1/frequency: Field,
-"Relations between the statistics of natural images", 1987), so that JPEG files are about as large, and as slow to
-decode, as photographs of that size.
+A class is a smooth, symmetric colour pattern (flips never change it), shifted and weakened, over a texture whose
+amplitude falls as 1/frequency (Field, 1987): JPEG files are as large, and as slow to decode, as photographs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """From an encoded image to its place in a batch: decode, crop, resize, flip, colour, without the GIL.
 
-A JPEG file is decoded at the smallest scale (1, 1/2, 1/4, 1/8) at which its crop is still at least as large as the
-wanted image: the inverse DCT then makes fewer pixels, and averages where a bilinear resize would skip. Sources:
-libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench entry; FFCV.
+A JPEG file is decoded at the smallest scale (1, 1/2, 1/4, 1/8) that still covers the wanted image: fewer pixels,
+averaged where a bilinear resize would skip. Sources: libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench entry; FFCV.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Loading for Gluon: the loader of a plain Gluon script, and adapters from numpy batches to NDArrays.
-
-The adapters overlap the copy to one or several devices with the compute. Only they import mxnet.
-"""
+"""Loading for Gluon: the loader of a plain Gluon script, and adapters that overlap copies with the compute."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Our loaders for PyTorch: batches as tensors without a copy, on the GPU ahead of time, resumable in mid-epoch.
-
-PyTorch is imported with the first batch. Batches keep their decoded layout: a tensor has the shape (N, C, H, W) and the
-strides of ``torch.channels_last``.
+"""Our loaders for PyTorch, imported with the first batch: tensors (N, C, H, W), ``channels_last``, without a copy,
+on the GPU ahead of time, resumable in mid-epoch.
 """
 
 from __future__ import annotations

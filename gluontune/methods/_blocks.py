@@ -1,7 +1,4 @@
-"""The layers that methods add to a net; imported only where mxnet is needed.
-
-A blurred layer is Gluon's under another class, with the same parameters, names and place among the children.
-"""
+"""Layers that methods add to a net, with mxnet; a blurred one is Gluon's under another class, with its parameters."""
 
 from __future__ import annotations
 

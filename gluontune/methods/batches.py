@@ -1,8 +1,4 @@
-"""Methods that change a training batch: uint8 images (N, H, W, C) and labels, with a given random generator.
-
-None changes its inputs. Mixup, CutMix, random erasing, colour jitter and RandAugment are those of
-:mod:`gluontune.loading`. :class:`UpdatePlan` makes the batch larger in the course of the training.
-"""
+"""Methods that change a training batch, uint8 images (N, H, W, C) and labels (none its inputs), or make it larger."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Methods that change a Gluon net: its layers before it is initialized, or its first values after.
-
-PyTorch's engine trains nets exported from MXNet, so that each of them works there, too.
-"""
+"""Methods that change a Gluon net (PyTorch's engine exports it): its layers, or its first values."""
 
 from __future__ import annotations
 

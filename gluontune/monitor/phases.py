@@ -1,9 +1,7 @@
 """The time of a training step by phase, and the source lines where a program waits for the device.
 
-MXNet queues work and returns, so a clock around ``forward`` measures the queueing. On sampled steps :class:`StepPhases`
-therefore waits for the device at each border; on the others it only measures the host's time. The sampled steps give
-the phases, the others the true step time, against which the sum is checked: the difference is work that usually
-overlaps.
+MXNet queues work and returns. So on sampled steps :class:`StepPhases` waits for the device at each border; the others
+give the true step time, against which the sum is checked: the difference is work that usually overlaps.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The verdict: the bottleneck of a training, with the evidence and the rung to try next.
 
-The device's share of the step is the time of forward, backward and update (with waits, from the sampled steps) over the
-time of a usual step. If that share is near one, the device is the limit; the rest is idle time, and the longest of the
-other phases is its cause. Causes from outside (heat, other programs on the cores, waits in the user's lines) come first
-if they explain the loss.
+The device's share of the step is the time of forward, backward and update (with waits) over that of a usual step. Near
+one, the device is the limit; else the longest other phase is the cause. Causes from outside (heat, other programs on
+the cores, waits in the user's lines) come first if they explain the loss.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The registry of optimizers, with one card each, exempt parameters, the rate by the batch; imports no mxnet.
-
-The cards make the command line's choices, the documentation's table and the parameters of the tests.
-"""
+"""The registry of optimizers, with one card each, exempt parameters, the rate by the batch; imports no mxnet."""
 
 from __future__ import annotations
 

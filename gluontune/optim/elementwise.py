@@ -1,6 +1,5 @@
-"""Corrected versions of MXNet 1.9.1's DCASGD, FTML, AdaDelta, AdaMax and Nadam; and YellowFin.
-
-Their rules are in :mod:`gluontune.optim._formulas`, their hyper-parameters and what MXNet's get wrong on their cards.
+"""Corrected versions of MXNet 1.9.1's DCASGD, FTML, AdaDelta, AdaMax and Nadam, by :mod:`gluontune.optim._formulas`;
+and YellowFin. Hyper-parameters, and MXNet's faults, are on their cards.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The rules of evolutionary stochastic gradient descent (ESGD) on numpy arrays; imports no mxnet.
+"""The rules of evolutionary SGD on numpy arrays; fitness is a loss, NaN infinite. The loop is ``gt.ladder.esgd``.
 
 Cui, Zhang, Tüske & Picheny, *Evolutionary Stochastic Gradient Descent for Optimization of Deep Neural Networks*,
-NeurIPS 2018, Algorithm 1. Fitness is a loss throughout: smaller is better, and NaN counts as infinite. The loop
-that trains, scores and selects is :func:`gluontune.ladder.esgd`.
+NeurIPS 2018, Algorithm 1.
 """
 
 from __future__ import annotations

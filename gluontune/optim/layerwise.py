@@ -1,7 +1,4 @@
-"""Adaptive optimizers with kernels for many layers at once: AdamW, LAMB, NovoGrad; and Muon, of orthogonal momentum.
-
-The rules, their sources and parameters are on the optimizers' cards.
-"""
+"""Adaptive optimizers with kernels for many layers at once: AdamW, LAMB, NovoGrad; and Muon, of orthogonal momentum."""
 
 from __future__ import annotations
 

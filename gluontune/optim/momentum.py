@@ -1,7 +1,4 @@
-"""SGD with momentum in kernels for many layers at once: NAG, LARS, LARC and LBSGD.
-
-The rules, their sources and parameters are on the optimizers' cards.
-"""
+"""SGD with momentum in kernels for many layers at once: NAG, LARS, LARC and LBSGD; rules are on the cards."""
 
 from __future__ import annotations
 

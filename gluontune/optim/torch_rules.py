@@ -1,11 +1,8 @@
-"""The optimizers' rules for PyTorch's tensors, with the states and exemptions of the MXNet side.
-
-PyTorch's optimizers of the same names apply the rate, the decay and the bias corrections elsewhere, so that a schedule
-or a decay would have another effect. One test compares both sides with the same numpy references.
+"""The optimizers for PyTorch's tensors, with the states and exemptions of the MXNet side: PyTorch's of the same names
+apply the rate, the decay and the bias corrections elsewhere.
 
 A rule takes all parameters: a net of 60 small ones spends more time on calls than on arithmetic, so that the rules of
-SGD, Adam and Muon make few calls (on a GPU: few kernels) for all of them; Muon's matrix products of equal shapes are
-one batched product.
+SGD, Adam and Muon make few calls (on a GPU: few kernels) for all of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Ranks that train alone for some steps and then exchange their parameters: averages, or changes to shared weights.
-
-All have four calls: ``publish`` (the run begins with these parameters), ``after_step``, ``agree`` (called on all ranks;
-afterwards their parameters are equal) and ``close``.
-"""
+"""Ranks that train alone for some steps and then exchange their parameters: averages, or changes to shared weights."""
 
 from __future__ import annotations
 

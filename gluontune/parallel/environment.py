@@ -1,8 +1,5 @@
-"""The place of this process among the ranks of a run, from the environment variables of what started it.
-
-``srun``, ``mpirun`` (Open MPI), ``mpiexec`` (MPICH, Intel MPI), ``torchrun``, ``horovodrun`` and MXNet's tracker start
-one command several times; :func:`found` returns which of these processes this one is. No other module reads their
-variables.
+"""The place of this process among the ranks of a run, from the environment variables of what started it: ``srun``,
+``mpirun``, ``mpiexec``, ``torchrun``, ``horovodrun`` or MXNet's tracker. No other module reads their variables.
 """
 
 from __future__ import annotations

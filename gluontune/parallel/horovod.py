@@ -1,8 +1,6 @@
-"""Horovod: ring all-reduce between processes, without a server.
+"""Horovod: ring all-reduce between processes, without a server; gluontune starts the ranks and their meeting place.
 
-gluontune starts the ranks and runs Horovod's meeting place for them (the HTTP server of ``horovod.runner``, as
-``horovodrun --gloo`` does). In a rank, Horovod only sums gradients and broadcasts rank 0's values; rates, optimizer and
-batch sizes are those of every other engine, so that a mean is taken once.
+In a rank, Horovod only sums gradients and broadcasts rank 0's values, so that a mean is taken once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""``launch --hosts``: ranks on several machines, started by the installed ``mpirun``, Open MPI's or MPICH's.
-
-It starts ``gluontune train`` on each host, passes its output on, and ends all ranks when one fails. The ranks find each
-other (:mod:`gluontune.parallel.environment`), and rank 0 names the one that differs, died or fell silent.
+"""``launch --hosts``: ranks on several machines, started by the installed ``mpirun``, Open MPI's or MPICH's, which ends
+all when one fails. They find each other by :mod:`gluontune.parallel.environment`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a cluster is given for a training of several ranks: a batch script of SLURM's, an mpirun line, a Kubernetes job.
-
-Each starts ``gluontune train`` as its ranks (:mod:`gluontune.parallel.environment`).
-"""
+"""Texts that start ``gluontune train`` as ranks on a cluster: a SLURM script, an mpirun line, a Kubernetes job."""
 
 from __future__ import annotations
 

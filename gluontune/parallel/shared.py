@@ -1,8 +1,6 @@
-"""Memory shared by several processes, and weights in it that are updated without locks.
+"""Anonymous memory shared by processes (``memfd_create``), gone with the last, and weights in it without locks.
 
-The memory is anonymous (``memfd_create``): it has no name, and vanishes with the last process that maps it. One process
-makes it with :func:`create` and passes its path to the others; the first learner to :class:`attach <SharedWeights>`
-writes its weights into it.
+One process makes it with :func:`create`; the first learner writes its weights into it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Images inside tar archives: WebDataset shards, and class folders in a tar.
 
-A member is read in place: its path is ``shard.tar!OFFSET+SIZE!member``, so that lists, plans and worker processes treat
-it like a file. (Format: the WebDataset documentation, "The WebDataset Format": members with the same name up to the
-first dot are one sample.)
+A member is read in place: its path is ``shard.tar!OFFSET+SIZE!member``, which all else treats like a file. (Format: the
+WebDataset documentation: members with the same name up to the first dot are one sample.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The CUDA libraries of an ``mxnet-cu*`` wheel: the wheel of each, and loading those of pip.
+"""The CUDA libraries of an ``mxnet-cu*`` wheel, which bundles none: the wheel of each, and loading those of pip.
 
-The MXNet wheels for CUDA bundle none of them. NVIDIA's ``nvidia-*-cu11`` wheels install them under
-``site-packages/nvidia/*/lib``, which the loader does not search: loaded once with ``RTLD_GLOBAL``, dependencies first,
-they are known by name when MXNet asks for them.
+NVIDIA's wheels install them under ``site-packages/nvidia/*/lib``, which the loader does not search: loaded once with
+``RTLD_GLOBAL``, dependencies first, they are known by name when MXNet asks for them.
 """
 
 from __future__ import annotations

@@ -24,17 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
+_DT_NEEDED, _DT_STRTAB, _DT_SONAME = 1, 5, 14
 _FATBIN_MAGIC, _PTX, _CUBIN = 0xBA55ED50, 1, 2
 
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The dynamic section: the needed libraries, and the folders searched first."""
+    """The dynamic section: the needed libraries, and its own name."""
 
     needed: tuple[str, ...]
     soname: str | None = None
-    rpath: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,17 +68,16 @@ def _text(image: mmap.mmap, start: int) -> str:
 
 
 def read_dynamic(path: str | os.PathLike[str]) -> Dynamic:
-    """``DT_NEEDED``, ``DT_SONAME`` and ``DT_RPATH``/``DT_RUNPATH`` of a 64-bit ELF file.
+    """``DT_NEEDED`` and ``DT_SONAME`` of a 64-bit ELF file.
 
     Raises:
         ValueError: not such a file, or cut off. OSError: it cannot be read.
     """
     with _image(path) as image:
         entries, strings = _entries(image)
-        tags = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
+        tags = (_DT_NEEDED, _DT_SONAME)
         values = {tag: [_text(image, strings + v) for t, v in entries if t == tag] for tag in tags}
-    paths = [p for text in values[_DT_RPATH] + values[_DT_RUNPATH] for p in text.split(":") if p]
-    return Dynamic(tuple(values[_DT_NEEDED]), next(iter(values[_DT_SONAME]), None), tuple(paths))
+    return Dynamic(tuple(values[_DT_NEEDED]), next(iter(values[_DT_SONAME]), None))
 
 
 def with_soname(path: str | os.PathLike[str], soname: str) -> bytes:

@@ -1,7 +1,4 @@
-"""The GPUs by NVML: names, memory, compute capability. Live figures are in ``monitor``.
-
-A query without an answer on this GPU or in this container returns None (N/A), never 0 and never an error.
-"""
+"""The GPUs by NVML: names, memory, compute capability; None (N/A), never 0 or an error, without an answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The machine behind one interface: all queries of the doctor and the launch settings go through a ``System``.
-
-Tests pass a fake, such as a GPU that is too new or a container with half a core. Nothing here imports mxnet, and each
-answer is cached.
+"""The machine behind one interface, for the doctor and the launch settings; tests pass a fake. Answers are cached, and
+nothing imports mxnet.
 """
 
 from __future__ import annotations
