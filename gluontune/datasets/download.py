@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
@@ -16,6 +16,9 @@ import numpy as np
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import cache_dir, explain_os_error, writable_folder
 from gluontune.core.reading import parse_json, read_text
+from gluontune.records import RecordWriter
+
+Progress = Callable[[int, int], None]
 
 
 def records_folder(slug: str) -> Path | None:
@@ -74,6 +77,19 @@ def _sweep(home: Path) -> None:
             shutil.rmtree(part, ignore_errors=True)
 
 
+def write_records(
+    parts: Iterable[tuple[Path, Iterable[tuple[bytes, int]]]], total: int, progress: Progress, **options: Any
+) -> None:
+    """Write the encoded images and labels of each part to its record file; ``options`` are of the writer."""
+    done = 0
+    for path, images in parts:
+        with RecordWriter(path, **options) as writer:
+            for payload, label in images:
+                writer.write(payload, label)
+                done += 1
+                progress(done, total)
+
+
 def as_png(images: np.ndarray, workers: int = 2) -> Iterator[bytes]:
     """PNG files of uint8 (N, H, W) or (N, H, W, 3) RGB, in order, by OpenCV on threads."""
     import cv2
@@ -91,7 +107,6 @@ def as_png(images: np.ndarray, workers: int = 2) -> Iterator[bytes]:
             yield from pool.map(encode, images[start : start + 1000])
 
 
-Progress = Callable[[int, int], None]
 CHUNK = 1 << 16  # lost at most by a broken connection
 TIMEOUT = 30  # seconds without a byte
 TRIES = 3

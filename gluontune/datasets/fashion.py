@@ -22,9 +22,8 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder
 from gluontune.core.reading import explained
 from gluontune.datasets.catalog import Dataset
-from gluontune.datasets.download import as_png, files_of, filling, records_folder
+from gluontune.datasets.download import as_png, download, files_of, filling, records_folder, write_records
 from gluontune.datasets.recordset import open_parts
-from gluontune.records import RecordWriter
 
 # Small grey PNG files: a row is stored as differences from its neighbours, by one of five filters (PNG specification,
 # section 9). The best filters for deflate cannot be computed, only tried: rows are changed one at a time, and changes
@@ -253,17 +252,13 @@ def make_sample(
     writable_folder(out)
     data = {part: _official(Path(source), part) for part in per_class}
     chosen = {part: choose(labels, per_class[part]) for part, (_, labels) in data.items()}
-    total, done = sum(map(len, chosen.values())), 0
-    sizes = {}
-    for part, (images, labels) in data.items():
-        path = Path(out) / f"fashion-mnist-sample-{part}.rec"
-        where = chosen[part]
-        with RecordWriter(path, checksums=False) as writer:
-            for payload, label in zip(_encoded(images[where], fast), labels[where].tolist()):
-                writer.write(payload, label)
-                done += 1
-                progress(done, total)
-        sizes[path.name] = path.stat().st_size
+    paths = {part: Path(out) / f"fashion-mnist-sample-{part}.rec" for part in data}
+    images = (
+        (paths[part], zip(_encoded(pixels[chosen[part]], fast), labels[chosen[part]].tolist()))
+        for part, (pixels, labels) in data.items()
+    )
+    write_records(images, sum(map(len, chosen.values())), progress, checksums=False)
+    sizes = {path.name: path.stat().st_size for path in paths.values()}
     return {"out": str(out), "images": {p: len(w) for p, w in chosen.items()}, "bytes": sizes}
 
 
@@ -284,22 +279,17 @@ def add(info: Any, source: Path, progress: Callable[[int, int], None] = lambda d
     if not Path(source).is_dir():
         raise UsageError(f"{source}: give the folder that holds the four official files of Fashion-MNIST")
     data = {part: _official(Path(source), part) for part in ("train", "test")}
-    total, done = sum(len(labels) for _, labels in data.values()), 0
     with filling(info.name) as folder:
-        for part, (images, labels) in data.items():
-            with RecordWriter(folder / f"{part}.rec") as writer:
-                for payload, label in zip(as_png(images), labels.tolist()):
-                    writer.write(payload, label)
-                    done += 1
-                    progress(done, total)
+        images = (
+            (folder / f"{part}.rec", zip(as_png(pixels), labels.tolist())) for part, (pixels, labels) in data.items()
+        )
+        write_records(images, sum(len(labels) for _, labels in data.values()), progress)
     facts = {"classes": len(CLASSES), "num_train": len(data["train"][1]), "num_test": len(data["test"][1])}
     return {**facts, "kind": "official files", "path": str(records_folder(info.name))}
 
 
 def fetch(info: Any, url: str | None, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """Import the four files, downloaded or of Debian's package."""
-    from gluontune.datasets.download import download
-
     if url is None and all((DEBIAN / f"{name}.gz").is_file() for name in OFFICIAL):
         return {**add(info, DEBIAN, progress), "source": str(DEBIAN)}
     base = (url or URL).rstrip("/") + "/"

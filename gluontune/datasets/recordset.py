@@ -50,13 +50,18 @@ def open_records(path: str | None, info: Any) -> Dataset:
 
 def open_parts(info: Any, parts: Mapping[str, Path], classes: tuple[str, ...]) -> Dataset:
     """A data set of the catalogue from its record files ``train`` and ``test``."""
-    splits = {}
-    for part, path in parts.items():
-        with RecordReader(path) as reader:
-            splits[part] = RecordSplit(info.name, part, path, reader.labels(), classes)
-    train, test = splits["train"], splits["test"]
+    train, test = record_splits(info.name, parts, classes)
     info = replace(info, num_train=len(train), num_test=len(test))
     return Dataset(info.name, info, classes, info.image_shape, info.mean, info.std, info.augment, train, test)
+
+
+def record_splits(slug: str, parts: Mapping[str, Path], classes: tuple[str, ...]) -> list[RecordSplit]:
+    """The splits of record files by part, in their order."""
+    splits = []
+    for part, path in parts.items():
+        with RecordReader(path) as reader:
+            splits.append(RecordSplit(slug, part, path, reader.labels(), classes))
+    return splits
 
 
 def _paths(path: str) -> tuple[Path, Path | None]:

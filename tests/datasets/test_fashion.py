@@ -19,6 +19,7 @@ import gluontune as gt
 from gluontune.core.errors import GluontuneError
 from gluontune.datasets import fashion
 from gluontune.datasets.fashion import make_sample
+from gluontune.records import RecordWriter
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_a_full_disk_leaves_no_half_sample(official, tmp_path, monkeypatch):
     def full(self, payload, label, key=None):
         raise OSError(28, "No space left on device", self.path)
 
-    monkeypatch.setattr(fashion.RecordWriter, "write", full)
+    monkeypatch.setattr(RecordWriter, "write", full)
     with pytest.raises((GluontuneError, OSError)):
         make_sample(official, tmp_path / "a", fast=True, per_class=COUNTS)
     assert not list((tmp_path / "a").iterdir())
