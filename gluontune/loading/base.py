@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +14,6 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import Closing
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.recipe.rules import CHOICES
-
-
-class Split(Protocol):
-    """The interface of a data set's part: encoded images with a class number each."""
-
-    labels: np.ndarray  # int64 (N,)
-
-    def __len__(self) -> int: ...
-
-    def read(self, index: int) -> Any:
-        """The encoded image of sample ``index``, bytes-like. Safe from any thread or forked process."""
 
 
 def sample_error(split: Any, index: int, error: BaseException) -> GluontuneError:
