@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import yaml
-
 from gluontune.core.errors import UsageError
 
 _NAME = "gluontune"
@@ -140,8 +138,16 @@ def mpi(layout: Layout) -> str:
 
 def kubernetes(layout: Layout) -> str:
     """A job of Kubeflow's training operator: PyTorchJob for ``ddp``, MPIJob for the other engines."""
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        """Without aliases of objects that occur twice."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
     document = _pytorch_job(layout) if layout.engine == "ddp" else _mpi_job(layout)
-    return str(yaml.dump(document, Dumper=_Plain, sort_keys=False, width=120))
+    return str(yaml.dump(document, Dumper=Plain, sort_keys=False, width=120))
 
 
 def _pytorch_job(layout: Layout) -> dict[str, Any]:
@@ -203,13 +209,6 @@ def _pod(name: str, command: Sequence[str], more: Mapping[str, Any] | None = Non
             {"name": "work", "persistentVolumeClaim": {"claimName": _NAME}},
         ],
     }
-
-
-class _Plain(yaml.SafeDumper):
-    """YAML without aliases of objects that occur twice."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 #: By the word after ``launch --print``.
