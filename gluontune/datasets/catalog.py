@@ -278,12 +278,11 @@ def fetch(
         ...
     gluontune.errors.UsageError: ...
     """
-    info = _able(name, "fetcher", "fetch")
+    info, run = _able(name, "fetcher", "fetch")
     where = resolve(info.probe)(info) if info.probe else None
     if where is not None and not force:
         return {"name": info.name, "path": str(where), "already": True}
-    assert info.fetcher is not None
-    return {"name": info.name, "already": False, **resolve(info.fetcher)(info, url, progress)}
+    return {"name": info.name, "already": False, **run(info, url, progress)}
 
 
 def add(name: str, archive: Any, progress: Progress = lambda d, t: None) -> dict[str, Any]:
@@ -298,9 +297,8 @@ def add(name: str, archive: Any, progress: Progress = lambda d, t: None) -> dict
     Raises:
         GluontuneError: it is not the data set, or has refused content.
     """
-    info = _able(name, "adder", "add")
-    assert info.adder is not None
-    return {"name": info.name, **resolve(info.adder)(info, Path(archive), progress)}
+    info, run = _able(name, "adder", "add")
+    return {"name": info.name, **run(info, Path(archive), progress)}
 
 
 def make(name: str, progress: Progress = lambda d, t: None, **options: Any) -> dict[str, Any]:
@@ -315,16 +313,16 @@ def make(name: str, progress: Progress = lambda d, t: None, **options: Any) -> d
     Traceback (most recent call last):
     gluontune.errors.UsageError: data set 'cifar10': there is nothing to make; `data make` knows sample, synthetic
     """
-    info = _able(name, "maker", "make")
-    assert info.maker is not None
+    info, run = _able(name, "maker", "make")
     if info.name == "synthetic":
-        return {"name": name, **resolve(info.maker)(str(name).partition(":")[2], info, progress)}
-    return {"name": name, **resolve(info.maker)(progress=progress, **options)}
+        return {"name": name, **run(str(name).partition(":")[2], info, progress)}
+    return {"name": name, **run(progress=progress, **options)}
 
 
-def _able(name: str, field: str, verb: str) -> DatasetInfo:
+def _able(name: str, field: str, verb: str) -> tuple[DatasetInfo, Any]:
+    """The entry, and its function of a ``field``."""
     info, _ = _find(name)
     if getattr(info, field) is None:
         able = ", ".join(i.name for i in DATASETS if getattr(i, field))
         raise UsageError(f"data set {name!r}: there is nothing to {verb}; `data {verb}` knows {able}")
-    return info
+    return info, resolve(getattr(info, field))

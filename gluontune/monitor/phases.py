@@ -28,22 +28,6 @@ _INSIDE = (os.sep + "mxnet" + os.sep, "<frozen", "contextlib.py")
 _UNTIMED = contextlib.nullcontext()  # every phase of an untimed step
 
 
-class _Off:
-    """A step while nothing is measured."""
-
-    def __enter__(self) -> _Off:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __call__(self, name: str) -> contextlib.nullcontext[None]:
-        return _UNTIMED
-
-
-_OFF = _Off()
-
-
 class _Phase:
     """One phase of a step; one object for each name, entered in each step."""
 
@@ -72,7 +56,7 @@ class _Phase:
 
 
 class _Step:
-    """The step's context manager; called with a name, it returns the phase's."""
+    """The step's context manager; called with a name, it returns the phase's. Idle while nothing is measured."""
 
     __slots__ = ("_owner",)
 
@@ -80,13 +64,14 @@ class _Step:
         self._owner = owner
 
     def __call__(self, name: str) -> _Phase | contextlib.nullcontext[None]:
-        if not self._owner._timed:
+        if not self._owner._timed or self._owner._open is None:
             return _UNTIMED
         phase = self._owner._phases.get(name)
         return self._owner._add(name) if phase is None else phase
 
     def __enter__(self) -> _Step:
-        self._owner._begin()
+        if self._owner._on:
+            self._owner._begin()
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
@@ -156,12 +141,12 @@ class StepPhases:
         """Measure from the next step on, or (False) leave the steps alone."""
         self._on = on
 
-    def step(self) -> _Step | _Off:
+    def step(self) -> _Step:
         """``with phases.step() as step:`` around one whole step, ``with step("data"):`` around a phase.
 
         A step that an exception ends, such as the loader's StopIteration, is not counted.
         """
-        return self._step if self._on else _OFF
+        return self._step
 
     def wait(self) -> None:
         """Wait for the device outside a step, as before a clock stops; the time counts for the steps so far."""
@@ -183,8 +168,10 @@ class StepPhases:
         self._start_s = self._clock()
 
     def _end(self, whole: bool) -> None:
+        if self._open is None:  # begun while nothing was measured
+            return
         took = self._clock() - self._start_s
-        opened, self._open = self._open or {}, None
+        opened, self._open = self._open, None
         if not whole:
             return
         self._seen += 1
