@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.core.gaps import distance, size
+from gluontune.core.arrays import distance, size
 
 __all__ = ["AS_NEAR", "TOLERANCE", "ZERO", "agreement"]
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from gluontune import runtime
 from gluontune.core import stats
+from gluontune.core.arrays import gap
 from gluontune.core.errors import UsageError, nearest
 from gluontune.core.files import set_aside, write_json
-from gluontune.core.gaps import gap
 from gluontune.core.journal import earlier
 from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench.benchmark import hold

@@ -14,7 +14,7 @@ from gluontune.capture.events import Op
 from gluontune.capture.program import StepProgram
 from gluontune.capture.replay import MXNetReplay, TorchReplay, leaves_of
 from gluontune.convert.bridge.registry import OPERATORS
-from gluontune.core.gaps import gap, size
+from gluontune.core.arrays import gap, size
 
 #: The largest gaps that count as agreement, by precision: of losses, of gradients (MXNet's sums round more than most),
 #: of new weights from the same gradients.

@@ -15,7 +15,7 @@ from gluontune.capture.handler import Handler
 from gluontune.capture.held import Alias, Held, Owner, Tape, View, referred
 from gluontune.capture.hooks import Hooks
 from gluontune.capture.views import reshaping
-from gluontune.core.texts import remark
+from gluontune.core.errors import remark
 
 
 class Values(Handler):

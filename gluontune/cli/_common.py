@@ -14,9 +14,8 @@ import typer
 from rich.console import Console
 from rich.segment import Segment
 
-from gluontune.core.errors import UsageError
+from gluontune.core.errors import UsageError, printable
 from gluontune.core.reading import parse_yaml
-from gluontune.core.texts import printable
 
 
 def option(default: Any, text: str, *flags: str, **how: Any) -> Any:

@@ -17,8 +17,7 @@ import gluontune
 from gluontune.cli._common import debugging
 from gluontune.cli._help import FIRST, CommandGroup, dress
 from gluontune.cli._recipe import takes_recipe
-from gluontune.core.errors import GluontuneError
-from gluontune.core.texts import printable
+from gluontune.core.errors import GluontuneError, printable
 from gluontune.parallel import environment
 
 # Typer carries a copy of click from 0.2x on: take the base of its errors from wherever it lives.

@@ -72,8 +72,7 @@ def _around(command: list[str], period: float, gpus: str | list[int], out: Optio
 def _watch(
     pid: int | None, period: float, gpus: str | list[int], seconds: float | None, out: Path | None, as_json: bool
 ) -> None:
-    from gluontune.monitor.command import summary
-    from gluontune.monitor.live import watch
+    from gluontune.monitor.command import summary, watch
     from gluontune.monitor.sampler import Monitor
 
     target = "machine" if pid is None else pid
@@ -94,7 +93,7 @@ def _log(out: Optional[Path], facts: dict):  # type: ignore[no-untyped-def,type-
 
 
 def _show(monitor: object, headline: str, out: Optional[Path]) -> None:
-    from gluontune.monitor.live import closing_lines
+    from gluontune.monitor.command import closing_lines
 
     _print_lines(headline, *closing_lines(monitor), *([] if out is None else [f"samples: {out}"]))  # type: ignore[arg-type]
 

@@ -14,8 +14,8 @@ from gluontune.compute._traversal import batch_size, clear_caches, first_samples
 from gluontune.compute.mode import set_mode
 from gluontune.compute.process import started_dtype
 from gluontune.compute.tracing import asks_for_mode
+from gluontune.core.arrays import worst
 from gluontune.core.errors import first_line
-from gluontune.core.gaps import worst
 
 _MODES = ("imperative", "hybridized")
 _ATTEMPTS = 5  # passes of the plain net before a rewrite is blamed

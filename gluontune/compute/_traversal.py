@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gluontune.core.arrays import flat, mapped
 from gluontune.core.errors import UsageError, first_line
-from gluontune.core.nests import flat, mapped
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 
 

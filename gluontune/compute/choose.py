@@ -16,8 +16,8 @@ from gluontune.compute.process import refuse_endangered
 from gluontune.compute.race import SETTINGS, Race, Trial, fastest, fingerprint, keep, present_mode, ratio, recall
 from gluontune.compute.rewrites import REWRITES
 from gluontune.compute.rewriting import apply_rewrites, rewrites_for
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat
 from gluontune.core.stats import bounds
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
 

@@ -19,14 +19,10 @@ class _Progress(TypedDict):
 
 
 class Progress(_Progress, total=False):
-    """Progress of one piece of work.
+    """Progress of one piece of work: its ``stage``, the share ``done`` (0 … 1), a few words of ``detail``.
 
-    Args:
-        stage: the work, such as ``training``. done: its share, 0 … 1. detail: a few words more.
-        samples_per_sec, val_accuracy: of the running training, or None. seconds_left: of the stage, or None.
-        name: the rung of a ladder.
-        recipe, repeat, repeats: of a study of repeated trainings. row: the finished repeat.
-        set, piece, pieces: of a study of many settings. rows: the results of a finished piece.
+    ``name`` is the rung of a ladder; ``recipe``, ``repeat``, ``repeats`` and ``row`` are of a study of repeated
+    trainings, ``set``, ``piece``, ``pieces`` and ``rows`` of a study of many settings.
     """
 
     name: str
@@ -99,11 +95,7 @@ def progress(
     val_accuracy: float | None = None,
     seconds_left: float | None = None,
 ) -> Progress:
-    """A progress event with all its fields.
-
-    >>> progress("training", 0.5, "epoch 1/2")["samples_per_sec"] is None
-    True
-    """
+    """A progress event with all its fields."""
     return {
         "event": "progress", "stage": stage, "done": done, "detail": detail, "samples_per_sec": samples_per_sec,
         "val_accuracy": val_accuracy, "seconds_left": seconds_left,
@@ -129,12 +121,10 @@ class _Variant(TypedDict):
 
 
 class VariantRow(_Variant, total=False):
-    """One way to climb a rung.
+    """One way to climb a rung, with ``status`` ``ran`` or ``failed``; ``changes`` are recipe fields.
 
-    Args:
-        changes: recipe fields. status: ``ran`` or ``failed``. chosen: the rung's figures are this variant's.
-        lost: it cost accuracy. predicted: before it was measured.
-        accuracy, epochs, seconds_to_accuracy: of the training to the kept accuracy, on the rung of large batches.
+    The rung's figures are those of the ``chosen`` one; one that ``lost`` cost accuracy. ``accuracy``, ``epochs`` and
+    ``seconds_to_accuracy`` are of the training to the kept accuracy, on the rung of large batches.
     """
 
     predicted: Optional[Guess]
@@ -202,22 +192,13 @@ class RungRow(_Rung, total=False):
 
 
 def deciding(row: Mapping[str, Any]) -> Optional[Interval]:
-    """The ratio that a rung was judged by: of the time to an accuracy where that decided, else of throughput.
-
-    >>> speed, less_time = {"median": 0.9}, {"median": 2.0}
-    >>> deciding({"ratio_to_previous": speed, "seconds_to_accuracy": {"ratio": less_time}})
-    {'median': 2.0}
-    """
+    """The ratio that a rung was judged by: of the time to an accuracy where that decided, else of throughput."""
     found: Optional[Interval] = (row.get("seconds_to_accuracy") or {}).get("ratio") or row["ratio_to_previous"]
     return found
 
 
 def rung_row(name: str, sentence: str) -> RungRow:
-    """The row of a rung that begins: without further changes, an interrupted one.
-
-    >>> rung_row("naive", "as written")["status"]
-    'skipped'
-    """
+    """The row of a rung that begins: without further changes, an interrupted one."""
     return {
         "name": name, "sentence": sentence, "status": "skipped", "reason": "interrupted before it was finished",
         "verdict": "n/a", "measurable": True, "kept": False, "finished": False, "samples_per_sec": None,

@@ -1,4 +1,5 @@
-"""Files are written beside their place and then renamed, so that nothing is lost; archives are read within bounds."""
+"""Files are written beside their place and then renamed, so that nothing is lost; archives are read within bounds; what
+this gluontune wrote can be sealed."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import IO, Any, TypeVar, Union
 
-from gluontune.core.reading import explain_os_error, explained, open_regular
+from gluontune.core.reading import explain_os_error, explained, open_regular, parse_json, read_text
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -29,10 +30,7 @@ def cache_dir() -> Path:
 
 
 def begin_writing_back(handle: int) -> None:
-    """Start writing the file ``handle`` to the disk, without waiting, so that a later fsync is short.
-
-    Does nothing on systems without ``sync_file_range`` (Linux has it), and ignores errors: fsync reports them.
-    """
+    """Start writing a file to the disk, without waiting, so that a later fsync is short; Linux alone has the call."""
     begin = getattr(_c_library(), "sync_file_range", None)
     if begin is not None:
         begin(handle, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(2))  # all of it; SYNC_FILE_RANGE_WRITE
@@ -60,12 +58,6 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         OSError: it cannot be opened. ValueError: it is damaged, no ``.npz``, or larger unpacked than 16 MiB and a
             hundred times the file.
-
-    >>> import numpy as np, tempfile
-    >>> path = tempfile.mkdtemp() + "/a.npz"
-    >>> np.savez(path, a=np.arange(2))
-    >>> read_npz(path)
-    {'a': array([0, 1])}
     """
     with os.fdopen(open_regular(path), "rb") as stream:
         return read_arrays(stream)
@@ -108,13 +100,6 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
 
     Raises:
         GluontuneError: the folder is read-only, the disk full, … (names the path and the way out).
-
-    >>> import pathlib, tempfile
-    >>> out = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
-    >>> with atomic_write(out, "w") as f:
-    ...     _ = f.write("whole")
-    >>> out.read_text()
-    'whole'
     """
     final, opener = Path(path), os.getpid()
     temporary = None
@@ -167,15 +152,7 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
 
 
 def set_aside(path: str | os.PathLike[str] | None) -> None:
-    """Rename an earlier document at ``path`` to ``NAME.previous.json`` (or its ending).
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "tta.json").write_text("{}")
-    >>> set_aside(folder / "tta.json")
-    >>> [file.name for file in folder.iterdir()]
-    ['tta.previous.json']
-    """
+    """Rename an earlier document at ``path`` to ``NAME.previous.json`` (or its ending)."""
     if path is not None and Path(path).exists():
         Path(path).replace(Path(path).with_name(f"{Path(path).stem}.previous{Path(path).suffix}"))
 
@@ -189,3 +166,62 @@ def writable_folder(path: str | os.PathLike[str]) -> Path:
         probe.write_bytes(b"")
         probe.unlink()
     return folder
+
+
+_KEY = "grader.key"  # in the cache folder, which no graded script of the course can read
+
+
+def write_sealed(path: Path, document: dict[str, Any]) -> None:
+    """Write ``document`` with its seal; without a stored key the seal is empty, and reading rejects it."""
+    write_json(path, {**document, "seal": _seal(document)})
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """The unchanged document of :func:`write_sealed`, or None: a file that is damaged, edited or from elsewhere."""
+    import hmac
+
+    try:
+        document = parse_json(read_text(path))
+        seal = document.pop("seal", None)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+    mine = _seal(document)
+    return document if mine and isinstance(seal, str) and hmac.compare_digest(mine, seal) else None
+
+
+def _seal(document: dict[str, Any]) -> str:
+    import hashlib
+    import hmac
+
+    key = _key()
+    return hmac.new(key, json.dumps(document, sort_keys=True).encode(), hashlib.sha256).hexdigest() if key else ""
+
+
+def _key() -> bytes:
+    """The key of this user on this machine, drawn at first use; empty if it cannot be stored."""
+    path = cache_dir() / _KEY
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+                stream.write(os.urandom(32))
+        found = path.lstat()
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o077 and (key := path.read_bytes()):
+            return key if len(key) == 32 else b""
+    return b""
+
+
+T = TypeVar("T", bound="Closing")
+
+
+class Closing:
+    """Something with a ``close``, which a ``with`` block calls at its end."""
+
+    def close(self) -> None:
+        """Release what is held."""
+
+    def __enter__(self: T) -> T:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

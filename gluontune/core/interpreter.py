@@ -1,11 +1,8 @@
-"""Python processes that import nothing from the user's current folder.
+"""Python processes that import nothing from the user's current folder, which Python (``-m``, ``-c``) searches first.
 
-``python -m MODULE`` and ``python -c CODE`` search the current folder first: a user's ``queue.py`` or ``psutil.py``
-would run in place of Python's. So every process of this package is started by :func:`python`, which runs this file;
-``-P`` does the same from Python 3.11 on, and also for the helpers of ``multiprocessing``.
-
-The loader searches the current folder, too, where ``LD_LIBRARY_PATH`` has an empty entry, and ``import cv2`` leaves one
-at its end: a ``libgomp.so.1`` beside a script would run in every process.
+A user's ``queue.py`` would run in place of Python's. ``-P`` does the same from Python 3.11 on, and also for the helpers
+of ``multiprocessing``. The loader searches the current folder, too, where ``LD_LIBRARY_PATH`` has an empty entry, and
+``import cv2`` leaves one at its end: a ``libgomp.so.1`` beside a script would run in every process.
 """
 
 from __future__ import annotations
@@ -23,11 +20,7 @@ _ROOT = os.path.abspath(__file__).rsplit(os.sep, 3)[0]
 
 
 def python(*words: str) -> list[str]:
-    """The command for ``python WORDS`` (``-m MODULE …`` or ``-c CODE …``) with this gluontune.
-
-    >>> python("-m", "gluontune")[-2:]
-    ['-m', 'gluontune']
-    """
+    """The command for ``python WORDS`` (``-m MODULE …`` or ``-c CODE …``) with this gluontune."""
     os.environ.update(without_current_folder(os.environ))
     return [sys.executable, *SAFE, os.path.abspath(__file__), *words]
 

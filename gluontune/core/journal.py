@@ -1,9 +1,7 @@
-"""Interruptible long work: each finished piece is saved at once, and a resume continues after the last.
+"""Interruptible long work: each finished piece is saved at once, and a resume, here alone, continues after the last.
 
-All resuming is done here. A :class:`Document` is written anew after each piece. A :class:`Journal` holds the pieces of
-work whose document is written at its end, as JSON lines beside it: the first describes the work (kind, options, machine
-and versions), each further one is a piece under its key. A line is on the disk before the work goes on; a line that a
-crash cut off is ignored when the journal is read again.
+A :class:`Document` is written anew after each piece. A :class:`Journal` has JSON lines beside a document that is
+written at the end: a description of the work, then a piece each; a line that a crash cut off is ignored.
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ from pathlib import Path
 from typing import IO, Any, Optional, TypeVar, cast
 
 from gluontune import __version__
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import set_aside, writable_folder, write_json
+from gluontune.core.files import Closing, set_aside, writable_folder, write_json
 from gluontune.core.reading import explained, parse_json, read_bytes, read_text, understood
 
 SCHEMA = 1
@@ -243,8 +240,7 @@ class Document:
 def earlier(out: Path | None, work: str, take: Callable[[Any], T]) -> Optional[T]:
     """``take(document)`` of the document that an interrupted run has left, or None if it left none.
 
-    Raises:
-        UsageError: ``out`` is None; names the ``work``. GluontuneError: the document cannot be read or lacks a value.
+    Raises a UsageError without ``out``, and a GluontuneError for a document that cannot be read or lacks a value.
     """
     if out is None:
         raise _without_out(work)
@@ -303,10 +299,6 @@ def _same_options(
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") -> str:
-    """
-    >>> _differences({"rounds": 9, "recipe": {"net": "mlp"}}, {"rounds": 3, "recipe": {"net": "cnn"}})
-    "rounds: then 9, now 3, recipe net: then 'mlp', now 'cnn'"
-    """
     found = []
     for name in {**before, **now}:
         then, value = before.get(name), now.get(name)

@@ -1,13 +1,6 @@
 """Public names imported on first use, so that ``import gluontune`` stays light.
 
-A room lists its names once, as imports in a stub beside it (``__init__.pyi``), which type checkers and editors read::
-
-    from gluontune.training.api import run as run
-    from gluontune.training.loop import drive
-
-    go = drive  # under another name
-
-Its ``__init__.py`` then has ``__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)``.
+A room lists its names once, as imports ``as`` a name (or assignments) in a stub beside it, which type checkers read.
 """
 
 from __future__ import annotations
@@ -35,11 +28,7 @@ def homes(file: str) -> dict[str, tuple[str, str]]:
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """A room's ``__getattr__``, ``__dir__`` and ``__all__``.
-
-    Args:
-        package: ``__name__`` of its ``__init__``.
-        file: its ``__file__``. Imports ``as`` a name and assignments are public.
+    """A room's ``__getattr__``, ``__dir__`` and ``__all__``, from ``__name__`` and ``__file__`` of its ``__init__``.
 
     >>> import gluontune
     >>> find, names, public = attach("gluontune", gluontune.__file__)

@@ -65,8 +65,7 @@ class PipedProcess(Heard):
 
     Args:
         argv: the command; ``--events FD``, the pipe of its events, is added. Stdout and stderr go to the log.
-        setup: the first command.
-        env: its whole environment.
+        setup: the first command. env: its whole environment.
         apart: in a new session, which can be signalled as a whole; otherwise it shares the caller's session and output.
         log: a file for its output, which is closed with it; None: a temporary one.
     """
@@ -127,10 +126,7 @@ class PipedProcess(Heard):
 
 
 def event_sender() -> Callable[..., None]:
-    """In a child process: the function that sends an event, from any thread, to the pipe of ``--events``.
-
-    Its keyword arguments become one JSON document a line.
-    """
+    """In a child process: a function that sends its keyword arguments as an event, from any thread, to ``--events``."""
     events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8")
     lock = threading.Lock()
 
@@ -180,16 +176,11 @@ def out_of_memory_kills() -> int:
 
 
 def how_it_ended(name: str, code: int | None, said: str = "", killed_before: int | None = None) -> str:
-    """The reason why a process ended.
+    """The reason why the process ``name`` ended.
 
     Args:
-        name: of the process. code: as ``subprocess.Popen.returncode``; None if unknown.
-        said: its output. killed_before: :func:`out_of_memory_kills` when it was started.
-
-    >>> how_it_ended("rank 1", 1, "ImportError: no yacs")
-    'rank 1 failed: ImportError: no yacs'
-    >>> how_it_ended("rank 1", -9)
-    'rank 1 was killed by SIGKILL (out of memory?)'
+        code: as ``subprocess.Popen.returncode``; None if unknown. said: its output.
+        killed_before: :func:`out_of_memory_kills` when it was started.
     """
     words = last_words(said)
     if code is None or code >= 0:
@@ -239,11 +230,8 @@ def supervise(
 ) -> tuple[int, signal.Signals | None]:
     """Run a launcher of other processes, such as ``mpirun``, which ends with this process.
 
-    Args:
-        stdout: of the launcher. stop_by: the signal that it gets for the first one here; the second kills.
-
-    Returns:
-        Its exit code, and the signal that stopped it, or None.
+    ``stop_by`` is the signal that it gets for the first one here; the second kills. Returns its exit code, and the
+    signal that stopped it, or None.
     """
     seen: list[signal.Signals] = []
 

@@ -12,8 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gluontune.core.errors import GluontuneError
-from gluontune.core.texts import clean
+from gluontune.core.errors import GluontuneError, clean
 
 #: Bytes of a document, and its lists and mappings: larger ones take seconds and hundreds of MiB of memory.
 MOST_JSON, MOST_YAML = 16 << 20, 1 << 15
@@ -99,11 +98,7 @@ def check_names(names: Iterable[str], where: object) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str], most: int | None = None) -> bytes:
-    """The content of a regular file of at most ``most`` bytes (None: any size).
-
-    Raises:
-        OSError: it cannot be read, is no regular file, or is larger; ``strerror`` names the reason.
-    """
+    """The content of a regular file of at most ``most`` bytes (None: any size); raises an OSError with the reason."""
     with os.fdopen(open_regular(path), "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         if most is not None and size > most:
@@ -113,11 +108,7 @@ def read_bytes(path: str | os.PathLike[str], most: int | None = None) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], most: int = MOST_JSON) -> str:
-    """The text of a document.
-
-    Raises:
-        OSError: as :func:`read_bytes`. ValueError: it is no UTF-8.
-    """
+    """The text of a document; raises OSError as :func:`read_bytes`, and ValueError if it is no UTF-8."""
     return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n")
 
 
@@ -203,11 +194,7 @@ _decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=_number)
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The JSON document in a file.
-
-    Raises:
-        GluontuneError: the file cannot be read, or is not JSON (names the path).
-    """
+    """The JSON document in a file; raises a GluontuneError that names the path."""
     try:
         with explained(path):
             return parse_json(read_text(path))

@@ -42,8 +42,12 @@ def interval(values: Sequence[float]) -> Interval:
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     low, high = median, median
     if n >= 2:
-        drop = _left_out(n)
-        bounds = (ordered[drop], ordered[-1 - drop]) if n >= 6 else _student_bounds(ordered)
+        if n >= 6:
+            drop = _left_out(n)
+            bounds = ordered[drop], ordered[-1 - drop]
+        else:
+            mean, reach = _student([math.log(v) for v in ordered])
+            bounds = math.exp(mean - reach), math.exp(mean + reach)
         low, high = min(median, bounds[0]), max(median, bounds[1])
     return {"median": median, "ci95": [low, high], "n": n}
 
@@ -99,9 +103,6 @@ def in_turn(field: Sequence[T], number: int) -> list[T]:
 
     Args:
         field: the contenders. number: of the round, from 0.
-
-    >>> [in_turn("abc", number) for number in (0, 1, 5)]
-    [['a', 'b', 'c'], ['b', 'c', 'a'], ['c', 'a', 'b']]
     """
     first = number % max(1, len(field))
     return [*field[first:], *field[:first]]
@@ -183,11 +184,7 @@ def combine(ratios: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def around(measured: Mapping[str, Any]) -> str:
-    """The bounds of a ratio, for a sentence.
-
-    >>> around({"ci95": [1.5, 2.5]})
-    '(95 %: 1.50–2.50)'
-    """
+    """The bounds of a ratio, for a sentence."""
     low, high = measured["ci95"]
     return f"(95 %: {low:.2f}–{high:.2f})"
 
@@ -213,11 +210,6 @@ def _student(values: Sequence[float]) -> tuple[float, float]:
     n, mean = len(values), sum(values) / len(values)
     error = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
     return mean, float(stdtrit(n - 1, 0.975)) * error
-
-
-def _student_bounds(ordered: list[float]) -> tuple[float, float]:
-    mean, reach = _student([math.log(v) for v in ordered])
-    return math.exp(mean - reach), math.exp(mean + reach)
 
 
 def _left_out(n: int) -> int:

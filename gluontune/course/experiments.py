@@ -18,9 +18,9 @@ import numpy as np
 from gluontune import loading, runtime, train
 from gluontune.codec.header import suffix
 from gluontune.core import stats
+from gluontune.core.arrays import gap
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write
-from gluontune.core.gaps import gap
 from gluontune.monitor import Monitor, SimulatedDevice
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult

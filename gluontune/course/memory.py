@@ -18,8 +18,8 @@ from typing import Any
 from unittest import mock
 
 from gluontune import runtime
+from gluontune.core.arrays import distance
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.gaps import distance
 from gluontune.core.interpreter import python
 from gluontune.core.processes import how_it_ended
 

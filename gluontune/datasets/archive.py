@@ -1,8 +1,7 @@
-"""Untrusted archives of images, read from front to back, without unpacking to disk.
+"""Untrusted archives of images, read from front to back, without unpacking to disk or unpickling.
 
-Refused: links, devices and sparse files, absolute or climbing names, duplicate names, encrypted files, and absurd
-sizes: declared or real, of one file, of the whole, against the size of the archive, or in their number. Nothing is ever
-unpickled.
+Refused: links, devices and sparse files, absolute or climbing names, duplicate names, encrypted files, and absurd sizes
+(declared or real, of one file, of the whole, against the archive's) or numbers.
 """
 
 from __future__ import annotations
@@ -27,13 +26,8 @@ from gluontune.core.reading import explain_os_error, open_regular
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of an archive.
-
-    Args:
-        files: members, folders included.
-        file_bytes: unpacked size of one member.
-        total_bytes: unpacked size of all, tar's blocks included.
-        ratio: unpacked size over the archive's (above the first 16 MiB).
+    """Limits of an archive: members (folders included), unpacked bytes of one and of all (tar's blocks included), and
+    unpacked bytes over the archive's (above the first 16 MiB).
     """
 
     files: int = 100_000

@@ -17,8 +17,8 @@ from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import write_json
 from gluontune.datasets.archive import Limits, members
-from gluontune.datasets.dataset import Dataset
-from gluontune.datasets.download import as_png, files_of, filling, records_folder
+from gluontune.datasets.catalog import Dataset
+from gluontune.datasets.download import as_png, download, files_of, filling, records_folder
 from gluontune.datasets.recordset import open_parts
 from gluontune.records import RecordReader, RecordWriter
 
@@ -56,8 +56,6 @@ def open_cifar10(rest: str | None, info: Any) -> Dataset:
 
 def fetch(info: Any, url: str | None, progress: Progress) -> dict[str, Any]:
     """Download the official binary archive and import it; the archive is removed."""
-    from gluontune.datasets.download import download
-
     archive = download(url or URL, info.sha256, info.name, progress=progress)
     result = add(info, archive, progress)
     archive.unlink(missing_ok=True)

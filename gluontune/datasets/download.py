@@ -1,7 +1,4 @@
-"""Downloads that resume and are accepted only with the right SHA-256; the data sets' folders in the cache.
-
-A new data set takes its place in the cache at once or not at all.
-"""
+"""Downloads that resume and are accepted only with the right SHA-256; the data sets' folders in the cache."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
@@ -19,6 +16,9 @@ import numpy as np
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import cache_dir, explain_os_error, writable_folder
 from gluontune.core.reading import parse_json, read_text
+from gluontune.records import RecordWriter
+
+Progress = Callable[[int, int], None]
 
 
 def records_folder(slug: str) -> Path | None:
@@ -29,11 +29,7 @@ def records_folder(slug: str) -> Path | None:
 
 
 def files_of(info: Any, fetched: str, added: str) -> dict[str, Path]:
-    """The record files of a fetched data set.
-
-    Args:
-        info: its catalogue entry. fetched, added: arguments of ``data fetch`` and ``data add``, for the message.
-    """
+    """The record files of a fetched data set; ``fetched`` and ``added`` are words for the message."""
     folder = records_folder(info.name)
     if folder is None:
         raise GluontuneError(
@@ -81,6 +77,19 @@ def _sweep(home: Path) -> None:
             shutil.rmtree(part, ignore_errors=True)
 
 
+def write_records(
+    parts: Iterable[tuple[Path, Iterable[tuple[bytes, int]]]], total: int, progress: Progress, **options: Any
+) -> None:
+    """Write the encoded images and labels of each part to its record file; ``options`` are of the writer."""
+    done = 0
+    for path, images in parts:
+        with RecordWriter(path, **options) as writer:
+            for payload, label in images:
+                writer.write(payload, label)
+                done += 1
+                progress(done, total)
+
+
 def as_png(images: np.ndarray, workers: int = 2) -> Iterator[bytes]:
     """PNG files of uint8 (N, H, W) or (N, H, W, 3) RGB, in order, by OpenCV on threads."""
     import cv2
@@ -98,7 +107,6 @@ def as_png(images: np.ndarray, workers: int = 2) -> Iterator[bytes]:
             yield from pool.map(encode, images[start : start + 1000])
 
 
-Progress = Callable[[int, int], None]
 CHUNK = 1 << 16  # lost at most by a broken connection
 TIMEOUT = 30  # seconds without a byte
 TRIES = 3
@@ -106,13 +114,9 @@ LARGEST = 4 << 30
 
 
 class ResumingDownloader:
-    """A downloader for pooch that resumes an unfinished file.
+    """A downloader for pooch that resumes an unfinished file, ``part``; ``part`` + ``.json`` stores its version.
 
     The rest is requested with ``If-Range``, so that a file that changed on the server starts from its beginning.
-
-    Args:
-        part: the unfinished file between runs; ``part`` + ``.json`` stores its version.
-        progress: called with bytes done and in all (0 if unknown).
     """
 
     def __init__(self, part: Path, progress: Progress = lambda done, total: None):
@@ -190,11 +194,8 @@ def download(
     """Download a file into the cache folder with pooch and check it.
 
     Args:
-        url: of the file.
-        sha256: its checksum.
         name: the data set, for the messages and the folder.
-        what: the argument of ``gluontune data add NAME …``, for the message.
-        progress: called with bytes done and in all.
+        what: the argument of ``gluontune data add NAME …``, for the message. progress: of bytes done and in all.
     """
     import pooch
     import requests

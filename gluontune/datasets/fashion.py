@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
+import struct
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -19,11 +21,120 @@ import numpy as np
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder
 from gluontune.core.reading import explained
-from gluontune.datasets import png
-from gluontune.datasets.dataset import Dataset
-from gluontune.datasets.download import as_png, files_of, filling, records_folder
+from gluontune.datasets.catalog import Dataset
+from gluontune.datasets.download import as_png, download, files_of, filling, records_folder, write_records
 from gluontune.datasets.recordset import open_parts
-from gluontune.records import RecordWriter
+
+# Small grey PNG files: a row is stored as differences from its neighbours, by one of five filters (PNG specification,
+# section 9). The best filters for deflate cannot be computed, only tried: rows are changed one at a time, and changes
+# that shrink the file are kept. zopfli then optimizes the deflate stream; any PNG decoder reads the result.
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+ITERATIONS = 30  # of zopfli; more gain less than one byte an image
+
+
+def zopfli() -> Any:
+    """The module ``zopfli.zlib``."""
+    try:
+        return importlib.import_module("zopfli.zlib")
+    except ImportError as error:
+        raise GluontuneError(
+            "the smallest PNG files need zopfli: `pip install zopfli`, or add --fast (the same pixels, 4 % larger)"
+        ) from error
+
+
+def encode_grey(image: np.ndarray, compress: Callable[..., bytes] | None = None) -> bytes:
+    """A grey image as a PNG file.
+
+    Args:
+        image: uint8 (H, W).
+        compress: bytes to a zlib stream, such as ``zopfli().compress``; None: zlib with the best of the usual filters,
+            without a search.
+    """
+    rows = _filtered_rows(image)
+    plain = [[f] * len(rows) for f in range(5)]
+    starts = sorted([*plain, _least_sum(rows)], key=lambda choice: len(_deflate(_join(rows, choice))))
+    data = _deflate(_join(rows, starts[0])) if compress is None else _search(rows, starts, compress)
+    height, width = image.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"".join((SIGNATURE, _chunk(b"IHDR", header), _chunk(b"IDAT", data), _chunk(b"IEND", b"")))
+
+
+def _search(rows: list[list[bytes]], starts: list[list[int]], compress: Callable[..., bytes]) -> bytes:
+    """The smallest stream by climbing from the four best starts and refining the winner."""
+    choices = [_climb(rows, s) for s in starts[:2]] + starts[:1] + [_climb(rows, s) for s in starts[2:4]]
+    tried = [_packed(rows, choice, compress) for choice in choices]
+    best = min(tried, key=len)
+    refined = _refine(rows, choices[tried.index(best)], compress)
+    return min(best, _packed(rows, refined, compress), key=len)
+
+
+def _packed(
+    rows: list[list[bytes]], choice: list[int], compress: Callable[..., bytes], iterations: int = ITERATIONS
+) -> bytes:
+    return compress(_join(rows, choice), numiterations=iterations, blocksplitting=0)
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def _deflate(raw: bytes) -> bytes:
+    return zlib.compress(raw, 9)
+
+
+def _filtered_rows(image: np.ndarray) -> list[list[bytes]]:
+    """The five encodings of each row: filter number and filtered bytes."""
+    x = image.astype(np.int16)
+    padded = np.pad(x, ((1, 0), (1, 0)))
+    left, up, corner = padded[1:, :-1], padded[:-1, 1:], padded[:-1, :-1]
+    guess = left + up - corner
+    to_left, to_up, to_corner = abs(guess - left), abs(guess - up), abs(guess - corner)
+    paeth = np.where((to_left <= to_up) & (to_left <= to_corner), left, np.where(to_up <= to_corner, up, corner))
+    filtered = [(x - p).astype(np.uint8) for p in (0 * x, left, up, (left + up) // 2, paeth)]
+    return [[bytes([f]) + filtered[f][r].tobytes() for f in range(5)] for r in range(len(image))]
+
+
+def _join(rows: list[list[bytes]], choice: list[int]) -> bytes:
+    return b"".join([row[f] for row, f in zip(rows, choice)])
+
+
+def _least_sum(rows: list[list[bytes]]) -> list[int]:
+    """The usual guess: the filter with the least sum of absolute differences (PNG specification, 12.7)."""
+    sums = [[int(np.abs(np.frombuffer(e[1:], np.int8).astype(int)).sum()) for e in row] for row in rows]
+    return [row.index(min(row)) for row in sums]
+
+
+def _climb(rows: list[list[bytes]], choice: list[int], passes: int = 2) -> list[int]:
+    """Change one row's filter at a time while the file shrinks."""
+    best = len(_deflate(_join(rows, choice)))
+    for _ in range(passes):
+        before = best
+        for r in range(len(rows)):
+            for f in range(5):
+                trial = [*choice[:r], f, *choice[r + 1 :]]
+                size = len(_deflate(_join(rows, trial)))
+                if size < best:
+                    best, choice = size, trial
+        if best == before:
+            break
+    return choice
+
+
+def _refine(rows: list[list[bytes]], choice: list[int], compress: Callable[..., bytes]) -> list[int]:
+    """As :func:`_climb`, but measured by a quick zopfli, on changes that are nearly as good for zlib."""
+    best = len(_packed(rows, choice, compress, 3))
+    near = len(_deflate(_join(rows, choice)))
+    for r in range(len(rows)):
+        for f in range(5):
+            trial = [*choice[:r], f, *choice[r + 1 :]]
+            plain = len(_deflate(_join(rows, trial)))
+            if f == choice[r] or plain > near + 2:
+                continue
+            size = len(_packed(rows, trial, compress, 3))
+            if size < best:
+                best, choice, near = size, trial, plain
+    return choice
+
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -118,11 +229,7 @@ def _official(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def choose(labels: np.ndarray, per_class: int) -> np.ndarray:
-    """The first ``per_class`` positions of each class, in the official order.
-
-    >>> choose(np.array([1, 0, 1, 1, 0]), 2).tolist()
-    [0, 1, 2, 4]
-    """
+    """The first ``per_class`` positions of each class, in the official order."""
     return np.sort(np.concatenate([np.flatnonzero(labels == k)[:per_class] for k in np.unique(labels)]))
 
 
@@ -133,44 +240,38 @@ def make_sample(
     per_class: dict[str, int] = SAMPLE_PER_CLASS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Make the embedded sample from the official files. The result is always the same.
+    """Make the embedded sample from the official files, whose SHA-256 is checked. The result is always the same.
 
     Args:
-        source: folder with the four official files; their SHA-256 is checked.
-        out: folder for ``fashion-mnist-sample-{train,test}.{rec,idx}``.
+        source: folder with the four official files. out: folder for ``fashion-mnist-sample-{train,test}.{rec,idx}``.
         fast: zlib's compression in place of zopfli's: the same pixels, larger files.
-        per_class: images of each class, by part.
-        progress: called with images done and in all.
+        per_class: images of each class, by part. progress: called with images done and in all.
     """
     if not fast:
-        png.zopfli()
+        zopfli()
     writable_folder(out)
     data = {part: _official(Path(source), part) for part in per_class}
     chosen = {part: choose(labels, per_class[part]) for part, (_, labels) in data.items()}
-    total, done = sum(map(len, chosen.values())), 0
-    sizes = {}
-    for part, (images, labels) in data.items():
-        path = Path(out) / f"fashion-mnist-sample-{part}.rec"
-        where = chosen[part]
-        with RecordWriter(path, checksums=False) as writer:
-            for payload, label in zip(_encoded(images[where], fast), labels[where].tolist()):
-                writer.write(payload, label)
-                done += 1
-                progress(done, total)
-        sizes[path.name] = path.stat().st_size
+    paths = {part: Path(out) / f"fashion-mnist-sample-{part}.rec" for part in data}
+    images = (
+        (paths[part], zip(_encoded(pixels[chosen[part]], fast), labels[chosen[part]].tolist()))
+        for part, (pixels, labels) in data.items()
+    )
+    write_records(images, sum(map(len, chosen.values())), progress, checksums=False)
+    sizes = {path.name: path.stat().st_size for path in paths.values()}
     return {"out": str(out), "images": {p: len(w) for p, w in chosen.items()}, "bytes": sizes}
 
 
 def _encoded(images: np.ndarray, fast: bool) -> Iterator[bytes]:
     if fast:
-        yield from map(png.encode_grey, images)
+        yield from map(encode_grey, images)
         return
     with ProcessPoolExecutor() as pool:  # the search is Python code, which threads cannot share
         yield from pool.map(_squeeze, images, chunksize=50)
 
 
 def _squeeze(image: np.ndarray) -> bytes:
-    return png.encode_grey(image, png.zopfli().compress)
+    return encode_grey(image, zopfli().compress)
 
 
 def add(info: Any, source: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
@@ -178,22 +279,17 @@ def add(info: Any, source: Path, progress: Callable[[int, int], None] = lambda d
     if not Path(source).is_dir():
         raise UsageError(f"{source}: give the folder that holds the four official files of Fashion-MNIST")
     data = {part: _official(Path(source), part) for part in ("train", "test")}
-    total, done = sum(len(labels) for _, labels in data.values()), 0
     with filling(info.name) as folder:
-        for part, (images, labels) in data.items():
-            with RecordWriter(folder / f"{part}.rec") as writer:
-                for payload, label in zip(as_png(images), labels.tolist()):
-                    writer.write(payload, label)
-                    done += 1
-                    progress(done, total)
+        images = (
+            (folder / f"{part}.rec", zip(as_png(pixels), labels.tolist())) for part, (pixels, labels) in data.items()
+        )
+        write_records(images, sum(len(labels) for _, labels in data.values()), progress)
     facts = {"classes": len(CLASSES), "num_train": len(data["train"][1]), "num_test": len(data["test"][1])}
     return {**facts, "kind": "official files", "path": str(records_folder(info.name))}
 
 
 def fetch(info: Any, url: str | None, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """Import the four files, downloaded or of Debian's package."""
-    from gluontune.datasets.download import download
-
     if url is None and all((DEBIAN / f"{name}.gz").is_file() for name in OFFICIAL):
         return {**add(info, DEBIAN, progress), "source": str(DEBIAN)}
     base = (url or URL).rstrip("/") + "/"

@@ -13,7 +13,7 @@ import numpy as np
 
 from gluontune.codec import header, image
 from gluontune.core.errors import GluontuneError
-from gluontune.datasets.dataset import Dataset, DatasetWarning, of_splits
+from gluontune.datasets.catalog import Dataset, DatasetWarning, of_splits
 from gluontune.datasets.recordset import remembered, summary
 from gluontune.datasets.split import FileSplit
 from gluontune.records.sources import class_folders

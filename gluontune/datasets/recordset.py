@@ -16,7 +16,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import cache_dir, write_json
 from gluontune.core.forking import at_work
 from gluontune.core.reading import parse_json, read_text
-from gluontune.datasets.dataset import Dataset, of_splits
+from gluontune.datasets.catalog import Dataset, of_splits
 from gluontune.datasets.split import RecordSplit, Split
 from gluontune.records import RecordReader
 
@@ -50,13 +50,18 @@ def open_records(path: str | None, info: Any) -> Dataset:
 
 def open_parts(info: Any, parts: Mapping[str, Path], classes: tuple[str, ...]) -> Dataset:
     """A data set of the catalogue from its record files ``train`` and ``test``."""
-    splits = {}
-    for part, path in parts.items():
-        with RecordReader(path) as reader:
-            splits[part] = RecordSplit(info.name, part, path, reader.labels(), classes)
-    train, test = splits["train"], splits["test"]
+    train, test = record_splits(info.name, parts, classes)
     info = replace(info, num_train=len(train), num_test=len(test))
     return Dataset(info.name, info, classes, info.image_shape, info.mean, info.std, info.augment, train, test)
+
+
+def record_splits(slug: str, parts: Mapping[str, Path], classes: tuple[str, ...]) -> list[RecordSplit]:
+    """The splits of record files by part, in their order."""
+    splits = []
+    for part, path in parts.items():
+        with RecordReader(path) as reader:
+            splits.append(RecordSplit(slug, part, path, reader.labels(), classes))
+    return splits
 
 
 def _paths(path: str) -> tuple[Path, Path | None]:
@@ -158,12 +163,7 @@ def common_shape(splits: list[Split]) -> tuple[int, int, int] | None:
 
 
 def mean_std(split: Split, channels: int, sample: int = SAMPLE) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, in units of 0 … 1.
-
-    Args:
-        split: training images; ``sample`` of them, evenly spaced, are decoded. All images have the same weight.
-        channels: 3 or 1.
-    """
+    """Mean and standard deviation of each channel, in units of 0 … 1, of ``sample`` evenly spaced images."""
     chosen = np.unique(np.linspace(0, len(split) - 1, min(sample, len(split))).astype(int)).tolist()
 
     @at_work()

@@ -243,11 +243,7 @@ class FileSplit(Split):
 
 
 def _safe(name: str) -> str:
-    """A class name as a folder name: Fashion-MNIST has a class ``T-shirt/top``.
-
-    >>> _safe("T-shirt/top"), _safe("..")
-    ('T-shirt_top', '_..')
-    """
+    """A class name as a folder name: Fashion-MNIST has a class ``T-shirt/top``."""
     cleaned = "".join(c if c.isalnum() or c in " ._+-" else "_" for c in name)
     return f"_{cleaned}" if cleaned.startswith(".") else cleaned or "_"
 

@@ -1,9 +1,7 @@
 """``synthetic``: generated images with learnable classes, of any number and size, for measurements of I/O.
 
-Each class has a smooth, symmetric colour pattern, so that flips never change the class. An image is its class's
-pattern, shifted and weakened at random, over a photograph-like texture (amplitude falling as 1/frequency: Field,
-"Relations between the statistics of natural images", 1987), so that JPEG files are about as large, and as slow to
-decode, as photographs of that size.
+A class is a smooth, symmetric colour pattern (flips never change it), shifted and weakened, over a texture whose
+amplitude falls as 1/frequency (Field, 1987): JPEG files are as large, and as slow to decode, as photographs.
 """
 
 from __future__ import annotations
@@ -16,11 +14,9 @@ from typing import Any, Callable
 import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.datasets.dataset import Dataset, of_splits
-from gluontune.datasets.download import filling, records_folder
-from gluontune.datasets.recordset import mean_std, remembered
-from gluontune.datasets.split import RecordSplit
-from gluontune.records import RecordReader, RecordWriter
+from gluontune.datasets.catalog import Dataset, of_splits
+from gluontune.datasets.download import filling, records_folder, write_records
+from gluontune.datasets.recordset import mean_std, record_splits, remembered
 
 VERSION = 1  # part of the folder's name: raise it when the pixels change
 TEXTURES = 16
@@ -46,11 +42,7 @@ class Options:
 
 
 def parse(text: str | None) -> Options:
-    """Read ``train=2000,test=200,size=256x256,classes=10,format=jpeg,seed=0``; with defaults.
-
-    >>> parse("size=32,format=png")
-    Options(train=2000, test=200, size=(32, 32), classes=10, format='png', seed=0)
-    """
+    """Read ``train=2000,test=200,size=256x256,classes=10,format=jpeg,seed=0``; with defaults."""
     known = [f.name for f in fields(Options)]
     values: dict[str, Any] = {}
     for item in filter(None, (text or "").split(",")):
@@ -107,30 +99,26 @@ def open_synthetic(rest: str | None, info: Any) -> Dataset:
     if folder is None:
         raise GluontuneError(f"{options.slug}: the generated records are gone; open it again")
     classes = tuple(f"class-{k}" for k in range(options.classes))
-    splits = {}
-    for part in ("train", "test"):
-        with RecordReader(folder / f"{part}.rec") as reader:
-            splits[part] = RecordSplit(options.slug, part, folder / f"{part}.rec", reader.labels(), classes)
-    train = splits["train"]
+    paths = {part: folder / f"{part}.rec" for part in ("train", "test")}
+    train, test = record_splits(options.slug, paths, classes)
     known = remembered(f"pixels {options.slug}", lambda: dict(zip(("mean", "std"), mean_std(train, 3, 200))))
-    size = sum((folder / f"{part}.rec").stat().st_size for part in splits)
+    size = sum(path.stat().st_size for path in paths.values())
     facts = (*options.size, 3), tuple(known["mean"]), tuple(known["std"])
     name = f"synthetic:{rest}" if rest else "synthetic"
-    return of_splits(info, name, classes, (train, splits["test"]), facts, info.source, size)
+    return of_splits(info, name, classes, (train, test), facts, info.source, size)
 
 
 def _generate(options: Options, progress: Callable[[int, int], None]) -> None:
-    total, done = options.train + options.test, 0
     painter = Painter(options)
+
+    def part(stream: int, count: int) -> Iterator[tuple[bytes, int]]:
+        order = np.random.default_rng([options.seed, stream, 7]).permutation(count)
+        labels = order % options.classes
+        return zip(painter.images(stream, labels), labels.tolist())
+
     with filling(options.slug) as folder:
-        for part, (stream, count) in {"train": (0, options.train), "test": (1, options.test)}.items():
-            order = np.random.default_rng([options.seed, stream, 7]).permutation(count)
-            labels = order % options.classes
-            with RecordWriter(folder / f"{part}.rec") as writer:
-                for data, label in zip(painter.images(stream, labels), labels.tolist()):
-                    writer.write(data, label)
-                    done += 1
-                    progress(done, total)
+        parts = (folder / "train.rec", part(0, options.train)), (folder / "test.rec", part(1, options.test))
+        write_records(parts, options.train + options.test, progress)
         (folder / "classes.txt").write_text("".join(f"class-{k}\n" for k in range(options.classes)))
 
 

@@ -12,16 +12,20 @@ from gluontune.loading.loaders import (
     from_files as from_files,
     from_records as from_records,
 )
-from gluontune.loading.measure import deck_rule as deck_rule
 from gluontune.loading.mixing import (
     cutmix as cutmix,
     mixup as mixup,
+    rand_augment as rand_augment,
     random_erasing as random_erasing,
     soft_labels as soft_labels,
 )
 from gluontune.loading.pytorch import TorchLoader as TorchLoader
-from gluontune.loading.randaugment import rand_augment as rand_augment
 from gluontune.loading.resident import ResidentLoader as ResidentLoader
-from gluontune.loading.sizing import SizeReport as SizeReport, decoder_name as decoder_name, size as size
+from gluontune.loading.sizing import (
+    SizeReport as SizeReport,
+    deck_rule as deck_rule,
+    decoder_name as decoder_name,
+    size as size,
+)
 from gluontune.loading.threaded import ThreadedLoader as ThreadedLoader
 from gluontune.runtime.disk import measure_disk as measure_disk

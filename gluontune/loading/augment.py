@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gluontune.loading import colour, randaugment
+from gluontune.loading import colour, mixing
 from gluontune.recipe.registry import Registry
 
 Box = tuple[int, int, int, int]  # top, left, height, width
@@ -32,7 +32,7 @@ class Draws:
     uniforms: np.ndarray | None = None  # float64 (n, TRIES, 4): area, ratio, top, left
     jitter: np.ndarray | None = None  # float32 (n, 3): brightness, contrast, saturation
     steps: np.ndarray | None = None  # float64 (n, k, 2): of ``colour.draw_steps``
-    operations: np.ndarray | None = None  # int64 (n, k, 2): of ``randaugment.draw``
+    operations: np.ndarray | None = None  # int64 (n, k, 2): of ``mixing.draw_operations``
 
     @property
     def finishes(self) -> bool:
@@ -47,7 +47,7 @@ class Draws:
         if self.steps is not None:
             colour.apply_steps(place, self.steps[i].tolist())
         if self.operations is not None:
-            randaugment.apply(place, self.operations[i].tolist())
+            mixing.apply_operations(place, self.operations[i].tolist())
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Augment:
         if self.jitter:
             jitter = rng.uniform(1 - self.jitter, 1 + self.jitter, (n, 3)).astype(np.float32)
         steps = colour.draw_steps(rng, n, self.colour) if any(self.colour) else None
-        operations = randaugment.draw(rng, n, self.operations, self.magnitude) if self.operations else None
+        operations = mixing.draw_operations(rng, n, self.operations, self.magnitude) if self.operations else None
         return Draws(flip, offsets, uniforms, jitter, steps, operations)
 
     def box(self, draws: Draws, i: int, height: int, width: int, shape: tuple[int, ...]) -> Box:

@@ -6,25 +6,14 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import Closing
 from gluontune.loading.augment import AUGMENTS, Draws
 from gluontune.recipe.rules import CHOICES
-
-
-class Split(Protocol):
-    """The interface of a data set's part: encoded images with a class number each."""
-
-    labels: np.ndarray  # int64 (N,)
-
-    def __len__(self) -> int: ...
-
-    def read(self, index: int) -> Any:
-        """The encoded image of sample ``index``, bytes-like. Safe from any thread or forked process."""
 
 
 def sample_error(split: Any, index: int, error: BaseException) -> GluontuneError:
@@ -173,11 +162,7 @@ SHUFFLE, AUGMENT, METHOD, FLIP = 0, 1, 2, 3
 
 
 def generator(*key: int) -> np.random.Generator:
-    """The random numbers of one purpose: equal for equal keys, on any machine and thread.
-
-    >>> int(generator(0, 7).integers(1000)) == int(generator(0, 7).integers(1000))
-    True
-    """
+    """The random numbers of one purpose: equal for equal keys, on any machine and thread."""
     return np.random.default_rng(list(key))
 
 

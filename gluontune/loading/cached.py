@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 
 from gluontune.codec import image
+from gluontune.core.arrays import flat, mapped
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat, mapped
 from gluontune.loading.base import sample_error
 from gluontune.records import RecordReader, boxes_of
 from gluontune.runtime import mxnet
@@ -26,11 +26,7 @@ _CGROUPS = (
 
 
 def usable_memory(cgroups: tuple[tuple[str, str], ...] = _CGROUPS) -> int:
-    """Free bytes for this process, within the machine's memory and the container's limit.
-
-    >>> usable_memory() > 0
-    True
-    """
+    """Free bytes for this process, within the machine's memory and the container's limit."""
     free = int(psutil.virtual_memory().available)
     for limit_file, usage_file in cgroups:
         try:

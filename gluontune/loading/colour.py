@@ -76,11 +76,7 @@ STEPS: tuple[Callable[[np.ndarray, float], None], ...] = (brightness, contrast, 
 
 
 def draw_steps(rng: np.random.Generator, n: int, strengths: Sequence[float]) -> np.ndarray:
-    """For each image the numbers of the ``STEPS`` in a random order, with the factor of each: float64 (n, k, 2).
-
-    >>> draw_steps(np.random.default_rng(0), 2, (0.4, 0.4, 0.4, 0)).shape
-    (2, 3, 2)
-    """
+    """For each image the numbers of the ``STEPS`` in a random order, with the factor of each: float64 (n, k, 2)."""
     wanted = [k for k in range(4) if strengths[k] > 0]
     spread = rng.uniform(-1, 1, (n, 4)) * np.asarray(strengths) + (1, 1, 1, 0)
     factors = np.maximum(spread, (0, 0, 0, -0.5))

@@ -18,8 +18,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import Closing
 from gluontune.loading.base import Order
 from gluontune.loading.cached import sample_bytes
 from gluontune.runtime import mxnet
@@ -28,10 +28,7 @@ POLL_S = 0.5
 
 
 class SeededDataset:
-    """A data set whose random numbers are seeded anew for each batch, in any process.
-
-    It is indexed with pairs ``(seed, index)``; the seed of all but a batch's first sample is None.
-    """
+    """A data set indexed with ``(seed, index)``, which seeds all generators anew for each batch, in any process."""
 
     def __init__(self, dataset: Any):
         self.dataset = dataset

@@ -1,8 +1,7 @@
 """From an encoded image to its place in a batch: decode, crop, resize, flip, colour, without the GIL.
 
-A JPEG file is decoded at the smallest scale (1, 1/2, 1/4, 1/8) at which its crop is still at least as large as the
-wanted image: the inverse DCT then makes fewer pixels, and averages where a bilinear resize would skip. Sources:
-libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench entry; FFCV.
+A JPEG file is decoded at the smallest scale (1, 1/2, 1/4, 1/8) that still covers the wanted image: fewer pixels,
+averaged where a bilinear resize would skip. Sources: libjpeg-turbo's scaled IDCT; fast.ai's DAWNBench entry; FFCV.
 """
 
 from __future__ import annotations
@@ -28,20 +27,7 @@ _FULL = {3: cv2.IMREAD_COLOR, 1: cv2.IMREAD_GRAYSCALE}
 
 
 class Decoder:
-    """Decodes images into a batch. One for each thread.
-
-    Args:
-        image_shape: (H, W, C) of the result.
-        augment: applied on the way.
-        scaled: allow scaled decoding of JPEG files. Without it every pixel is decoded.
-
-    >>> from gluontune.loading.augment import AUGMENTS
-    >>> data = cv2.imencode(".png", np.full((8, 8, 3), (0, 0, 255), np.uint8))[1]  # red, as BGR
-    >>> out = np.empty((4, 4, 3), np.uint8)
-    >>> Decoder((4, 4, 3), AUGMENTS["none"]).into(out, data, Draws(), 0)
-    >>> out[0, 0].tolist()
-    [255, 0, 0]
-    """
+    """Decodes images into a batch; one for each thread. Without ``scaled`` every pixel of a JPEG file is decoded."""
 
     def __init__(self, image_shape: tuple[int, int, int], augment: Augment, scaled: bool = True):
         self.shape = image_shape
@@ -80,8 +66,7 @@ class Decoder:
     def many(self, out: np.ndarray, payloads: Sequence[Any], draws: Draws, first: int) -> np.ndarray:
         """Decode JPEG files into ``out`` (n, H, W, C), as images ``first`` … of the batch, in one compiled call.
 
-        Returns:
-            int32 (n,): 0 for decoded images. :meth:`into` decodes the others, or raises.
+        Returns int32 (n,): 0 for decoded images. :meth:`into` decodes the others, or raises.
         """
         if not self._handle:
             return np.full(len(payloads), native.UNSUPPORTED, np.int32)
@@ -207,11 +192,7 @@ class Decoder:
 
 
 def fit(part: np.ndarray, width: int, height: int, out: np.ndarray | None = None) -> np.ndarray:
-    """``part`` with the wanted size: into ``out`` if given; averaged if halved or more.
-
-    >>> fit(np.full((8, 8, 3), 5, np.uint8), 4, 2).shape
-    (2, 4, 3)
-    """
+    """``part`` with the wanted size: into ``out`` if given; averaged if halved or more."""
     if part.shape[:2] == (height, width):
         if out is not None:
             out[...] = part.reshape(out.shape)

@@ -1,7 +1,4 @@
-"""Loading for Gluon: the loader of a plain Gluon script, and adapters from numpy batches to NDArrays.
-
-The adapters overlap the copy to one or several devices with the compute. Only they import mxnet.
-"""
+"""Loading for Gluon: the loader of a plain Gluon script, and adapters that overlap copies with the compute."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from typing import Any, Callable
 
 import numpy as np
 
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import Closing
 from gluontune.loading.augment import Augment, Draws
 from gluontune.loading.base import Loader
 from gluontune.loading.dataloader import SafeDataLoader
 from gluontune.runtime import mxnet
-from gluontune.runtime.lending import lent
+from gluontune.runtime.arrays import lent
 
 
 def to_device(images: Any, labels: Any, ctx: Any) -> Any:

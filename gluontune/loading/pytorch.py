@@ -1,7 +1,5 @@
-"""Our loaders for PyTorch: batches as tensors without a copy, on the GPU ahead of time, resumable in mid-epoch.
-
-PyTorch is imported with the first batch. Batches keep their decoded layout: a tensor has the shape (N, C, H, W) and the
-strides of ``torch.channels_last``.
+"""Our loaders for PyTorch, imported with the first batch: tensors (N, C, H, W), ``channels_last``, without a copy,
+on the GPU ahead of time, resumable in mid-epoch.
 """
 
 from __future__ import annotations
@@ -12,22 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.core.closing import Closing
 from gluontune.core.errors import UsageError
+from gluontune.core.files import Closing
 from gluontune.loading.base import Loader
 from gluontune.runtime.pytorch import torch
 
 
 def to_tensors(images: np.ndarray, labels: Any) -> tuple[Any, Any]:
-    """A numpy batch as tensors that read the same memory.
+    """A numpy batch as tensors that read the same memory, which is reused once they and their views are deleted.
 
-    Args:
-        images: uint8 (N, H, W, C).
-        labels: int64 (N,); or the mapping of a ``FieldsLoader``, with arrays as tensors and lists unchanged.
-
-    Returns:
-        uint8 (N, C, H, W) in ``torch.channels_last``, and int64 (N,). The memory is reused once the tensor and its
-        views are deleted.
+    uint8 (N, H, W, C) becomes (N, C, H, W) in ``torch.channels_last``; labels are int64 (N,), or the mapping of a
+    ``FieldsLoader``, with arrays as tensors and lists unchanged.
     """
     library = torch()
     placed = library.from_numpy(images).permute(0, 3, 1, 2)

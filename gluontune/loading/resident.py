@@ -142,11 +142,7 @@ class ResidentLoader(Loader):
 
 
 def reflect(rows: np.ndarray, size: int) -> np.ndarray:
-    """Row numbers outside 0 … size - 1 mirrored at the edge row (``BORDER_REFLECT_101``).
-
-    >>> reflect(np.array([-2, -1, 0, 3, 4]), 4).tolist()
-    [2, 1, 0, 3, 2]
-    """
+    """Row numbers outside 0 … size - 1 mirrored at the edge row (``BORDER_REFLECT_101``)."""
     if size == 1:
         return np.zeros_like(rows)
     rows = np.abs(rows)
@@ -165,12 +161,7 @@ def flip_some(images: np.ndarray, chosen: np.ndarray) -> None:
 
 
 def decode_all(split: Any, store: np.ndarray, geometry: Augment, pad: int, threads: int) -> None:
-    """Decode every sample into ``store`` (N, H, W + 2·pad, C) on ``threads`` threads.
-
-    Args:
-        geometry: the fit of images of another size; not a random augmentation.
-        pad: columns that are reflected on each side.
-    """
+    """Decode every sample into ``store`` (N, H, W + 2·pad, C); ``pad`` columns are reflected on each side."""
     shape = (store.shape[1], store.shape[2] - 2 * pad, store.shape[3])
     errors: dict[int, BaseException] = {}
     chunks = iter(range(0, len(split), 64))

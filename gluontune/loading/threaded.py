@@ -15,7 +15,7 @@ from gluontune.core.forking import at_work
 from gluontune.loading.augment import Draws
 from gluontune.loading.base import Loader, sample_error
 from gluontune.loading.decode import Decoder
-from gluontune.runtime.lending import take_back
+from gluontune.runtime.arrays import take_back
 
 MAX_BYTES = 512 << 20  # of batches made ahead, without ``prefetch``
 CHUNKS = 2  # pieces of a batch a thread, so that the threads end together

@@ -7,6 +7,8 @@ from gluontune.methods.batches import (
 )
 from gluontune.methods.cards import METHODS as METHODS, MethodCard as MethodCard, with_methods as with_methods
 from gluontune.methods.losses import (
+    Ema as Ema,
+    Lookahead as Lookahead,
     flipped_views as flipped_views,
     frozen_layers as frozen_layers,
     mixed as mixed,
@@ -21,4 +23,3 @@ from gluontune.methods.nets import (
     whitening_filters as whitening_filters,
     whitening_init as whitening_init,
 )
-from gluontune.methods.weights import Ema as Ema, Lookahead as Lookahead

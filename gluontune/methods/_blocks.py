@@ -1,7 +1,4 @@
-"""The layers that methods add to a net; imported only where mxnet is needed.
-
-A blurred layer is Gluon's under another class, with the same parameters, names and place among the children.
-"""
+"""Layers that methods add to a net, with mxnet; a blurred one is Gluon's under another class, with its parameters."""
 
 from __future__ import annotations
 
@@ -15,11 +12,7 @@ nn: Any = mx.gluon.nn
 
 
 class SqueezeExcite(mx.gluon.HybridBlock):
-    """Channels weighted by a small net over their means.
-
-    Args:
-        channels: of the map. between: of the small layer.
-    """
+    """Channels weighted by a small net over their means; ``between`` is the size of the small layer."""
 
     def __init__(self, channels: int, between: int, **names: Any):
         super().__init__(**names)

@@ -1,8 +1,4 @@
-"""Methods that change a training batch: uint8 images (N, H, W, C) and labels, with a given random generator.
-
-None changes its inputs. Mixup, CutMix, random erasing, colour jitter and RandAugment are those of
-:mod:`gluontune.loading`. :class:`UpdatePlan` makes the batch larger in the course of the training.
-"""
+"""Methods that change a training batch, uint8 images (N, H, W, C) and labels (none its inputs), or make it larger."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ import numpy as np
 from gluontune.loading import mixing
 from gluontune.loading.base import METHOD, generator
 from gluontune.loading.colour import color_jitter
-from gluontune.loading.randaugment import rand_augment
+from gluontune.loading.mixing import rand_augment
 
 
 def change_batch(
@@ -27,17 +23,11 @@ def change_batch(
     mean: np.ndarray,
     progress: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The batch after the chosen methods, in the order of the cards.
+    """The batch after the chosen methods of kind ``batch``, in the order of the cards.
 
     Args:
-        chosen: methods of kind ``batch`` with all their parameters.
-        images: uint8 (N, H, W, C). labels: int (N,).
-        key: of the random numbers: seed, epoch, rank, batch. mean: the data set's colour, uint8 (C,).
-        progress: elapsed share of the training, 0 … 1.
-
-    >>> some = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)
-    >>> change_batch({"cutout": {"length": 8}}, some, np.array([3]), (0, 0, 0, 0), np.zeros(3, np.uint8), 0.0)[0].max()
-    0
+        images: uint8 (N, H, W, C). labels: int (N,). key: of the random numbers: seed, epoch, rank, batch.
+        mean: the data set's colour, uint8 (C,). progress: elapsed share of the training, 0 … 1.
     """
     seed, epoch, rank, batch = key
     rng = generator(seed, epoch, METHOD, rank, batch)

@@ -81,11 +81,7 @@ class MethodCard:
 
 
 def numbers_of(methods: Mapping[str, Any], kind: str) -> dict[str, dict[str, Any]]:
-    """The methods of one kind in a recipe, each with all its parameters.
-
-    >>> numbers_of({"mixup": True, "ema": {"decay": 0.9}}, "batch")
-    {'mixup': {'alpha': 0.2}}
-    """
+    """The methods of one kind in a recipe, each with all its parameters."""
     return {name: METHODS[name].values(params) for name, params in methods.items() if METHODS[name].kind == kind}
 
 

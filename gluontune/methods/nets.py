@@ -1,7 +1,4 @@
-"""Methods that change a Gluon net: its layers before it is initialized, or its first values after.
-
-PyTorch's engine trains nets exported from MXNet, so that each of them works there, too.
-"""
+"""Methods that change a Gluon net (PyTorch's engine exports it): its layers, or its first values."""
 
 from __future__ import annotations
 
@@ -25,10 +22,9 @@ def change_net(chosen: Mapping[str, Mapping[str, Any]], net: Any) -> None:
 
 
 def set_values(chosen: Mapping[str, Mapping[str, Any]], net: Any, images: Any) -> None:
-    """Set the first values of ``net`` by the methods of kind ``net``; after its shapes are known.
+    """Set the first values of ``net`` by the methods of kind ``net``, after its shapes are known.
 
-    Args:
-        images: returns a number of normalized training images, float32 (N, C, H, W).
+    ``images`` returns a number of normalized training images, float32 (N, C, H, W).
     """
     if "dirac-init" in chosen:
         dirac_init(net)

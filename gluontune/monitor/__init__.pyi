@@ -1,5 +1,4 @@
-from gluontune.monitor.command import estimator_handler as estimator_handler, run_command as run_command
-from gluontune.monitor.live import watch as watch
+from gluontune.monitor.command import estimator_handler as estimator_handler, run_command as run_command, watch as watch
 from gluontune.monitor.logs import (
     JsonLines as JsonLines,
     TensorBoard as TensorBoard,
@@ -11,9 +10,9 @@ from gluontune.monitor.nvml import NvmlSampler as NvmlSampler, throttle_reasons 
 from gluontune.monitor.phases import StepPhases as StepPhases, SyncTrace as SyncTrace, trace_syncs as trace_syncs
 from gluontune.monitor.sampler import Monitor as Monitor
 from gluontune.monitor.series import steadiness as steadiness, steadiness_of as steadiness_of
-from gluontune.monitor.simulated import SimulatedDevice as SimulatedDevice
 from gluontune.monitor.verdicts import Verdict as Verdict, verdict as verdict
 from gluontune.monitor.whatif import (
+    SimulatedDevice as SimulatedDevice,
     attainable_flops as attainable_flops,
     compare as compare,
     expected_throughput as expected_throughput,

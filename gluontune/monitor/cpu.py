@@ -64,11 +64,9 @@ class CpuSampler:
         self._since_slow = _SLOW_EVERY_S
 
     def read(self, passed_s: float | None, wall_s: float) -> dict[str, Any]:
-        """One sample.
+        """One sample, ``passed_s`` seconds after the previous one; without (or not above zero) it has no rates.
 
-        Args:
-            passed_s: seconds since the previous sample; None (or not above zero): no rates.
-            wall_s: wall-clock time, which distinguishes newborn processes from adopted ones.
+        ``wall_s``, the wall-clock time, distinguishes newborn processes from adopted ones.
         """
         passed = passed_s if passed_s and passed_s > 0 else None
         machine = self._machine(passed)
@@ -157,10 +155,6 @@ class OtherLoad:
 
     Counted on the cores that this process may use, with time that a hypervisor gave to another machine. Each reading
     visits every process of the tree once, so it belongs before and after the timed part.
-
-    >>> others = OtherLoad()
-    >>> 0 <= others.read() <= 100
-    True
     """
 
     def __init__(self) -> None:

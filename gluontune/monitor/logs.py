@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import explain_os_error
+from gluontune.core.files import Closing, explain_os_error
 from gluontune.core.reading import parse_json, read_bytes
 from gluontune.monitor.series import columns, steadiness_of
 from gluontune.recipe.result import RunResult
@@ -70,13 +69,8 @@ class JsonLines(Closing):
 
 @dataclass
 class Log:
-    """The content of a log.
-
-    Args:
-        facts: of the first line.
-        samples: in the order of their times.
-        marks: ``{"t_s", "name"}`` of each phase's beginning.
-        damaged: numbers of unreadable lines (a crash cuts the last one).
+    """The content of a log: ``facts`` of the first line, ``samples`` in the order of their times, ``marks`` (``{"t_s",
+    "name"}`` of each phase's beginning), and numbers of ``damaged`` lines (a crash cuts the last one).
     """
 
     facts: dict[str, Any] = field(default_factory=dict)

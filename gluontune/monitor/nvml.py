@@ -41,11 +41,7 @@ def throttle_reasons(mask: int) -> list[str]:
 
 
 def is_thermal(mask: int) -> bool:
-    """Whether heat holds the clocks down.
-
-    >>> is_thermal(0x20), is_thermal(0x4)
-    (True, False)
-    """
+    """Whether heat holds the clocks down."""
     return bool(mask & _THERMAL)
 
 

@@ -1,9 +1,7 @@
 """The time of a training step by phase, and the source lines where a program waits for the device.
 
-MXNet queues work and returns, so a clock around ``forward`` measures the queueing. On sampled steps :class:`StepPhases`
-therefore waits for the device at each border; on the others it only measures the host's time. The sampled steps give
-the phases, the others the true step time, against which the sum is checked: the difference is work that usually
-overlaps.
+MXNet queues work and returns. So on sampled steps :class:`StepPhases` waits for the device at each border; the others
+give the true step time, against which the sum is checked: the difference is work that usually overlaps.
 """
 
 from __future__ import annotations
@@ -28,22 +26,6 @@ _INSIDE = (os.sep + "mxnet" + os.sep, "<frozen", "contextlib.py")
 
 
 _UNTIMED = contextlib.nullcontext()  # every phase of an untimed step
-
-
-class _Off:
-    """A step while nothing is measured."""
-
-    def __enter__(self) -> _Off:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __call__(self, name: str) -> contextlib.nullcontext[None]:
-        return _UNTIMED
-
-
-_OFF = _Off()
 
 
 class _Phase:
@@ -74,7 +56,7 @@ class _Phase:
 
 
 class _Step:
-    """The step's context manager; called with a name, it returns the phase's."""
+    """The step's context manager; called with a name, it returns the phase's. Idle while nothing is measured."""
 
     __slots__ = ("_owner",)
 
@@ -82,13 +64,14 @@ class _Step:
         self._owner = owner
 
     def __call__(self, name: str) -> _Phase | contextlib.nullcontext[None]:
-        if not self._owner._timed:
+        if not self._owner._timed or self._owner._open is None:
             return _UNTIMED
         phase = self._owner._phases.get(name)
         return self._owner._add(name) if phase is None else phase
 
     def __enter__(self) -> _Step:
-        self._owner._begin()
+        if self._owner._on:
+            self._owner._begin()
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
@@ -158,12 +141,12 @@ class StepPhases:
         """Measure from the next step on, or (False) leave the steps alone."""
         self._on = on
 
-    def step(self) -> _Step | _Off:
+    def step(self) -> _Step:
         """``with phases.step() as step:`` around one whole step, ``with step("data"):`` around a phase.
 
         A step that an exception ends, such as the loader's StopIteration, is not counted.
         """
-        return self._step if self._on else _OFF
+        return self._step
 
     def wait(self) -> None:
         """Wait for the device outside a step, as before a clock stops; the time counts for the steps so far."""
@@ -185,8 +168,10 @@ class StepPhases:
         self._start_s = self._clock()
 
     def _end(self, whole: bool) -> None:
+        if self._open is None:  # begun while nothing was measured
+            return
         took = self._clock() - self._start_s
-        opened, self._open = self._open or {}, None
+        opened, self._open = self._open, None
         if not whole:
             return
         self._seen += 1

@@ -38,11 +38,7 @@ def columns(samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def thin(table: dict[str, Any], max_points: int) -> dict[str, Any]:
-    """Means of neighbouring points, so that at most ``max_points`` remain; a time is the last of its group.
-
-    >>> thin({"t_s": [1, 2, 3, 4], "cpu_pct": [0, 10, None, 30]}, 2)
-    {'t_s': [2, 4], 'cpu_pct': [5.0, 30.0]}
-    """
+    """Means of neighbouring points, so that at most ``max_points`` remain; a time is the last of its group."""
     if max_points < 1:
         raise UsageError(f"max_points={max_points}: keep at least one point")
     size = max(1, math.ceil(len(table["t_s"]) / max_points))
@@ -77,11 +73,6 @@ def steadiness_of(series: dict[str, Any], spans: Iterable[tuple[float, float]] |
     return {**main, "device": "gpu" if measured else "cpu", "by_device": by_device}
 
 
-def _blank_table() -> dict[str, Any]:
-    """The columns of every table."""
-    return {"t_s": [], "cpu_pct": [], "rss_mib": [], "gpu_util_pct": {}, "gpu_mem_mib": {}}
-
-
 def _short(value: float | None) -> float | None:
     """No more digits than a sampler can resolve, since series are long and saved."""
     return round(value, 4) if isinstance(value, float) else value
@@ -92,12 +83,6 @@ class Ring:
 
     Args:
         size: the largest number of samples.
-
-    >>> ring = Ring(2)
-    >>> for t in (1.0, 2.0, 3.0):
-    ...     ring.add({"t_s": t, "cpu_pct": None if t == 2 else 10 * t, "gpu_util_pct": {"0": t}})
-    >>> ring.table()["t_s"], ring.table()["cpu_pct"], ring.table()["gpu_util_pct"]
-    ([2.0, 3.0], [None, 30.0], {'0': [2.0, 3.0]})
     """
 
     def __init__(self, size: int):
@@ -139,7 +124,7 @@ class Ring:
             order: Any = slice(0, self.count)
         else:
             order = np.roll(np.arange(self.size), -(self.count % self.size))
-        columns = _blank_table()
+        columns: dict[str, Any] = {"t_s": [], "cpu_pct": [], "rss_mib": [], "gpu_util_pct": {}, "gpu_mem_mib": {}}
         for (name, device), column in self._columns.items():
             whole = self._whole[name, device]
             values = [
@@ -228,14 +213,7 @@ def steadiness(
 
 
 def together(by_device: Mapping[str, Values]) -> list[float | None]:
-    """The mean over several devices at each sample, without devices that have no value then.
-
-    Args:
-        by_device: percent at each sample, or None; all of one length.
-
-    >>> together({"0": [100, 50, None], "1": [0, None, None]})
-    [50.0, 50.0, None]
-    """
+    """The mean percent over several devices at each sample, without devices that have no value then."""
     joined: list[float | None] = []
     for values in zip(*by_device.values()):
         known = [v for v in values if v is not None]

@@ -1,9 +1,8 @@
 """The verdict: the bottleneck of a training, with the evidence and the rung to try next.
 
-The device's share of the step is the time of forward, backward and update (with waits, from the sampled steps) over the
-time of a usual step. If that share is near one, the device is the limit; the rest is idle time, and the longest of the
-other phases is its cause. Causes from outside (heat, other programs on the cores, waits in the user's lines) come first
-if they explain the loss.
+The device's share of the step is the time of forward, backward and update (with waits) over that of a usual step. Near
+one, the device is the limit; else the longest other phase is the cause. Causes from outside (heat, other programs on
+the cores, waits in the user's lines) come first if they explain the loss.
 """
 
 from __future__ import annotations
@@ -199,7 +198,8 @@ def _sync_bound(case: _Case) -> Verdict | None:
     # One wait a step costs only the overlap that it prevents: the host's share of the step. Several waits a step break
     # the queue, which shows as a host that is delayed in forward and backward.
     held = case.host.get("metrics", 0.0) - case.phases.get("metrics", 0.0)
-    lost = min(case.share("data", "copy", "metrics", "rest"), max(0.0, held)) + _queue_pct(case)
+    lost = min(case.share("data", "copy", "metrics", "rest"), max(0.0, held))
+    lost += (case.queue_share or 0.0) * case.share("forward", "backward")
     cut = calls >= 2.0 and blocked_pct >= _BLOCKED_MATTERS and case.queued_pct >= _BLOCKED_MATTERS
     loaded = case.share("data", "copy") < _IDLE_MATTERS
     if not (cut or (loaded and held >= 30.0 and lost >= _IDLE_MATTERS)):
@@ -218,10 +218,6 @@ def _sync_bound(case: _Case) -> Verdict | None:
     )
 
 
-def _queue_pct(case: _Case) -> float:
-    return (case.queue_share or 0.0) * case.share("forward", "backward")
-
-
 def _outside_bound(case: _Case) -> Verdict | None:
     """Input, copying or communication: the longest wait of the device, if it is long enough."""
     talk = case.share(*_COMMUNICATION) or (case.share("update") if case.ranks > 1 else 0.0)
@@ -231,21 +227,21 @@ def _outside_bound(case: _Case) -> Verdict | None:
     busy = {"device_busy_pct": case.device_pct}
     if share < _IDLE_MATTERS or (name != "communication" and case.idle_pct < _IDLE_MATTERS):
         return None
+    gluon = case.facts.get("loader", "gluon") == "gluon"
     if name == "data":
         return Verdict(
             "input-bound",
             f"Waiting for data takes {case.told('data')}: the loader is slower than the device.",
             {"data_pct": share, **busy},
-            _input_rung(case),
+            "multi-worker" if gluon and not case.facts.get("num_workers") else "records",
         )
     if name == "copy":
-        rung = "records" if case.facts.get("loader", "gluon") == "gluon" else "mixed-precision"
         return Verdict(
             "copy-bound",
             f"Copying batches to the device takes {case.told('copy')}: send smaller types (uint8 pixels, "
             "float16) and convert them there.",
             {"copy_pct": share, **busy},
-            rung,
+            "records" if gluon else "mixed-precision",
         )
     if share < case.share("forward", "backward") / 2:
         return None
@@ -256,11 +252,6 @@ def _outside_bound(case: _Case) -> Verdict | None:
         {"communication_pct": share, "ranks": case.ranks},
         "large-batch",
     )
-
-
-def _input_rung(case: _Case) -> str:
-    workers, loader = case.facts.get("num_workers"), case.facts.get("loader", "gluon")
-    return "multi-worker" if not workers and loader == "gluon" else "records"
 
 
 def _launch_bound(case: _Case) -> Verdict | None:

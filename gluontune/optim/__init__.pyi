@@ -1,10 +1,12 @@
 from gluontune.optim import schedules as schedules
+from gluontune.optim._base import from_mxnet as from_mxnet, to_mxnet as to_mxnet
 from gluontune.optim._setup import create as create, setup as setup, setup_recipe as setup_recipe
-from gluontune.optim.adapters import from_mxnet as from_mxnet, to_mxnet as to_mxnet
 from gluontune.optim.cards import (
     OPTIMIZERS as OPTIMIZERS,
     OptimizerCard as OptimizerCard,
+    is_exempt as is_exempt,
     list_optimizers as list_optimizers,
+    scaled_learning_rate as scaled_learning_rate,
 )
 from gluontune.optim.evolution import POOL, Entry
 from gluontune.optim.finder import RangeTest as RangeTest, find_learning_rate as find_learning_rate
@@ -20,7 +22,6 @@ from gluontune.optim.plots import (
     plot_schedule as plot_schedule,
     plot_trust_ratios as plot_trust_ratios,
 )
-from gluontune.optim.scaling import is_exempt as is_exempt, scaled_learning_rate as scaled_learning_rate
 from gluontune.optim.schedules import SCHEDULES as SCHEDULES
 from gluontune.optim.trainer import TunedTrainer as TunedTrainer
 

@@ -1,14 +1,19 @@
-"""The base of the optimizers that MXNet 1.9.1 lacks or computes wrongly."""
+"""The base of the optimizers that MXNet 1.9.1 lacks or computes wrongly; pure schedules as MXNet's, and back."""
 
 from __future__ import annotations
 
 import abc
+import importlib
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from gluontune.optim.scaling import exempt_name, is_exempt
+from gluontune.core.errors import UsageError
+from gluontune.optim import schedules
+from gluontune.optim.cards import exempt_name, is_exempt
+from gluontune.optim.schedules import Schedule
 from gluontune.runtime import mxnet
 
 mx: Any = mxnet()
@@ -48,11 +53,7 @@ def chunks(*lists: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def interleaved(*lists: list[Any]) -> list[Any]:
-    """The first of each list, then the second of each, …: the kernels' order.
-
-    >>> interleaved([1, 2], ["a", "b"])
-    [1, 'a', 2, 'b']
-    """
+    """The first of each list, then the second of each, …: the kernels' order."""
     return [item for group in zip(*lists) for item in group]
 
 
@@ -61,9 +62,6 @@ def squares(arrays: list[Any]) -> Any:
 
     MXNet's kernel adds single squares in float32: it loses 2.8 % of 16 million, 28 % of 100 million. Large arrays are
     products of blocks, exact to five digits and faster.
-
-    >>> squares([nd.full((4,), 300, dtype="float16"), nd.ones((2,))]).asnumpy().tolist()
-    [360000.0, 2.0]
     """
     wide = [a if a.dtype == np.float32 else a.astype("float32") for a in arrays]
     if not any(is_large(a) for a in wide):
@@ -100,14 +98,11 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
 
     It works under ``gluon.Trainer`` with updates on the kvstore (one parameter at a time) or off it (all of one dtype
     at a time), has float32 masters of float16 weights with ``multi_precision``, and never waits for the device. A
-    subclass writes :meth:`apply`.
-
-    Args:
-        exempt_indices: places of the parameters without trust ratio; None: by name or shape.
-        kwargs: of ``mx.optimizer.Optimizer``.
+    subclass writes :meth:`apply`. ``exempt_indices`` are places of parameters without trust ratio; None: by name or
+    shape.
     """
 
-    #: Attributes besides the states that a resumed run needs; see :mod:`gluontune.optim.states`.
+    #: Attributes besides the states that a resumed run needs; see :mod:`gluontune.optim.trainer`.
     progress: tuple[str, ...] = ()
 
     def __init__(self, exempt_indices: frozenset[int] | None = None, **kwargs: Any):
@@ -177,3 +172,95 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_tables": {}}
+
+
+mxnet()
+# By its module: a parameter server unpickles this within `import mxnet`, before the package has the attribute.
+lr_scheduler: Any = importlib.import_module("mxnet.lr_scheduler")
+
+
+class ScheduleAdapter(lr_scheduler.LRScheduler):
+    """A pure schedule as an ``LRScheduler``; a ``base_lr`` of 1 makes it a plain multiplier.
+
+    ``mx.optimizer.Optimizer`` writes its ``learning_rate`` into ``base_lr`` of its scheduler. MXNet's schedulers then
+    have a stale ``warmup_final_lr``; here the whole schedule, warm-up included, is multiplied by the new ``base_lr``
+    over the first one.
+    """
+
+    def __init__(self, schedule: Any, base_lr: float = 1.0):
+        super().__init__(base_lr=base_lr)
+        if not base_lr > 0:
+            raise UsageError(f"base_lr={base_lr!r}: give a rate above 0")
+        self.schedule = schedule
+        self._built_for = base_lr
+
+    def __call__(self, num_update: int) -> float:
+        if self.schedule is None:
+            raise UsageError(
+                "the schedule is a local function or lambda, which cannot be sent or saved; define it at the "
+                "top of a module or use gt.optim.schedules"
+            )
+        rate = self.schedule(num_update)
+        return rate if self.base_lr == self._built_for else rate * (self.base_lr / self._built_for)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        try:
+            pickle.dumps(state["schedule"])
+        except (pickle.PicklingError, AttributeError, TypeError):
+            state["schedule"] = None  # __call__ then explains
+        return state
+
+
+def to_mxnet(schedule: Any, *, base_lr: float = 1.0) -> ScheduleAdapter:
+    """``schedule`` as an ``mx.lr_scheduler.LRScheduler`` for any MXNet optimizer or trainer.
+
+    >>> from gluontune.optim import schedules
+    >>> to_mxnet(schedules.cosine(base_lr=0.4, max_update=100))(50)
+    0.2
+    """
+    return ScheduleAdapter(schedule, base_lr)
+
+
+def from_mxnet(scheduler: Any) -> Schedule:
+    """The pure schedule of a fresh MXNet scheduler.
+
+    Args:
+        scheduler: a Factor-, MultiFactor-, Poly- or CosineScheduler before its first call (which changes its
+            ``base_lr``), or an adapter of :func:`to_mxnet`.
+
+    Raises:
+        UsageError: the scheduler is of another class or has been used.
+
+    >>> from gluontune.runtime import mxnet
+    >>> from_mxnet(mxnet().lr_scheduler.FactorScheduler(step=250, factor=0.5, base_lr=1))(251)
+    0.5
+    """
+    if isinstance(scheduler, ScheduleAdapter):
+        return schedules.scale(scheduler.schedule, by=scheduler.base_lr / scheduler._built_for)
+    known = ("FactorScheduler", "MultiFactorScheduler", "PolyScheduler", "CosineScheduler")
+    if type(scheduler) not in [getattr(lr_scheduler, name) for name in known]:
+        raise UsageError(f"scheduler {type(scheduler).__name__}: only {', '.join(known)} can be read; pass it as it is")
+    if getattr(scheduler, "count", 0):
+        raise UsageError(f"{type(scheduler).__name__} has been used already: its first rate is lost; give a fresh one")
+    rate = scheduler.base_lr
+    inner: Schedule
+    if type(scheduler) is lr_scheduler.FactorScheduler:
+        inner = schedules.factor(
+            base_lr=rate, step=scheduler.step, factor=scheduler.factor, stop_factor_lr=scheduler.stop_factor_lr
+        )
+    elif type(scheduler) is lr_scheduler.MultiFactorScheduler:
+        inner = schedules.multifactor(base_lr=rate, steps=scheduler.step, factor=scheduler.factor)
+    else:
+        ends = {"base_lr": scheduler.base_lr_orig, "max_update": scheduler.max_update}
+        ends["final_lr"] = scheduler.final_lr
+        cosine = type(scheduler) is lr_scheduler.CosineScheduler
+        inner = schedules.cosine(**ends) if cosine else schedules.poly(**ends, pwr=scheduler.power)
+    if not scheduler.warmup_steps:
+        return inner
+    return schedules.warmup(
+        inner,
+        warmup_steps=scheduler.warmup_steps,
+        warmup_begin_lr=scheduler.warmup_begin_lr,
+        mode=scheduler.warmup_mode,
+    )

@@ -1,8 +1,7 @@
-"""Rules of one parameter in operators that MXNet's and PyTorch's arrays share; imports neither.
+"""Rules of one parameter, ``rule(xp, w, g, states, lr, wd, t, o)``, in operators of both MXNet's and PyTorch's arrays.
 
-``rule(xp, w, g, states, lr, wd, t, o)`` changes the weight ``w`` and its ``states`` in place. ``xp`` is the library's
-module (``mx.nd`` or ``torch``), ``g`` the averaged and clipped gradient, ``t`` the number of the update, from 1 on,
-``o`` the optimizer's options by name.
+They change the weight and its states in place. ``xp`` is ``mx.nd`` or ``torch``, ``g`` the averaged, clipped gradient,
+``t`` the number of the update, from 1 on, ``o`` the optimizer's options by name.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from gluontune.core.errors import UsageError
-from gluontune.optim import scaling, schedules
-from gluontune.optim.adapters import to_mxnet
-from gluontune.optim.cards import OPTIMIZERS, OptimizerCard
-from gluontune.optim.scaling import is_exempt, scaled_learning_rate
+from gluontune.optim import cards, schedules
+from gluontune.optim._base import to_mxnet
+from gluontune.optim.cards import OPTIMIZERS, is_exempt, scaled_learning_rate
 from gluontune.optim.trainer import TunedTrainer
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import resolve
@@ -202,7 +201,10 @@ def create(
     """
     card = OPTIMIZERS[name]
     card.check(optimizer_params)
-    _check_options(card, momentum, wd)
+    if not (isinstance(wd, (int, float)) and math.isfinite(wd) and wd >= 0):
+        raise UsageError(f"wd={wd!r}: give a finite number of at least 0")
+    if card.momentum and not (isinstance(momentum, (int, float)) and 0 <= momentum < 1):
+        raise UsageError(f"momentum={momentum!r}: give a number of at least 0 and below 1")
     low = [param.name for param in params if np.dtype(param.dtype) == np.float16]
     if low and card.needs_masters and not multi_precision:
         raise UsageError(f"optimizer {name!r} with float16 parameter {low[0]!r}: set multi_precision=True")
@@ -231,7 +233,7 @@ def _lbsgd(accumulate: int, warmup_mode: str, given: Mapping[str, Any]) -> tuple
     gathered = _whole("batch_scale", options.pop("batch_scale", 1))
     if gathered > 1 and accumulate > 1:
         raise UsageError(f"accumulate={accumulate} and batch_scale={gathered} are the same thing; give one of them")
-    return max(gathered, accumulate), scaling.warmup_mode(options, warmup_mode), options
+    return max(gathered, accumulate), cards.warmup_mode(options, warmup_mode), options
 
 
 def _trainable(net: Any) -> list[Any]:
@@ -264,17 +266,12 @@ def _global_batch(whole: int | None, each: int | None, workers: int | None, kvst
             )
         return whole
     if workers is None:
-        workers = _workers_of(kvstore)
+        workers = 1
+        if "dist" in str(getattr(kvstore, "type", kvstore)):  # by the launcher if only its type is given
+            workers = int(getattr(kvstore, "num_workers", 0) or os.environ.get("DMLC_NUM_WORKER", 1))
         if exchange is not None:
             raise UsageError("exchange sums over processes that only the caller knows: give workers, their number")
     return _whole("batch_size", each) * _whole("workers", workers)
-
-
-def _workers_of(kvstore: Any) -> int:
-    """Workers of a kvstore, or of the launcher's environment if only its type is given."""
-    if "dist" not in str(getattr(kvstore, "type", kvstore)):
-        return 1
-    return int(getattr(kvstore, "num_workers", 0) or os.environ.get("DMLC_NUM_WORKER", 1))
 
 
 def _whole(name: str, value: Any) -> int:
@@ -297,13 +294,6 @@ def _length(
     if not (math.isfinite(epochs) and epochs > 0):
         raise UsageError(f"epochs={epochs!r}: give a number above 0")
     return max(1, math.ceil(epochs * per_epoch)), per_epoch
-
-
-def _check_options(card: OptimizerCard, momentum: float, wd: float) -> None:
-    if not (isinstance(wd, (int, float)) and math.isfinite(wd) and wd >= 0):
-        raise UsageError(f"wd={wd!r}: give a finite number of at least 0")
-    if card.momentum and not (isinstance(momentum, (int, float)) and 0 <= momentum < 1):
-        raise UsageError(f"momentum={momentum!r}: give a number of at least 0 and below 1")
 
 
 def _check_kvstore(kvstore: Any, on_kvstore: bool | None, compression: Any, clip: float | None) -> None:

@@ -1,10 +1,8 @@
-"""The registry of optimizers, with one card each; imports no mxnet.
-
-The cards make the command line's choices, the documentation's table and the parameters of the tests.
-"""
+"""The registry of optimizers, with one card each, exempt parameters, the rate by the batch; imports no mxnet."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +10,78 @@ from typing import Any
 from gluontune.core.errors import UsageError, did_you_mean
 from gluontune.recipe.parameters import Parameter
 from gluontune.recipe.registry import Registry
+from gluontune.recipe.rules import LR_SCALING
+
+# Exempt from weight decay and trust ratios. MXNet decides by name, but ``gluon.Trainer`` gives the optimizer no names:
+# its LARS then scales biases and gammas like weights, and decay applies to all of them. Here the parameters decide, and
+# the result is written for each path: ``Parameter.wd_mult`` (local updates) and the optimizer's ``idx2name`` and
+# ``wd_mult`` (updates on a server, which gets no parameters).
+EXEMPT_SUFFIXES = ("bias", "gamma", "beta")
+
+
+def exempt_name(name: str) -> bool:
+    """Whether a name is Gluon's for a bias, gamma or beta.
+
+    >>> exempt_name("resnetv10_batchnorm0_gamma"), exempt_name("lstm0_l0_i2h_bias"), exempt_name("dense0_weight")
+    (True, True, False)
+    """
+    return name.endswith(EXEMPT_SUFFIXES)
+
+
+def is_exempt(param: Any) -> bool:
+    """Whether a ``gluon.Parameter`` is a bias, gamma or beta, or any other vector or scalar.
+
+    Decay moves scales and offsets away from their normalization, and the trust ratio of a vector that starts at zero
+    is meaningless (Goyal et al., arXiv:1706.02677; You et al., arXiv:1708.03888).
+
+    Args:
+        param: decided by its name and shape.
+
+    >>> from gluontune.runtime import mxnet
+    >>> net = mxnet().gluon.nn.Dense(4, in_units=3)
+    >>> [is_exempt(p) for p in (net.weight, net.bias)]
+    [False, True]
+    """
+    return exempt_name(param.name) or (param.shape is not None and len(param.shape) <= 1)
+
+
+def scaled_learning_rate(
+    learning_rate: float, *, global_batch_size: int, base_batch_size: int | None = None, rule: str = "linear"
+) -> float:
+    """The rate for ``global_batch_size``, from a rate for ``base_batch_size``.
+
+    ``linear`` is the rule of Goyal et al. (arXiv:1706.02677), ``sqrt`` that of Krizhevsky (arXiv:1404.5997), which
+    preserves the variance of the step. ``sqrt`` fits adaptive optimizers.
+
+    Args:
+        learning_rate: above 0.
+        global_batch_size: samples in one update, over all devices and workers.
+        base_batch_size: the batch of ``learning_rate``; None: this batch.
+        rule: ``linear``, ``sqrt`` or ``none``.
+
+    Raises:
+        UsageError: a rate or batch that is not above 0, or another rule.
+
+    >>> scaled_learning_rate(0.1, global_batch_size=1024, base_batch_size=256)
+    0.4
+    >>> scaled_learning_rate(0.1, global_batch_size=1024, base_batch_size=256, rule="sqrt")
+    0.2
+    """
+    if rule not in LR_SCALING:
+        raise UsageError(f"lr_scaling={rule!r}: choose one of {', '.join(LR_SCALING)}")
+    if not (isinstance(learning_rate, (int, float)) and math.isfinite(learning_rate) and learning_rate >= 0):
+        raise UsageError(f"learning_rate={learning_rate!r}: give a finite number of at least 0")
+    for name, size in (("global_batch_size", global_batch_size), ("base_batch_size", base_batch_size)):
+        if size is not None and not size > 0:
+            raise UsageError(f"{name}={size!r}: give a number of samples above 0")
+    return learning_rate * LR_SCALING[rule](global_batch_size / (base_batch_size or global_batch_size))
+
+
+def warmup_mode(options: Mapping[str, Any], usual: str = "linear") -> str:
+    """The course of the warm-up before a schedule: that of lbsgd's ``warmup_strategy``, where it has one."""
+    strategy = str(options.get("warmup_strategy", ""))
+    return strategy if strategy in ("power2", "sqrt") else usual
+
 
 #: Decay factors: at least 0 and below 1.
 _SHARES = ("beta", "beta1", "beta2", "gamma1", "gamma2", "rho", "rest_momentum")
@@ -211,7 +281,7 @@ _add("adamw", "gluontune.optim.layerwise:GTAdamW", "w -= lr (m̂ / (√v̂ + eps
     when="The default wherever adam is used and weights decay; wd of 0.01 to 0.1.",
     when_not="Convolutional nets on images, where nag with decay generalizes better.",
     instead_of="MXNet's is in contrib only, with a correction of its own and a wait at each step.")
-_add("muon", "gluontune.optim.orthogonal:GTMuon",
+_add("muon", "gluontune.optim.layerwise:GTMuon",
     "m = momentum m + g; w -= lr (0.2 √max(rows, cols) O(g + momentum m) + wd w), O making matrices orthogonal; "
     "biases, gammas and betas: adamw; with fixed_norm w = √rows w/|w|, then w -= lr O(g + momentum m)",
     "Jordan et al. 2024; Liu et al., arXiv:2502.16982", 0.02, wd=0.1,
@@ -236,7 +306,7 @@ _add("nadam", "gluontune.optim.elementwise:GTNadam", "adam whose step looks ahea
     when="Recurrent nets, where it is sometimes a little faster than adam.",
     when_not="With weight decay: as adam.",
     instead_of="MXNet's advances its momentum product once a parameter, so replicas drift and depth changes it.")
-_add("yellowfin", "gluontune.optim.yellowfin:GTYellowFin",
+_add("yellowfin", "gluontune.optim.elementwise:GTYellowFin",
     "m = mu m - alpha (g + wd w); w += lr m, with mu and alpha measured from the gradients",
     "Zhang & Mitliagkas, arXiv:1706.03471", 1.0,
     defaults={"beta": 0.999, "initial_rate": 0.1, "clip_gradient": None}, defaults_from="the paper", states=2,

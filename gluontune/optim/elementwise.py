@@ -1,22 +1,18 @@
-"""Corrected versions of MXNet 1.9.1's DCASGD, FTML, AdaDelta, AdaMax and Nadam.
-
-Their rules are in :mod:`gluontune.optim._formulas`, their hyper-parameters and what MXNet's get wrong on their cards.
+"""Corrected versions of MXNet 1.9.1's DCASGD, FTML, AdaDelta, AdaMax and Nadam, by :mod:`gluontune.optim._formulas`;
+and YellowFin. Hyper-parameters, and MXNet's faults, are on their cards.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from gluontune.optim._base import TunedOptimizer, mx, nd
+from gluontune.core.errors import UsageError
+from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
 from gluontune.optim._formulas import FORMULAS
 
 
 class _OneByOne(TunedOptimizer):
-    """A rule of a few array operations on one parameter.
-
-    Args:
-        options: the rule's. kwargs: of ``mx.optimizer.Optimizer``.
-    """
+    """A rule of a few array operations on one parameter."""
 
     name: ClassVar[str]
     #: Whether ``clip_gradient`` limits the gradient with decay added to it, as in MXNet's optimizer of the name.
@@ -98,3 +94,147 @@ class GTNadam(_OneByOne):
     ):  # fmt: skip
         options = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "schedule_decay": schedule_decay}
         super().__init__(options, learning_rate=learning_rate, **kwargs)
+
+
+WINDOW = 20  # updates with the extreme curvatures, as in the paper
+LARGEST_P = 1e10  # beyond it the root of the cubic is 0 to all relevant digits
+
+
+@mx.optimizer.register
+class GTYellowFin(TunedOptimizer):
+    r"""YellowFin. Zhang & Mitliagkas, arXiv:1706.03471, algorithms 1 to 4.
+
+    From each update's gradient g it measures the range of curvatures :math:`h = \|g\|^2` (largest and smallest of the
+    last 20), the variance :math:`C = E\|g\|^2 - \|E g\|^2` and the distance to the optimum
+    :math:`D = E[E\|g\| / E\|g\|^2]`, and chooses momentum and rate of the next update as the minimum of
+    :math:`\mu D^2 + \alpha^2 C`; then m = mu m - alpha (g + wd w), w += factor m. All of it stays on the device as
+    float64 scalars: nothing waits. An update's measurements apply to the next one (as in the authors' programs), so
+    that updates of one parameter at a time are the same.
+
+    Args:
+        beta: smoothing of all averages, 0.999. Short runs want 0.99.
+        initial_rate: alpha before the first measurement; it decays with ``beta``.
+        kwargs: of ``mx.optimizer.Optimizer``; ``learning_rate`` is the *factor*, normally 1.
+    """
+
+    progress = ("measured",)
+
+    def __init__(self, beta: float = 0.999, initial_rate: float = 0.1, **kwargs: Any):
+        super().__init__(**kwargs)
+        if not 0 < beta < 1 or not initial_rate > 0:
+            raise UsageError(f"beta={beta!r}, initial_rate={initial_rate!r}: between 0 and 1, and above 0")
+        self.beta, self.initial_rate = beta, initial_rate
+        self._device = 0
+        self._measured: dict[int, dict[str, Any]] = {}
+        self._restored: dict[str, Any] | None = None
+
+    @property
+    def measured(self) -> dict[str, Any] | None:
+        """Averages of one context (the same on all); assigning restores them on each."""
+        return next(iter(self._measured.values()), self._restored)
+
+    @measured.setter
+    def measured(self, values: dict[str, Any] | None) -> None:
+        self._measured, self._restored = {}, values
+
+    def create_state(self, index: int, weight: Any) -> tuple[Any, Any]:
+        return (nd.zeros_like(weight), nd.zeros_like(weight))  # m, average of g
+
+    def _set_current_context(self, device_id: int) -> None:
+        super()._set_current_context(device_id)
+        self._device = device_id
+
+    def _averages(self, ctx: Any) -> dict[str, Any]:
+        if self._device not in self._measured:
+            self._measured[self._device] = self._fresh(ctx)
+        return self._measured[self._device]
+
+    def _fresh(self, ctx: Any) -> dict[str, Any]:
+        if self._restored is not None:
+            return {
+                name: value.copyto(ctx) if isinstance(value, nd.NDArray) else value
+                for name, value in self._restored.items()
+            }
+
+        def number(value: float) -> Any:
+            return nd.full((1,), value, ctx=ctx, dtype="float64")
+
+        names = ("h_max", "h_min", "h", "g_norm", "distance", "mu", "seen_h", "seen_mean")
+        averages = {name: number(0.0) for name in names}
+        window = nd.zeros((WINDOW,), ctx=ctx, dtype="float64")
+        return {**averages, "alpha": number(self.initial_rate), "window": window, "age": 0}
+
+    def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
+        now = self._averages(weights[0].context)
+        age = max(self._index_update_count[index] for index in indices)
+        if age > now["age"]:
+            if now["age"]:
+                self._tune(now)
+            now["age"] = age
+        grads, rescale = self.clipped(grads)
+        lrs, wds = self._get_lrs(indices), self._get_wds(indices)
+        for ws, gs, ss, rates, decays in chunks(weights, grads, states, lrs, wds):
+            ms, means = [s[0] for s in ss], [s[1] for s in ss]
+            self._measure(now, gs, means, rescale)
+            self._descend(now, ws, gs, ms, rates, decays, rescale)
+
+    def _measure(self, now: dict[str, Any], gs: Any, means: Any, rescale: float) -> None:
+        n = len(gs)
+        share = 1.0 - self.beta
+        subtract_all(means, gs, [-share] * n, [-1.0] * n, factor=rescale)
+        now["seen_h"] = now["seen_h"] + _total(gs) * rescale**2
+        now["seen_mean"] = now["seen_mean"] + _total(means)
+
+    def _descend(
+        self, now: dict[str, Any], ws: Any, gs: Any, ms: Any, factors: list[float], wds: list[float], rescale: float
+    ) -> None:
+        n = len(ws)
+        ones = nd.ones((n,), ctx=ws[0].context)
+        alpha, mu = now["alpha"].astype("float32"), now["mu"].astype("float32")
+        # m -= alpha (g + (1 - mu)/alpha m), that is m = mu m - alpha g, for many arrays in one kernel
+        nd.preloaded_multi_sgd_update(
+            *interleaved(ms, gs), ones * alpha, ones * ((1 - mu) / alpha), out=ms, num_weights=n, rescale_grad=rescale
+        )
+        if any(wds):
+            decays = nd.array(wds, ctx=ws[0].context)
+            nd.preloaded_multi_sgd_update(*interleaved(ms, ws), decays * alpha, ones * 0, out=ms, num_weights=n)
+        subtract_all(ws, ms, [-f for f in factors], [0.0] * n)
+
+    def _tune(self, now: dict[str, Any]) -> None:
+        """Choose momentum and rate from the last update's measurements (algorithms 2 to 4)."""
+        age, h = now["age"], now["seen_h"]
+        place = (age - 1) % WINDOW
+        now["window"][place : place + 1] = h
+        recent = now["window"][: min(age, WINDOW)]
+        debias = 1.0 - self.beta**age
+        h_max = self._smoothed(now, "h_max", recent.max()) / debias
+        h_min = self._smoothed(now, "h_min", recent.min()) / debias
+        mean_h = self._smoothed(now, "h", h) / debias
+        mean_norm = self._smoothed(now, "g_norm", h.sqrt()) / debias
+        # The floor is the resolution of float32 sums; a first gradient has no variance.
+        variance = nd.maximum(mean_h - now["seen_mean"] / debias**2, 1e-6 * mean_h)
+        distance = self._smoothed(now, "distance", mean_norm / mean_h) / debias
+        root = _root(distance * distance * h_min * h_min / (2 * variance))
+        spread = (h_max / h_min).sqrt()
+        mu = nd.maximum(root * root, ((spread - 1) / (spread + 1)) ** 2)
+        alpha = (1 - mu.sqrt()) ** 2 / h_min
+        self._smoothed(now, "mu", mu)
+        self._smoothed(now, "alpha", alpha)
+        now["seen_h"], now["seen_mean"] = nd.zeros_like(h), nd.zeros_like(h)
+
+    def _smoothed(self, now: dict[str, Any], name: str, value: Any) -> Any:
+        now[name] = self.beta * now[name] + (1.0 - self.beta) * value
+        return now[name]
+
+
+def _total(arrays: list[Any]) -> Any:
+    """Sum of squares of all arrays, as a float64 scalar on their device."""
+    return squares(arrays).astype("float64").sum()
+
+
+def _root(p: Any) -> Any:
+    """The x in [0, 1] with p x = (1 - x)^3, by Cardano's formula."""
+    p = nd.minimum(p, LARGEST_P)
+    w3 = (-nd.sqrt(p * p + 4.0 / 27.0 * p * p * p) - p) / 2.0
+    w = nd.cbrt(w3)
+    return nd.clip(w - p / (3.0 * w) + 1.0, 0.0, 1.0)

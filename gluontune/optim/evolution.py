@@ -1,8 +1,7 @@
-"""The rules of evolutionary stochastic gradient descent (ESGD) on numpy arrays; imports no mxnet.
+"""The rules of evolutionary SGD on numpy arrays; fitness is a loss, NaN infinite. The loop is ``gt.ladder.esgd``.
 
 Cui, Zhang, Tüske & Picheny, *Evolutionary Stochastic Gradient Descent for Optimization of Deep Neural Networks*,
-NeurIPS 2018, Algorithm 1. Fitness is a loss throughout: smaller is better, and NaN counts as infinite. The loop
-that trains, scores and selects is :func:`gluontune.ladder.esgd`.
+NeurIPS 2018, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -67,12 +66,7 @@ def annealed(generation: int, generations: int, final: float) -> float:
 def draw(pool: Sequence[Entry], rng: np.random.Generator, factor: float = 1.0) -> dict[str, Any]:
     """An optimizer with its hyper-parameters: ``{"optimizer", "learning_rate", "momentum"}``, fields of a Recipe.
 
-    Args:
-        factor: on the rate; see :func:`annealed`.
-
-    >>> drawn = draw([Entry("adam", (1e-3, 1e-3))], np.random.default_rng(0), factor=0.5)
-    >>> drawn["optimizer"], round(drawn["learning_rate"], 6)
-    ('adam', 0.0005)
+    ``factor`` is on the rate; see :func:`annealed`.
     """
     if not pool:
         raise UsageError("pool=(): give at least one optimizer with its ranges")
@@ -98,11 +92,7 @@ def parents(fitness: Sequence[float], count: int, rng: np.random.Generator) -> l
 
 
 def recombine(chosen: Sequence[Mapping[str, np.ndarray]]) -> Weights:
-    """The mean of the parents' parameters (intermediate recombination), running statistics included.
-
-    >>> recombine([{"w": np.array([1.0, 3.0])}, {"w": np.array([3.0, 5.0])}])["w"].tolist()
-    [2.0, 4.0]
-    """
+    """The mean of the parents' parameters (intermediate recombination), running statistics included."""
     if not chosen:
         raise UsageError("recombine: give at least one parent")
     return {
@@ -116,11 +106,8 @@ def mutate(
 ) -> Weights:
     """Add Gaussian noise: ``sigma`` times the root mean square of each array, so that one number fits all layers.
 
-    The paper adds the same absolute noise to every weight. An array of zeros stays unchanged.
-
-    Args:
-        sigma: share; :func:`gluontune.ladder.esgd` lets it fall as 1 ÷ generation.
-        fixed: names of arrays without noise (running means and variances).
+    The paper adds the same absolute noise to every weight. An array of zeros, and those ``fixed`` (running means and
+    variances), stay unchanged. :func:`gluontune.ladder.esgd` lets ``sigma`` fall as 1 ÷ generation.
     """
     if not (math.isfinite(sigma) and sigma >= 0):
         raise UsageError(f"sigma={sigma!r}: give a finite number of at least 0")
@@ -135,15 +122,9 @@ def mutate(
 
 
 def select(fitness: Sequence[float], size: int, elite: int, rng: np.random.Generator) -> list[int]:
-    """The next population: the ``elite`` best, and ``size - elite`` of the others at random.
+    """The next population of parents and offspring: the ``elite`` best, and ``size - elite`` of the others at random.
 
-    Those without a finite fitness are taken only if the others are too few.
-
-    Args:
-        fitness: of parents and offspring together.
-
-    Returns:
-        their places, the best first.
+    Those without a finite fitness are taken only if the others are too few. Returns their places, the best first.
 
     >>> select([0.4, 0.1, float("nan"), 0.3, 0.2], 3, 2, np.random.default_rng(0))[:2]
     [1, 4]

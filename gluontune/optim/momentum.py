@@ -1,7 +1,4 @@
-"""SGD with momentum in kernels for many layers at once: NAG, LARS, LARC and LBSGD.
-
-The rules, their sources and parameters are on the optimizers' cards.
-"""
+"""SGD with momentum in kernels for many layers at once: NAG, LARS, LARC and LBSGD; rules are on the cards."""
 
 from __future__ import annotations
 
@@ -71,11 +68,7 @@ def nesterov(
     grads: list[Any],
     states: list[Any],
 ) -> None:
-    """One update by Nesterov's rule, in a few kernels; see :class:`GTNAG`.
-
-    Args:
-        optimizer: with rates, decays and clipping. momentum: in [0, 1). states: the momenta, or None each.
-    """
+    """One update by Nesterov's rule, in a few kernels; ``states`` are the momenta, or None each."""
     grads, rescale = optimizer.clipped(grads)
     lrs, wds = optimizer._get_lrs(indices), optimizer._get_wds(indices)
     for ws, gs, ms, rates, decays in chunks(weights, grads, states, lrs, wds):
@@ -114,9 +107,6 @@ class GTLARS(_TrustSGD):
 
     ``eta`` is MXNet's name of ``trust_coefficient``; its ``lazy_update`` and ``momentum_correction`` have no effect:
     these gradients are never sparse, and MXNet corrects the momentum of its first four layers only.
-
-    >>> mx.optimizer.create("gtlars", momentum=0.9).trust_coefficient
-    0.001
     """
 
 

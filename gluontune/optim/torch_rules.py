@@ -1,21 +1,23 @@
-"""The optimizers' rules for PyTorch's tensors, with the states and exemptions of the MXNet side.
-
-PyTorch's optimizers of the same names apply the rate, the decay and the bias corrections elsewhere, so that a schedule
-or a decay would have another effect. One test compares both sides with the same numpy references.
+"""The optimizers for PyTorch's tensors, with the states and exemptions of the MXNet side: PyTorch's of the same names
+apply the rate, the decay and the bias corrections elsewhere.
 
 A rule takes all parameters: a net of 60 small ones spends more time on calls than on arithmetic, so that the rules of
-SGD, Adam and Muon make few calls (on a GPU: few kernels) for all of them; Muon's matrix products of equal shapes are
-one batched product.
+SGD, Adam and Muon make few calls (on a GPU: few kernels) for all of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from gluontune.core.errors import UsageError
+from gluontune.optim import schedules
 from gluontune.optim._formulas import FORMULAS, Options
+from gluontune.optim.cards import OPTIMIZERS, exempt_name, warmup_mode
+from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Registry
 from gluontune.runtime.pytorch import torch
 
@@ -80,8 +82,8 @@ def _by_rate(parts: Iterable[Part]) -> list[list[Part]]:
     return [list(group) for _, group in groupby(sorted(parts, key=rate), key=rate)]
 
 
-def _descend(parts: list[Part], momentum: float, nesterov: bool) -> None:
-    library = torch()
+def _descend(parts: list[Part], t: int, o: Options, nesterov: bool = False, by: str = "momentum") -> None:
+    library, momentum = torch(), o[by]
     for group in _by_rate(parts):
         ws, gs, lr, wd = [p.w for p in group], [p.g for p in group], group[0].lr, group[0].wd
         if wd:
@@ -93,17 +95,6 @@ def _descend(parts: list[Part], momentum: float, nesterov: bool) -> None:
             library._foreach_add_(ws, ms, alpha=momentum if nesterov else 1)
         if nesterov or not momentum:
             library._foreach_add_(ws, gs, alpha=-lr)
-
-
-@TORCH_RULES.register("sgd")
-@TORCH_RULES.register("lbsgd")
-def _sgd(parts: list[Part], t: int, o: Options) -> None:
-    _descend(parts, o["momentum"], nesterov=False)
-
-
-@TORCH_RULES.register("nag")
-def _nag(parts: list[Part], t: int, o: Options) -> None:
-    _descend(parts, o["momentum"], nesterov=True)
 
 
 def _signum(p: Part, t: int, o: Options) -> None:
@@ -133,7 +124,7 @@ def _moments(p: Part, g: Any, o: Options) -> tuple[Any, Any]:
     return (p.kept("m").lerp_(g, 1 - o["beta1"]), p.kept("v").mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"]))
 
 
-def _adaptive(parts: list[Part], t: int, o: Options, decoupled: bool) -> None:
+def _adaptive(parts: list[Part], t: int, o: Options, decoupled: bool = False) -> None:
     library = torch()
     bias = math.sqrt(1 - o["beta2"] ** t)
     for group in _by_rate(parts):
@@ -152,16 +143,6 @@ def _adaptive(parts: list[Part], t: int, o: Options, decoupled: bool) -> None:
         library._foreach_add_(scales, o["epsilon"])
         rate = lr / (1 - o["beta1"] ** t) * (1 if decoupled else bias)
         library._foreach_addcdiv_(ws, ms, scales, -rate)
-
-
-@TORCH_RULES.register("adam")
-def _adam(parts: list[Part], t: int, o: Options) -> None:
-    _adaptive(parts, t, o, decoupled=False)
-
-
-@TORCH_RULES.register("adamw")
-def _adamw(parts: list[Part], t: int, o: Options) -> None:
-    _adaptive(parts, t, o, decoupled=True)
 
 
 def _lamb(p: Part, t: int, o: Options) -> None:
@@ -194,19 +175,14 @@ def _lars(p: Part, t: int, o: Options, limit: bool = False) -> None:
     p.w.add_(p.kept("m").mul_(o["momentum"]).sub_(rate * p.decayed(p.g)))
 
 
-def _larc(p: Part, t: int, o: Options) -> None:
-    _lars(p, t, o, limit=True)
-
-
-@TORCH_RULES.register("muon")
 def _muon(parts: list[Part], t: int, o: Options) -> None:
     least = 3 if o["filters_only"] else 2
     matrices = [p for p in parts if p.trusted and p.w.dim() >= least]
     rest = [p for p in parts if not (p.trusted and p.w.dim() >= least)]
     if o["rest"] == "nag":
-        _descend(rest, o["rest_momentum"], nesterov=True)
+        _descend(rest, t, o, nesterov=True, by="rest_momentum")
     elif o["rest"] == "adamw":
-        _adamw(rest, t, o)
+        _adaptive(rest, t, o, decoupled=True)
 
     def shape(part: Part) -> tuple[int, ...]:
         return tuple(part.w.shape)
@@ -236,7 +212,7 @@ def _turn(parts: list[Part], o: Mapping[str, Any]) -> None:
 
 
 def orthogonalized(x: Any, steps: int) -> Any:
-    """Quintic Newton-Schulz steps of matrices (n, rows, columns); as ``gluontune.optim.orthogonal.orthogonalized``."""
+    """Quintic Newton-Schulz steps of matrices (n, rows, columns); as ``gluontune.optim.layerwise.orthogonalized``."""
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x
     x = x / (torch().linalg.matrix_norm(x, keepdim=True) + TINY)
@@ -246,11 +222,92 @@ def orthogonalized(x: Any, steps: int) -> Any:
     return x.mT if tall else x
 
 
-_OF_ONE = {
-    "signum": _signum, "adagrad": _adagrad, "rmsprop": _rmsprop, "lamb": _lamb,
-    "novograd": _novograd, "lars": _lars, "larc": _larc,
+_OF_ALL: dict[str, Rule] = {
+    "lbsgd": _descend, "sgd": _descend, "nag": partial(_descend, nesterov=True), "adam": _adaptive,
+    "adamw": partial(_adaptive, decoupled=True), "muon": _muon,
 }  # fmt: skip
+_OF_ONE: dict[str, Callable[[Part, int, Options], None]] = {
+    "signum": _signum, "adagrad": _adagrad, "rmsprop": _rmsprop, "lamb": _lamb,
+    "novograd": _novograd, "lars": _lars, "larc": partial(_lars, limit=True),
+}  # fmt: skip
+for _name, _all in _OF_ALL.items():
+    TORCH_RULES.add(_name, _all)
 for _name, _rule in _OF_ONE.items():
     TORCH_RULES.add(_name, one_by_one(_rule))
 for _name, _formula in FORMULAS.items():
     TORCH_RULES.add(_name, by_formula(*_formula))
+
+
+class TorchOptimizer:
+    """An optimizer by its card, for PyTorch's parameters with Gluon's names.
+
+    Args:
+        name: of ``gt.optim.OPTIMIZERS``. parameters: by name, tensors with gradients.
+        schedule: ``num_update -> lr``, counted from 1. momentum, wd: as :func:`gt.optim.setup`'s.
+        lr_mult, wd_mult: of single parameters, by name. options: other parameters of the card.
+
+    Raises:
+        UsageError: an optimizer that the torch backend lacks.
+    """
+
+    def __init__(
+        self, name: str, parameters: Mapping[str, Any], schedule: Callable[[int], float], *,
+        momentum: float = 0.9, wd: float = 0.0, lr_mult: Mapping[str, float] | None = None,
+        wd_mult: Mapping[str, float] | None = None, **options: Any,
+    ):  # fmt: skip
+        card = OPTIMIZERS[name]
+        if card.name not in TORCH_RULES.names():
+            raise UsageError(
+                f"optimizer {name!r}: the torch backend has {', '.join(TORCH_RULES.names())}; use one of them, or "
+                "backend='mxnet'"
+            )
+        card.check(options)
+        self.name, self.rule, self.schedule, self.wd = name, TORCH_RULES[card.name], schedule, wd
+        if card.name == "lbsgd" and options.get("warmup_strategy") == "lars":
+            self.rule = TORCH_RULES["lars"]
+        self.options = {"eps": 0.0, **card.defaults, "momentum": momentum, **options}
+        self.parameters = dict(parameters)
+        self.lr_mult, self.wd_mult = lr_mult or {}, wd_mult or {}
+        self.num_update = 0
+        self.states: dict[str, State] = {name: {} for name in self.parameters}
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next update."""
+        return self.schedule(self.num_update + 1)
+
+    def step(self, factor: Any = 1.0) -> None:
+        """One update from the parameters' gradients, each multiplied by ``factor``."""
+        self.num_update += 1
+        lr = self.schedule(self.num_update)
+        limit = self.options.get("clip_gradient")
+        parts = []
+        with torch().no_grad():
+            for name, w in self.parameters.items():
+                g = w.grad
+                if g is None:
+                    continue
+                g = g if isinstance(factor, float) and factor == 1.0 else g * factor
+                if limit and limit > 0:
+                    g = g.clamp(-limit, limit)
+                trusted = not (exempt_name(name) or w.dim() <= 1)
+                rate = lr * self.lr_mult.get(name, 1.0)
+                decay = self.wd * self.wd_mult.get(name, 1.0 if trusted else 0.0)
+                parts.append(Part(self.states[name], w, g, rate, decay, trusted))
+            self.rule(parts, self.num_update, self.options)
+
+
+def rates_of(recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = ()) -> Any:
+    """The schedule of :func:`gt.optim.setup_recipe`, as a function ``num_update -> lr``; arguments as there."""
+    recipe = recipe.resolved()
+    updates = max(1, steps // recipe.accumulate)
+    warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
+    rates = schedules.build(
+        recipe.schedule,
+        base_lr=recipe.scaled_learning_rate,
+        total_updates=updates,
+        warmup_updates=min(warmup, updates - 1),
+        warmup_mode=warmup_mode(recipe.optimizer_params),
+        **{"updates_per_epoch": steps_per_epoch / recipe.accumulate, **recipe.schedule_params},
+    )
+    return schedules.stretch(rates, growth=growth) if growth else rates

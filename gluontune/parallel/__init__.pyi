@@ -1,9 +1,9 @@
-from gluontune.parallel.devices import (
+from gluontune.parallel.kvstore import (
     choose_kvstore as choose_kvstore,
     contexts as contexts,
     split_batch as split_batch,
 )
-from gluontune.parallel.hosts import Hosts as Hosts
+from gluontune.parallel.mpi import Hosts as Hosts
 from gluontune.parallel.scaling import (
     Link as Link,
     Parts as Parts,

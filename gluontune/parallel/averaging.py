@@ -1,8 +1,4 @@
-"""Ranks that train alone for some steps and then exchange their parameters: averages, or changes to shared weights.
-
-All have four calls: ``publish`` (the run begins with these parameters), ``after_step``, ``agree`` (called on all ranks;
-afterwards their parameters are equal) and ``close``.
-"""
+"""Ranks that train alone for some steps and then exchange their parameters: averages, or changes to shared weights."""
 
 from __future__ import annotations
 
@@ -223,16 +219,9 @@ def flat_views(
 ) -> list[np.ndarray]:
     """The memory of float32 NDArrays as flat numpy arrays, after all queued work on them.
 
-    On the CPU these are writable views of the arrays, valid until the next operation on them.
-
-    Args:
-        known: views by address, of earlier calls with the same arrays; updated.
-        sizes: of the arrays, if a view may be of memory that another of them uses now.
-
-    >>> ones = mxnet().nd.ones((2, 3))
-    >>> flat_views([ones])[0][:] = 5
-    >>> float(ones.sum().asscalar())
-    30.0
+    On the CPU these are writable views of the arrays, valid until the next operation on them. ``known`` has views by
+    address, of earlier calls with the same arrays; ``sizes``, of the arrays, are given if a view may be of memory that
+    another of them uses now.
     """
     nd = mxnet().nd
     if not arrays or arrays[0].context.device_type != "cpu":

@@ -1,8 +1,5 @@
-"""The place of this process among the ranks of a run, from the environment variables of what started it.
-
-``srun``, ``mpirun`` (Open MPI), ``mpiexec`` (MPICH, Intel MPI), ``torchrun``, ``horovodrun`` and MXNet's tracker start
-one command several times; :func:`found` returns which of these processes this one is. No other module reads their
-variables.
+"""The place of this process among the ranks of a run, from the environment variables of what started it: ``srun``,
+``mpirun``, ``mpiexec``, ``torchrun``, ``horovodrun`` or MXNet's tracker. No other module reads their variables.
 """
 
 from __future__ import annotations
@@ -43,15 +40,12 @@ _IDENTITY = (
 
 @dataclass(frozen=True)
 class Place:
-    """One process of a run that something else started.
+    """One process of a run that the launcher ``by`` started; ``variables`` have rank and world.
 
     Args:
-        by: the launcher. variables: those with rank and world.
-        rank: 0 … ``world`` - 1. world: ranks of the run.
         local_rank, local_world: the same among the ranks of this host; None if unknown.
         host: name or address of rank 0's host. port: TCP port on it, free for gluontune; None: any.
-        job: text that only ranks of this run have.
-        cpus: processors for this rank, by the scheduler; None: no limit.
+        job: text that only ranks of this run have. cpus: processors for this rank, by the scheduler; None: no limit.
         attempt: number of earlier starts of the same job. waits: the process has no rank: MXNet's server or scheduler.
     """
 
@@ -201,11 +195,7 @@ def _slurm_tasks_here(environ: Mapping[str, str]) -> int | None:
 
 
 def hosts_of(text: str) -> list[str]:
-    """The names in a node list of SLURM's.
-
-    >>> hosts_of("gpu[01-03,7],login")
-    ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
-    """
+    """The names in a node list of SLURM's."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         made = [""]
@@ -245,9 +235,6 @@ def address_of(host: str) -> str:
     """The IPv4 address of a host.
 
     A node of SLURM's may have a name that only SLURM knows: ``scontrol`` then returns its address.
-
-    >>> address_of("127.0.0.1")
-    '127.0.0.1'
     """
     try:
         return socket.gethostbyname(host)

@@ -1,8 +1,6 @@
-"""Horovod: ring all-reduce between processes, without a server.
+"""Horovod: ring all-reduce between processes, without a server; gluontune starts the ranks and their meeting place.
 
-gluontune starts the ranks and runs Horovod's meeting place for them (the HTTP server of ``horovod.runner``, as
-``horovodrun --gloo`` does). In a rank, Horovod only sums gradients and broadcasts rank 0's values; rates, optimizer and
-batch sizes are those of every other engine, so that a mean is taken once.
+In a rank, Horovod only sums gradients and broadcasts rank 0's values, so that a mean is taken once.
 """
 
 from __future__ import annotations
@@ -55,11 +53,7 @@ class Meeting:
 
 
 def start_meeting(slots: Sequence[int], *, address: str = "127.0.0.1") -> Meeting:
-    """Open a meeting place on this machine; its ``envs`` suit local ranks.
-
-    Args:
-        slots: ranks on each host. address: the only one that it listens at, without a password.
-    """
+    """Open a meeting place at ``address`` alone, without a password; ``slots`` are the ranks on each host."""
     if installed() is None:
         raise GluontuneError(_MISSING)
     http = importlib.import_module("horovod.runner.http.http_server")

@@ -102,11 +102,7 @@ def exchange_ms(
 
 
 def slowest_ms(step_ms: Sequence[float], devices: int) -> float:
-    """Expected time of the slowest of ``devices`` steps drawn from the measured ones.
-
-    >>> slowest_ms([1.0, 1.0, 1.0, 5.0], 1), slowest_ms([1.0, 1.0, 1.0, 5.0], 2), slowest_ms([3.0], 512)
-    (2.0, 2.75, 3.0)
-    """
+    """Expected time of the slowest of ``devices`` steps drawn from the measured ones."""
     ordered, n = sorted(step_ms), len(step_ms)
     return math.fsum(x * (((i + 1) / n) ** devices - (i / n) ** devices) for i, x in enumerate(ordered))
 

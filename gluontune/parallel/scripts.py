@@ -1,7 +1,4 @@
-"""What a cluster is given for a training of several ranks: a batch script of SLURM's, an mpirun line, a Kubernetes job.
-
-Each starts ``gluontune train`` as its ranks (:mod:`gluontune.parallel.environment`).
-"""
+"""Texts that start ``gluontune train`` as ranks on a cluster: a SLURM script, an mpirun line, a Kubernetes job."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
-
-import yaml
 
 from gluontune.core.errors import UsageError
 
@@ -69,12 +64,7 @@ class Layout:
 
 
 def slurm(layout: Layout) -> str:
-    """A batch script for ``sbatch``, which SLURM may end and start again at any time.
-
-    >>> text = slurm(Layout(("train", "--checkpoint", "my ckpt"), "kvstore", nodes=1, ranks=2))
-    >>> text.splitlines()[-4]
-    "srun --kill-on-bad-exit=1 gluontune train --checkpoint 'my ckpt' --engine kvstore --resume"
-    """
+    """A batch script for ``sbatch``, which SLURM may end and start again at any time."""
     return _batch(layout, shlex.join(layout.words), [])
 
 
@@ -115,37 +105,31 @@ def _study_array(words: Sequence[str], tasks: int, layout: Layout) -> str:
 
 def _batch(layout: Layout, command: str, more: Sequence[str]) -> str:
     log = "%x-%A-%a.out" if more else "%x-%j.out"
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            f"#SBATCH --job-name={_NAME}",
-            f"#SBATCH --nodes={layout.nodes}",
-            f"#SBATCH --ntasks-per-node={layout.ranks}",
-            *more,
-            "##SBATCH --cpus-per-task=8",
-            "##SBATCH --gpus-per-task=1",
-            "##SBATCH --time=04:00:00",
-            f"#SBATCH --output={log}",
-            "#SBATCH --open-mode=append",
-            "#SBATCH --requeue",
-            f"# {_SAVE_S} s before the time limit the ranks save and end, and the job is queued again",
-            f"#SBATCH --signal=TERM@{_SAVE_S}",
-            "",
-            f"srun --kill-on-bad-exit=1 {command}",
-            "code=$?",
-            f'[ "$code" -ne {_INTERRUPTED} ] || scontrol requeue "$SLURM_JOB_ID"',
-            'exit "$code"',
-            "",
-        ]
-    )
+    further = "".join(line + "\n" for line in more)
+    return f"""\
+#!/bin/bash
+#SBATCH --job-name={_NAME}
+#SBATCH --nodes={layout.nodes}
+#SBATCH --ntasks-per-node={layout.ranks}
+{further}\
+##SBATCH --cpus-per-task=8
+##SBATCH --gpus-per-task=1
+##SBATCH --time=04:00:00
+#SBATCH --output={log}
+#SBATCH --open-mode=append
+#SBATCH --requeue
+# {_SAVE_S} s before the time limit the ranks save and end, and the job is queued again
+#SBATCH --signal=TERM@{_SAVE_S}
+
+srun --kill-on-bad-exit=1 {command}
+code=$?
+[ "$code" -ne {_INTERRUPTED} ] || scontrol requeue "$SLURM_JOB_ID"
+exit "$code"
+"""
 
 
 def mpi(layout: Layout) -> str:
-    """The command of Open MPI.
-
-    >>> print(mpi(Layout(("train",), "horovod", nodes=2, ranks=4, hosts="a:4,b:4", insecure_network=True)), end="")
-    mpirun -np 8 --bind-to none --host a:4,b:4 -x MASTER_ADDR=a gluontune train --engine horovod --insecure-network
-    """
+    """The command of Open MPI."""
     words = ["mpirun", "-np", str(layout.world), "--bind-to", "none"]  # it would give each of two ranks one core
     if layout.hosts is not None:
         words += ["--host", layout.hosts, "-x", f"MASTER_ADDR={re.split('[:,]', layout.hosts)[0]}"]
@@ -153,14 +137,17 @@ def mpi(layout: Layout) -> str:
 
 
 def kubernetes(layout: Layout) -> str:
-    """A job of Kubeflow's training operator: PyTorchJob for ``ddp``, MPIJob for the other engines.
+    """A job of Kubeflow's training operator: PyTorchJob for ``ddp``, MPIJob for the other engines."""
+    import yaml
 
-    >>> manifest = yaml.safe_load(kubernetes(Layout(("train",), "ddp", 2, 1, insecure_network=True)))
-    >>> manifest["kind"], manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]
-    ('PyTorchJob', 1)
-    """
+    class Plain(yaml.SafeDumper):
+        """Without aliases of objects that occur twice."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
     document = _pytorch_job(layout) if layout.engine == "ddp" else _mpi_job(layout)
-    return str(yaml.dump(document, Dumper=_Plain, sort_keys=False, width=120))
+    return str(yaml.dump(document, Dumper=Plain, sort_keys=False, width=120))
 
 
 def _pytorch_job(layout: Layout) -> dict[str, Any]:
@@ -222,13 +209,6 @@ def _pod(name: str, command: Sequence[str], more: Mapping[str, Any] | None = Non
             {"name": "work", "persistentVolumeClaim": {"claimName": _NAME}},
         ],
     }
-
-
-class _Plain(yaml.SafeDumper):
-    """YAML without aliases of objects that occur twice."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 #: By the word after ``launch --print``.

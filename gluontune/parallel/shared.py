@@ -1,8 +1,6 @@
-"""Memory shared by several processes, and weights in it that are updated without locks.
+"""Anonymous memory shared by processes (``memfd_create``), gone with the last, and weights in it without locks.
 
-The memory is anonymous (``memfd_create``): it has no name, and vanishes with the last process that maps it. One process
-makes it with :func:`create` and passes its path to the others; the first learner to :class:`attach <SharedWeights>`
-writes its weights into it.
+One process makes it with :func:`create`; the first learner writes its weights into it.
 """
 
 from __future__ import annotations
@@ -64,27 +62,13 @@ def steps_of(path: str, rank: int) -> int:
 
 
 class SharedWeights:
-    """The shared weights in one learner.
+    """The shared weights in one learner, float32 (N,): writes to ``weights`` are visible to all.
 
     Args:
-        path: of :func:`create`, or of any file. first: this learner's weights, float32 (N,), the content of new memory.
-            mark: a number that identifies the net (a checksum of the shapes).
-        rank, world: this learner among the others.
-
-    Attributes:
-        weights: float32 (N,), shared: writes are visible to all.
-        fresh: whether this learner was the first.
+        path: of :func:`create`, or of any file. first: this learner's weights, the content of new memory.
+        mark: a number that identifies the net (a checksum of the shapes). rank, world: this learner among the others.
 
     Source: Recht et al., *Hogwild!*, 2011; Zhang et al., *GaDei*, 2017 (deck 001).
-
-    >>> handle, path = create()
-    >>> one = SharedWeights(path, np.zeros(3, np.float32), mark=7, rank=0, world=2)
-    >>> two = SharedWeights(path, np.ones(3, np.float32), mark=7, rank=1, world=2)
-    >>> one.add(np.full(3, 2, np.float32), steps=1)
-    >>> two.weights.tolist(), two.steps, steps_of(path, 0)
-    ([2.0, 2.0, 2.0], [1, 0], 1)
-    >>> one.close(), two.close(), os.close(handle)
-    (None, None, None)
     """
 
     def __init__(self, path: str, first: np.ndarray, *, mark: int, rank: int, world: int):

@@ -1,8 +1,7 @@
 """Ranks of one machine that sum their gradients in memory they share: no server, no sockets, no thread.
 
 MXNet's ``dist_sync`` sends each gradient to a server process and back through the network stack, even on one machine,
-and the server needs a core. Here each rank writes all its gradients into one piece of shared memory, waits for the
-others, and adds them up.
+and the server needs a core.
 """
 
 from __future__ import annotations

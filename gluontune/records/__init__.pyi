@@ -5,7 +5,11 @@ from gluontune.records.formats import compare_formats as compare_formats
 from gluontune.records.layout import DamagedRecordError as DamagedRecordError, IRHeader as IRHeader
 from gluontune.records.packer import PackReport as PackReport, pack as pack
 from gluontune.records.reader import RecordReader as RecordReader
-from gluontune.records.repairer import RepairReport as RepairReport, repair as repair
 from gluontune.records.transform import pixels_to_raw as pixels_to_raw
-from gluontune.records.verifier import VerifyReport as VerifyReport, verify as verify
+from gluontune.records.verifier import (
+    RepairReport as RepairReport,
+    VerifyReport as VerifyReport,
+    repair as repair,
+    verify as verify,
+)
 from gluontune.records.writer import RecordWriter as RecordWriter

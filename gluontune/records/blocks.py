@@ -1,9 +1,8 @@
 """Images become blocks of framed records, on threads or in worker processes.
 
-A block is a few consecutive images. Decoding, encoding and the compiled codec, which reads and frames a block of plain
-files in one call (``BulkCopier``), release Python's lock: threads suffice. Without the codec, copying tiny files is all
-Python, so each thread passes its blocks to a worker process. A worker is a fresh interpreter (nothing is forked from a
-process that may hold CUDA or MXNet) that ends with its input, so that none outlives a killed packer.
+Decoding, encoding and the compiled codec release Python's lock: threads suffice. Without the codec, copying tiny files
+is all Python, so each thread passes its blocks to a worker: a fresh interpreter (nothing is forked from a process that
+may hold CUDA or MXNet) that ends with its input, so that none outlives a killed packer.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from typing import Any, BinaryIO, Callable, Union
 
 from gluontune.codec.header import ImageError
 from gluontune.codec.native import incomplete
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import Closing
 from gluontune.core.forking import at_work
 from gluontune.core.interpreter import python
 from gluontune.core.reading import open_regular

@@ -1,9 +1,7 @@
-"""MXNet's record classes, by their names and arguments, over our reader and writer.
+"""MXNet's record classes, by their names and arguments, over our reader and writer: any number of threads and forks.
 
-``from gluontune.records import MXRecordIO, MXIndexedRecordIO`` in place of ``mxnet.recordio``'s: a script needs no
-other change and no mxnet for its records, may read from any number of threads and forked processes, and leaves no
-partial file behind. Two operations of MXNet are refused: two records under one key (the first would be lost), and
-pickling a writer (its copy would empty the file).
+Two operations of MXNet are refused: two records under one key (the first would be lost), and pickling a writer (its
+copy would empty the file).
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ def boxes_to_label(boxes: Any, header: Sequence[float] = ()) -> np.ndarray:
     rows = np.asarray(boxes, np.float32)
     if rows.ndim != 2 or rows.shape[1] < 5 or not len(rows):
         raise UsageError(f"boxes of shape {rows.shape}: give (n, 5 or more): class, xmin, ymin, xmax, ymax")
-    wrong = np.flatnonzero(~_sound(rows))
+    low, high = rows[:, 1:3], rows[:, 3:5]
+    sound = (rows[:, 0] >= 0) & (low >= 0).all(1) & (high <= 1).all(1) & (low <= high).all(1)
+    wrong = np.flatnonzero(~sound)
     if len(wrong):
         raise UsageError(f"box {wrong[0]}: {rows[wrong[0], :5].tolist()}: class, then corners of 0 to 1 in order")
     return np.concatenate([np.array([2 + len(header), rows.shape[1], *header], np.float32), rows.ravel()])
@@ -74,11 +76,6 @@ def boxes_of(label: Any) -> np.ndarray:
     return row[start:].reshape(-1, width)
 
 
-def _sound(rows: np.ndarray) -> np.ndarray:
-    low, high = rows[:, 1:3], rows[:, 3:5]
-    return (rows[:, 0] >= 0) & (low >= 0).all(1) & (high <= 1).all(1) & (low <= high).all(1)
-
-
 END = b"\x93GTFLD\r\n"
 _FOOT = struct.Struct("<II8s")
 _DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"])
@@ -96,11 +93,7 @@ class Field(NamedTuple):
 
 
 def is_mask(name: str) -> bool:
-    """Whether a field of this name moves with the image: ``mask``, ``…_mask``.
-
-    >>> is_mask("mask"), is_mask("depth_mask"), is_mask("masked")
-    (True, True, False)
-    """
+    """Whether a field of this name moves with the image: ``mask``, ``…_mask``."""
     return name == "mask" or name.endswith("_mask")
 
 
@@ -111,12 +104,6 @@ def join_fields(fields: Mapping[str, Any]) -> tuple[Label, bytes]:
         fields: by name. ``image``: an encoded image, bytes. ``label``: a number, or several. ``boxes``: (n, 5 or more),
             see :func:`boxes_to_label`, n may be 0; they take the label's place. ``mask`` or ``…_mask``: uint8 or uint16
             (H, W). Others: str, bytes, a number, or an array of numbers.
-
-    >>> join_fields({"image": b"...", "label": 3})
-    (3, b'...')
-    >>> label, payload = join_fields({"image": b"...", "caption": "a robin"})
-    >>> payload[:10], payload[-8:] == END
-    (b'...a robin', True)
     """
     image = fields.get("image", b"")
     if not isinstance(image, (bytes, bytearray, memoryview)):
@@ -148,12 +135,7 @@ def join_fields(fields: Mapping[str, Any]) -> tuple[Label, bytes]:
 
 
 def split_fields(payload: Any) -> tuple[Any, list[Field]]:
-    """The image of a payload and the fields behind it, as views; a payload without fields is all image.
-
-    >>> image, fields = split_fields(join_fields({"image": b"...", "caption": "a robin"})[1])
-    >>> bytes(image), fields[0].name, bytes(fields[0].data)
-    (b'...', 'caption', b'a robin')
-    """
+    """The image of a payload and the fields behind it, as views; a payload without fields is all image."""
     if len(payload) < _FOOT.size or bytes(payload[-8:]) != END:
         return payload, []
     view = memoryview(payload)
@@ -179,14 +161,8 @@ def split_fields(payload: Any) -> tuple[Any, list[Field]]:
 def take_fields(header: IRHeader, payload: Any, names: Iterable[str] | None = None) -> dict[str, Any]:
     """The fields of an image record by name.
 
-    Returns:
-        ``image`` as bytes-like; ``label`` a number or float32 (k,); ``boxes`` float32 (n, B); masks uint8 or uint16
-        (H, W); the others as written. A record without a directory has ``image``, ``label`` and, on request, ``boxes``.
-
-    >>> label, payload = join_fields({"image": b"...", "boxes": [[3, 0.25, 0.5, 0.75, 1]], "caption": "a robin"})
-    >>> found = take_fields(IRHeader(7, label, 0, 0), payload)
-    >>> sorted(found), found["boxes"].tolist()
-    (['boxes', 'caption', 'image', 'label'], [[3.0, 0.25, 0.5, 0.75, 1.0]])
+    ``image`` is bytes-like; ``label`` a number or float32 (k,); ``boxes`` float32 (n, B); masks uint8 or uint16 (H, W);
+    the others as written. A record without a directory has ``image``, ``label`` and, on request, ``boxes``.
     """
     image, listed = split_fields(payload)
     there = {field.name: field for field in listed}

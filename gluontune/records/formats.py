@@ -1,7 +1,6 @@
-"""The same images in four formats: size, packing speed, reading speed.
+"""The same images as files, JPEG records, raw-pixel records and LMDB: size, packing speed, reading speed.
 
-Files, JPEG records, raw-pixel records and LMDB hold the same resized images; reading is by random access in one
-thread, and is measured twice: the bytes alone, and up to pixels.
+Reading is by random access in one thread, and is measured twice: the bytes alone, and up to pixels.
 """
 
 from __future__ import annotations

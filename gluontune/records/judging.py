@@ -176,7 +176,8 @@ def _length_may_be_wrong(view: memoryview, found: Found, until: int | None) -> b
         return False
     claimed = stop - start
     right = (until - start - n for n in range(4) if not any(view[until - n : until]))
-    another = any(length >= 0 and _one_byte_apart(length, claimed) for length in right)
+    changed = ((length ^ claimed).to_bytes(8, "little") for length in right if length >= 0)
+    another = any(sum(byte != 0 for byte in number) == 1 for number in changed)
     return another and _end_bits(view, found) < _END_BITS
 
 
@@ -192,10 +193,6 @@ def _end_bits(view: memoryview, found: Found) -> float:
     of_zero = -math.log2((tail.count(0) + 1) / (len(tail) + 16))
     left = sum(a == b for a, b in zip(view[found.behind : found.behind + 4], MAGIC))
     return 8 * left + of_zero * (2 * padding.count(0) - len(padding))
-
-
-def _one_byte_apart(a: int, b: int) -> bool:
-    return sum(byte != 0 for byte in (a ^ b).to_bytes(8, "little")) == 1
 
 
 def _fault(evidence: Evidence, checked: Checked, of_images: bool, offsets: set[int]) -> str:
@@ -229,10 +226,9 @@ _OWN_PRIOR = 4.0  # more with checksums beside it: gluontune writes ids that are
 class KeyScheme:
     """The decided keys.
 
-    Args:
-        true: key by the record's offset, for records whose key is not just the index's.
-        odds: log of the odds of the chosen explanation against the next best.
-        doubtful: offsets of records with another key by a nearly as likely explanation.
+    ``true`` has the key by a record's offset, for records whose key is not just the index's; ``odds`` the logarithm of
+    the odds against the next best explanation; ``doubtful`` offsets of records that have another key by a nearly as
+    likely one.
     """
 
     true: dict[int, int] = field(default_factory=dict)

@@ -61,11 +61,7 @@ class IRHeader(NamedTuple):
 
 
 def padded(length: int) -> int:
-    """``length`` rounded up to a multiple of four.
-
-    >>> padded(5), padded(8)
-    (8, 8)
-    """
+    """``length`` rounded up to a multiple of four."""
     return (length + 3) & ~3
 
 
@@ -123,11 +119,7 @@ def image_record(payload: bytes, label: Label, key: int) -> bytes:
 
 
 def frame(record: bytes) -> bytes:
-    """The bytes of ``record`` in a file: header, body, padding, split at aligned magic numbers.
-
-    >>> frame(b"abcde").hex()
-    '0a23d7ce050000006162636465000000'
-    """
+    """The bytes of ``record`` in a file: header, body, padding, split at aligned magic numbers."""
     length = len(record)
     if length >= MAX_RECORD:
         raise UsageError(f"record of {length:,} bytes: the format's limit is 2^29 - 1 = {MAX_RECORD - 1:,}")
@@ -148,15 +140,9 @@ def frame(record: bytes) -> bytes:
 
 
 def join_parts(buffer: Any, offset: int, end: int) -> tuple[bytes | memoryview, int]:
-    """The record that starts at ``offset``, and the offset behind it.
+    """The record at ``offset`` of a file's memoryview, and the offset behind it; no part may reach past ``end``.
 
-    Args:
-        buffer: memoryview of the file.
-        offset: byte at which the record's first part starts.
-        end: no part may reach beyond this byte.
-
-    Returns:
-        a memoryview of the file for a record in one part, joined bytes for a record in several.
+    A record in one part is a view of the file, one in several joined bytes.
 
     Raises:
         DamagedRecordError: magic number, flag or length is wrong, or the file ends too early.
@@ -169,11 +155,7 @@ def join_parts(buffer: Any, offset: int, end: int) -> tuple[bytes | memoryview, 
 
 
 def part_spans(buffer: Any, offset: int, end: int) -> tuple[list[tuple[int, int]], int]:
-    """Start and end of the body of each part of the record at ``offset``, and the offset behind it.
-
-    Raises:
-        DamagedRecordError: as :func:`join_parts`.
-    """
+    """Start and end of the body of each part of the record at ``offset``, and the offset behind it."""
     start = offset
     spans: list[tuple[int, int]] = []
     while True:
@@ -210,11 +192,7 @@ def starts_record(buffer: Any, offset: int) -> bool:
 
 
 def split_image_record(record: Any) -> tuple[IRHeader, Any]:
-    """Header and payload of an image record; both are views of ``record`` where possible.
-
-    Raises:
-        DamagedRecordError: the record is shorter than its header claims.
-    """
+    """Header and payload of an image record, views of it where possible; a DamagedRecordError if it is too short."""
     if len(record) < IMAGE_HEAD.size:
         raise DamagedRecordError(f"a record of {len(record)} bytes has no image header (24 bytes)")
     flag, label, key, id2 = IMAGE_HEAD.unpack_from(record)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from gluontune.codec import native
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike
 from gluontune.records.blocks import BlockMaker, Skip
 from gluontune.records.partial_file import PartialFile
 from gluontune.records.sources import Item, Source, read_source, split_shards
 from gluontune.records.tarshards import place_of
-from gluontune.records.transform import Transform, available
+from gluontune.records.transform import Transform
 from gluontune.runtime import usable_cores
 
 Progress = Callable[[int, int], None]  # images done, images in all
@@ -141,11 +142,7 @@ def pack(
 
 
 def shard_paths(out: PathLike, shards: int) -> list[Path]:
-    """Names of the record files.
-
-    >>> [p.name for p in shard_paths("train.rec", 2)]
-    ['train-00000-of-00002.rec', 'train-00001-of-00002.rec']
-    """
+    """Names of the record files."""
     path = Path(out)
     if path.suffix != ".rec":
         raise UsageError(f"{path}: a record file's name ends in .rec")
@@ -173,7 +170,7 @@ class _Job:
         mean = _mean_size(self.source.items)
         self.size = max(1, min(256, int(BLOCK_BYTES / mean))) if self.transform.copies else 16
         many = len(self.source.items) >= WORTH_PROCESSES
-        slow = self.transform.copies and mean < SMALL_FILE and not available()
+        slow = self.transform.copies and mean < SMALL_FILE and native.load() is None
         self.processes = slow and many and workers > 1
         with (
             _one_opencv_thread(self.transform),

@@ -49,8 +49,7 @@ class PartialFile:
     """One unfinished ``.rec``.
 
     Args:
-        path: the final ``OUT.rec``.
-        items: its images in packing order; ``start`` is the position of the first in the whole job.
+        path: the final ``OUT.rec``. items: its images in packing order. start: position of the first in the whole job.
         fingerprint: 8 bytes that identify the job (sources, order, options).
         resume: continue an interrupted job with the same fingerprint.
         classes: names of the labels for ``OUT.classes``, one a line; None: no such file.

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from gluontune.codec import native
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import PathLike
+from gluontune.core.files import Closing, PathLike
 from gluontune.records.fields import END, split_fields, take_fields
 from gluontune.records.layout import (
     IMAGE_HEAD,

@@ -12,7 +12,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -186,29 +186,35 @@ def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
 
 def _plain_index(path: PathLike) -> tuple[Any, np.ndarray] | None:
     """An index of numbers alone, by pieces of the file; None for one with anything else."""
-    keys: np.ndarray | None = None
+    keys: np.ndarray | None = None  # as long as they are the positions
     with explained(path), os.fdopen(open_regular(path), "rb") as stream:
         rows = sum(piece.count(b"\t") for piece in iter(lambda: stream.read(_PIECE), b""))
         stream.seek(0)
-        offsets, at, rest = np.empty(rows, np.int64), 0, b""
-        while piece := stream.read(_PIECE):
-            piece = rest + piece
-            cut = piece.rfind(b"\n") + 1
-            rest = piece[cut:]
-            table = _plain_rows(piece[:cut])
+        offsets, at = np.empty(rows, np.int64), 0
+        for lines in _whole_lines(stream):
+            table = _plain_rows(lines)
             if table is None or at + len(table) > rows:
                 return None
-            keys = _take(table, at, keys, offsets)
-            at += len(table)
-        if rest.strip():
-            table = _plain_rows(rest + b"\n")
-            if table is None or at + len(table) != rows:
-                return None
-            keys = _take(table, at, keys, offsets)
-            at += len(table)
+            end = at + len(table)
+            offsets[at:end] = table[:, 1]
+            if keys is None and not np.array_equal(table[:, 0], np.arange(at, end)):
+                keys = np.arange(rows)
+            if keys is not None:
+                keys[at:end] = table[:, 0]
+            at = end
     if at != rows:
         return None
     return range(rows) if keys is None else keys, offsets
+
+
+def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The content in pieces of whole lines."""
+    rest = b""
+    while piece := stream.read(_PIECE):
+        lines, end, rest = (rest + piece).rpartition(b"\n")
+        yield lines + end
+    if rest.strip():
+        yield rest + b"\n"
 
 
 def _plain_rows(text: bytes) -> np.ndarray | None:
@@ -216,25 +222,9 @@ def _plain_rows(text: bytes) -> np.ndarray | None:
     count = text.count(b"\t")
     if text.count(b"\n") != count or text.translate(None, b"0123456789 \t\r\n"):
         return None
-    flat = np.fromstring(text, np.int64, sep=" ")
-    return flat.reshape(count, 2) if len(flat) == 2 * count and not _cut_off(flat) else None
-
-
-def _cut_off(flat: np.ndarray) -> bool:
-    """Whether a number is an end of int64, which a larger one is read as."""
-    ends = np.iinfo(np.int64)
-    return bool(len(flat)) and not ends.min < flat.min() <= flat.max() < ends.max
-
-
-def _take(table: np.ndarray, at: int, keys: np.ndarray | None, offsets: np.ndarray) -> np.ndarray | None:
-    """Enter rows from position ``at`` on; returns the keys, None as long as they are the positions."""
-    end = at + len(table)
-    offsets[at:end] = table[:, 1]
-    if keys is None and not np.array_equal(table[:, 0], np.arange(at, end)):
-        keys = np.arange(len(offsets))
-    if keys is not None:
-        keys[at:end] = table[:, 0]
-    return keys
+    flat, ends = np.fromstring(text, np.int64, sep=" "), np.iinfo(np.int64)
+    cut_off = len(flat) and not ends.min < flat.min() <= flat.max() < ends.max  # a larger number is read as an end
+    return flat.reshape(count, 2) if len(flat) == 2 * count and not cut_off else None
 
 
 def index_rows(path: PathLike) -> tuple[list[str], list[int]]:

@@ -1,9 +1,8 @@
 """The structure of a damaged record file: its records, and the breaks of the chain.
 
-In a sound file an aligned magic number is always a header (see ``layout``). So all possible headers are known after one
-pass over the file, and after a break the chain goes on at the next of them. A cut may shift the following bytes by one
-to three: headers at these phases are considered, too, but believed only if a record or the file's end follows, or if
-their bytes are known from the checksums.
+An aligned magic number is always a header, so that after a break the chain goes on at the next of them. A cut may shift
+the following bytes by one to three: headers at these phases are believed only if a record or the file's end follows, or
+if their bytes are known from the checksums.
 """
 
 from __future__ import annotations
@@ -84,11 +83,8 @@ class _Heads:
 def walk(view: memoryview, known: Known, familiar: Known) -> Iterator[Found | Broken]:
     """All records and breaks from the first byte to the last, each when it is final.
 
-    Args:
-        view: the file.
-        known: whether a record's bytes are known by their checksum.
-        familiar: whether its header has a key of the index or the checksums: enough to believe that a record starts
-            there, though not that it is whole.
+    ``known``: whether a record's bytes are known by their checksum. ``familiar``: whether its header has a key of the
+    index or the checksums: enough to believe that a record starts there, though not that it is whole.
     """
     heads = _Heads(view)
 

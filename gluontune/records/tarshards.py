@@ -1,8 +1,7 @@
 """Images inside tar archives: WebDataset shards, and class folders in a tar.
 
-A member is read in place: its path is ``shard.tar!OFFSET+SIZE!member``, so that lists, plans and worker processes treat
-it like a file. (Format: the WebDataset documentation, "The WebDataset Format": members with the same name up to the
-first dot are one sample.)
+A member is read in place: its path is ``shard.tar!OFFSET+SIZE!member``, which all else treats like a file. (Format: the
+WebDataset documentation: members with the same name up to the first dot are one sample.)
 """
 
 from __future__ import annotations
@@ -22,30 +21,18 @@ _PLACE = re.compile(r"(.+\.tar)!(\d+)\+(\d+)!", re.S)
 
 
 def is_tar(path: Any) -> bool:
-    """Whether this is the name of a tar archive; compressed ones are refused later.
-
-    >>> is_tar("a-000.tar"), is_tar("a.tar.gz"), is_tar("a.lst")
-    (True, True, False)
-    """
+    """Whether this is the name of a tar archive; compressed ones are refused later."""
     return ".tar" in Path(path).suffixes[-2:] or Path(path).suffix in (".tgz", ".tbz2", ".txz")
 
 
 def place_of(path: str) -> tuple[str, int, int] | None:
-    """Archive, offset and size of a member's path; None for the path of a file.
-
-    >>> place_of("a/s-0.tar!512+90!cat/1.jpg"), place_of("a/cat/1.jpg")
-    (('a/s-0.tar', 512, 90), None)
-    """
+    """Archive, offset and size of a member's path; None for the path of a file."""
     found = _PLACE.match(path) if "!" in path else None
     return (found[1], int(found[2]), int(found[3])) if found else None
 
 
 def read_member(place: tuple[str, int, int]) -> bytes:
-    """The bytes of one member.
-
-    Raises:
-        OSError: the archive is missing or truncated.
-    """
+    """The bytes of one member; raises OSError if the archive is missing or truncated."""
     archive, offset, size = place
     handle = open_regular(archive)
     try:

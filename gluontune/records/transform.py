@@ -1,6 +1,5 @@
-"""The conversion of an image file's bytes to packed bytes: copied if possible, else encoded anew.
-
-The compiled codec copies or makes smaller a block of files in one call, without Python's lock.
+"""The conversion of an image file's bytes to packed bytes: copied if possible, else encoded anew; or of a block of
+files in one call of the compiled codec, without Python's lock.
 """
 
 from __future__ import annotations
@@ -193,11 +192,6 @@ class CopiedBlock:
     sizes: list[int]  # framed
     lengths: list[int]
     crcs: list[int]
-
-
-def available() -> bool:
-    """Whether the compiled codec is available."""
-    return native.load() is not None
 
 
 class BulkCopier:

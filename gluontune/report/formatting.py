@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gluontune.core.texts import clean
+from gluontune.core.errors import clean
 
 # The phases of a step, in order, with their texts for sentences.
 PHASES = {

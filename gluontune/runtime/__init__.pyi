@@ -1,5 +1,4 @@
 from gluontune.runtime import doctor as doctor
-from gluontune.runtime.amx import AMX_ENV as AMX_ENV, amx_support as amx_support
 from gluontune.runtime.arrays import (
     as_nd_array as as_nd_array,
     as_net_array as as_net_array,
@@ -7,20 +6,25 @@ from gluontune.runtime.arrays import (
     set_data as set_data,
     uses_np as uses_np,
 )
-from gluontune.runtime.cpu import memory_limit_mib as memory_limit_mib, usable_cores as usable_cores
+from gluontune.runtime.cpu import (
+    AMX_ENV as AMX_ENV,
+    amx_support as amx_support,
+    memory_limit_mib as memory_limit_mib,
+    usable_cores as usable_cores,
+)
 from gluontune.runtime.facts import (
     can_run_mxnet_on_gpu as can_run_mxnet_on_gpu,
     gpu_count as gpu_count,
     machine_facts as machine_facts,
 )
 from gluontune.runtime.importing import mxnet as mxnet
-from gluontune.runtime.kernel import install_kernel as install_kernel
 from gluontune.runtime.launch import (
     LaunchSettings as LaunchSettings,
     applied as applied,
     bind_to_cpus as bind_to_cpus,
     child_env as child_env,
     cpus_for_rank as cpus_for_rank,
+    install_kernel as install_kernel,
     launch_settings as launch_settings,
 )
 from gluontune.runtime.system import System as System

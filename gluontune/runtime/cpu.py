@@ -1,11 +1,16 @@
-"""Cores and memory that this process may use: affinity, cgroup limits (v1 and v2), topology, model."""
+"""Cores and memory that this process may use: affinity, cgroup limits (v1 and v2), topology, model; and AMX."""
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import math
 import os
+import platform
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Union
 
@@ -18,11 +23,7 @@ Pathlike = Union[str, Path]
 
 
 def parse_cpu_list(text: str) -> list[int]:
-    """The kernel's list format as numbers.
-
-    >>> parse_cpu_list("0-2,8")
-    [0, 1, 2, 8]
-    """
+    """The kernel's list format as numbers."""
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         low, _, high = part.partition("-")
@@ -31,11 +32,7 @@ def parse_cpu_list(text: str) -> list[int]:
 
 
 def show_cpu_list(cpus: list[int] | tuple[int, ...]) -> str:
-    """Numbers in the kernel's list format, as ``taskset -c`` takes them.
-
-    >>> show_cpu_list([8, 0, 1, 2])
-    '0-2,8'
-    """
+    """Numbers in the kernel's list format, as ``taskset -c`` takes them."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and cpu == runs[-1][1] + 1:
@@ -46,12 +43,7 @@ def show_cpu_list(cpus: list[int] | tuple[int, ...]) -> str:
 
 
 class Cpu:
-    """The processor and this process's share of it.
-
-    Args:
-        root: the folder that holds ``proc`` and ``sys``; tests pass a fake.
-        affinity: returns the CPUs of the process; default ``os.sched_getaffinity``.
-    """
+    """The processor and this process's share of it; ``root`` holds ``proc`` and ``sys``, for tests."""
 
     def __init__(self, root: Pathlike = "/", affinity: Callable[[], set[int]] | None = None):
         self.root = Path(root)
@@ -165,17 +157,14 @@ class Cpu:
             if controllers == "":
                 base = "/sys/fs/cgroup"
             elif controller in controllers.split(","):
-                base = self._v1_mount(controllers, controller)
+                joint = f"/sys/fs/cgroup/{controllers}"
+                base = joint if (self.root / joint.lstrip("/")).is_dir() else f"/sys/fs/cgroup/{controller}"
             else:
                 continue
             parts = [part for part in path.split("/") if part and part != ".."]
             # in a container the path may be the host's, while the container's cgroup is mounted as the top
             for depth in range(len(parts), -1, -1):
                 yield "/".join([base, *parts[:depth]])
-
-    def _v1_mount(self, controllers: str, controller: str) -> str:
-        joint = f"/sys/fs/cgroup/{controllers}"
-        return joint if (self.root / joint.lstrip("/")).is_dir() else f"/sys/fs/cgroup/{controller}"
 
 
 def usable_cores() -> int:
@@ -190,3 +179,98 @@ def memory_limit_mib() -> int | None:
     True
     """
     return Cpu().memory_limit_mib()
+
+
+logger = logging.getLogger("gluontune.runtime")
+
+# AMX is Intel's matrix unit. oneDNN 2.4 (in the mxnet 1.9.1 wheel) has AMX kernels for bfloat16 convolutions, but uses
+# them only if this is set before the library is loaded. Linux gives a process the registers' space (8 KiB a thread)
+# only on request; without it the first tile instruction ends the process with SIGILL. oneDNN 2.4 sends no request, so
+# :func:`prepare_amx` does. Source: Linux, Documentation/arch/x86/xstate.rst ("Using XSTATE features in user space
+# applications").
+AMX_ENV = {"DNNL_MAX_CPU_ISA": "AVX512_CORE_AMX"}
+
+_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+_WITH_AMX = ("AVX512_CORE_AMX", "ALL")
+_WITHOUT_AMX = "AVX512_CORE_BF16"
+
+_SYS_ARCH_PRCTL = 158
+_ARCH_REQ_XCOMP_PERM = 0x1023
+_XFEATURE_XTILEDATA = 18
+
+
+@dataclass(frozen=True)
+class AmxSupport:
+    """Whether this process may use AMX: ``granted``, ``refused`` (by the kernel, where AMX is) or ``absent``."""
+
+    level: str
+    message: str
+
+
+def ask_kernel() -> bool:
+    """Request AMX's tile data from Linux for this process and its threads; True if granted.
+
+    Repeated requests are harmless. The permission is inherited by ``fork`` and lost by ``exec``.
+    """
+    if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    try:
+        syscall = ctypes.CDLL(None, use_errno=True).syscall
+    except (OSError, AttributeError):
+        return False
+    syscall.restype = ctypes.c_long
+    number, request, feature = map(ctypes.c_long, (_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA))
+    return int(syscall(number, request, feature)) == 0
+
+
+def amx_support(flags: set[str] | None = None, ask: Callable[[], bool] = ask_kernel) -> AmxSupport:
+    """The answer whether this process may use AMX for bfloat16; asks the kernel if the processor has it.
+
+    Args:
+        flags: CPU flags in Linux's spelling; None: of this machine.
+        ask: the request to the kernel.
+
+    >>> amx_support({"avx2", "avx512_bf16"}).level
+    'absent'
+    >>> amx_support({"amx_bf16", "amx_tile"}, ask=lambda: False).level
+    'refused'
+    """
+    found = processor()[0] if flags is None else flags
+    if not {"amx_bf16", "amx_tile"} <= found:
+        return AmxSupport("absent", "this CPU has no AMX (amx_bf16, amx_tile)")
+    if not ask():
+        return AmxSupport(
+            "refused",
+            "this CPU has AMX, but the kernel does not give it to processes (Linux before 5.16, or a sandbox)",
+        )
+    return AmxSupport("granted", "this CPU has AMX, and the kernel gives it to processes")
+
+
+def prepare_amx(
+    environ: MutableMapping[str, str] | None = None, support: Callable[[], AmxSupport] = amx_support
+) -> None:
+    """Before mxnet is loaded: request AMX if the environment wants it, and limit oneDNN to AVX-512 if refused.
+
+    Without such a variable nothing happens. After a refusal the process is slower instead of ended by SIGILL.
+    """
+    mapping = os.environ if environ is None else environ
+    wishes = [name for name in _VARIABLES if mapping.get(name, "").upper() in _WITH_AMX]
+    if not wishes:
+        return
+    answer = support()
+    if answer.level == "refused":
+        for name in wishes:
+            mapping[name] = _WITHOUT_AMX
+        logger.warning("%s: oneDNN goes without it", answer.message)
+
+
+def processor() -> tuple[set[str], str]:
+    """This processor's flags and vendor in Linux's spelling, or empty ones."""
+    text = Cpu().read("/proc/cpuinfo") or ""
+    flags, vendor = (re.search(rf"^{name}\s*:\s*(.*)$", text, re.M) for name in ("flags", "vendor_id"))
+    return set(flags[1].split()) if flags else set(), vendor[1].strip() if vendor else ""
+
+
+def hidden_amx(flags: Collection[str], maker: str) -> bool:
+    """Whether bfloat16 is Intel's avx512_bf16 without AMX, with no more products in a cycle than float32."""
+    return "Intel" in maker and "avx512_bf16" in flags and "amx_bf16" not in flags

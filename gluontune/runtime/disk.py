@@ -37,10 +37,8 @@ def disk_space(path: str | os.PathLike[str]) -> DiskSpace | None:
 def measure_reading(place: Path, limit: int, seconds: float) -> tuple[float | None, str]:
     """Read up to ``limit`` bytes of the files below ``place``, past the page cache if possible.
 
-    If the files have less than 8 MiB in all, one is written there and read back.
-
-    Returns:
-        (MiB/s or None, a description of the read files, or the error).
+    If the files have less than 8 MiB in all, one is written there and read back. Returns MiB/s or None, and a
+    description of the read files, or the error.
     """
     try:
         place.stat()

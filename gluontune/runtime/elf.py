@@ -24,17 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
+_DT_NEEDED, _DT_STRTAB, _DT_SONAME = 1, 5, 14
 _FATBIN_MAGIC, _PTX, _CUBIN = 0xBA55ED50, 1, 2
 
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The dynamic section: the needed libraries, and the folders searched first."""
+    """The dynamic section: the needed libraries, and its own name."""
 
     needed: tuple[str, ...]
     soname: str | None = None
-    rpath: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,31 +68,20 @@ def _text(image: mmap.mmap, start: int) -> str:
 
 
 def read_dynamic(path: str | os.PathLike[str]) -> Dynamic:
-    """Read ``DT_NEEDED``, ``DT_SONAME`` and ``DT_RPATH``/``DT_RUNPATH`` of a 64-bit ELF file.
+    """``DT_NEEDED`` and ``DT_SONAME`` of a 64-bit ELF file.
 
     Raises:
-        ValueError: not such a file, or cut off.
-        OSError: it cannot be read.
-
-    >>> from numpy.core import _multiarray_umath as extension
-    >>> "libc.so.6" in read_dynamic(extension.__file__).needed
-    True
+        ValueError: not such a file, or cut off. OSError: it cannot be read.
     """
     with _image(path) as image:
         entries, strings = _entries(image)
-        tags = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
+        tags = (_DT_NEEDED, _DT_SONAME)
         values = {tag: [_text(image, strings + v) for t, v in entries if t == tag] for tag in tags}
-    paths = [p for text in values[_DT_RPATH] + values[_DT_RUNPATH] for p in text.split(":") if p]
-    return Dynamic(tuple(values[_DT_NEEDED]), next(iter(values[_DT_SONAME]), None), tuple(paths))
+    return Dynamic(tuple(values[_DT_NEEDED]), next(iter(values[_DT_SONAME]), None))
 
 
 def with_soname(path: str | os.PathLike[str], soname: str) -> bytes:
-    """The file's content with another ``DT_SONAME``, no longer than the present one.
-
-    Raises:
-        ValueError: not a 64-bit ELF file, or its name is too short.
-        OSError: it cannot be read.
-    """
+    """The file's content with another ``DT_SONAME``, no longer than the present one; raises as :func:`read_dynamic`."""
     with _image(path) as image:
         entries, strings = _entries(image)
         if _DT_SONAME not in dict(entries):
@@ -170,11 +158,7 @@ def holds(library: str | os.PathLike[str], words: Iterable[str]) -> list[str]:
 
 
 def undefined(library: str | os.PathLike[str], pattern: str) -> list[str]:
-    """The names that ``library`` takes from other libraries and that match ``pattern``, sorted.
-
-    Raises:
-        ValueError: not an ELF file, or damaged.
-    """
+    """The names that ``library`` takes from other libraries and that match ``pattern``, sorted."""
     with _image(library) as image:
         table, names = _section(image, ".dynsym"), _section(image, ".dynstr")
         if table is None or names is None:
@@ -250,10 +234,7 @@ def find_in_wheels(name: str, path: Iterable[str] | None = None) -> Path | None:
 def preload(needed: Iterable[str]) -> list[str]:
     """Load libraries of ``needed`` that the system lacks and a wheel has, so that a later load by name succeeds.
 
-    The loader is asked first: a system's library stays in use.
-
-    Returns:
-        The loaded files.
+    The loader is asked first: a system's library stays in use. Returns the loaded files.
     """
     taken = []
     for name in needed:
@@ -262,7 +243,8 @@ def preload(needed: Iterable[str]) -> list[str]:
         source = find_in_wheels(name)
         if source is not None:
             with contextlib.suppress(OSError, ValueError):
-                if load(_under_its_name(source, name)):
+                fits = read_dynamic(source).soname == name
+                if load(source if fits else in_memory(with_soname(source, name), name)):
                     taken.append(os.fspath(source))
     return taken
 
@@ -274,11 +256,6 @@ def load(target: str | Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _under_its_name(source: Path, name: str) -> str:
-    """A path to load ``source`` from with the ``DT_SONAME`` ``name``."""
-    return os.fspath(source) if read_dynamic(source).soname == name else in_memory(with_soname(source, name), name)
 
 
 def in_memory(content: bytes, name: str) -> str:

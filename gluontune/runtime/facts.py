@@ -45,9 +45,11 @@ def machine_facts(system: System | None = None) -> dict[str, Any]:
     have = system.packages
     versions = {"gluontune": __version__, **have}
     names = [*system.mxnet_wheels, *(name for name in PACKAGES if name in versions)]
+    kernel = re.match(r"\d+\.\d+", platform.release())  # 6.1 of 6.1.0-13-amd64: the rest may name a builder
+    distribution = re.search(r'^PRETTY_NAME="?([^"\n]+)', system.read("/etc/os-release") or "", re.M)
     return {
-        "os": system.os_name + _kernel(),
-        "distribution": _distribution(system),
+        "os": f"{system.os_name} {kernel[0]}" if kernel else system.os_name,
+        "distribution": distribution[1] if distribution else None,
         "architecture": system.architecture,
         "libc": " ".join(part for part in system.libc if part) or None,
         "python": ".".join(map(str, system.python)),
@@ -72,23 +74,8 @@ def machine_facts(system: System | None = None) -> dict[str, Any]:
     }
 
 
-def _kernel() -> str:
-    """`` 6.1`` of 6.1.0-13-amd64: the rest may name a builder."""
-    found = re.match(r"\d+\.\d+", platform.release())
-    return f" {found[0]}" if found else ""
-
-
-def _distribution(system: System) -> str | None:
-    found = re.search(r'^PRETTY_NAME="?([^"\n]+)', system.read("/etc/os-release") or "", re.M)
-    return found[1] if found else None
-
-
 def capability(gpu: Gpu) -> str | None:
-    """``"8.6"``, or None if unknown.
-
-    >>> capability(Gpu(0, compute_capability=(8, 6)))
-    '8.6'
-    """
+    """``"8.6"``, or None if unknown."""
     return None if gpu.compute_capability is None else "{}.{}".format(*gpu.compute_capability)
 
 

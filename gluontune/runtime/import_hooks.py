@@ -89,11 +89,6 @@ def lazily(*names: str) -> contextlib.AbstractContextManager[None]:
     """Inside the block, imports of the modules ``names`` are deferred to their first use.
 
     Modules imported before, and modules that are not installed, are unaffected.
-
-    >>> with lazily("tabnanny"):
-    ...     import tabnanny
-    >>> "check" in vars(tabnanny), tabnanny.check.__name__, "check" in vars(tabnanny)
-    (False, 'check', True)
     """
     return loading_by(_LazyLoader, *names)
 

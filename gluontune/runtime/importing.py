@@ -15,15 +15,15 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import MARKER
-from gluontune.runtime import amx, cuda, elf, no_driver, packages
+from gluontune.runtime import cpu, cuda, elf, packages
 from gluontune.runtime.import_hooks import Finder, PatchingLoader, kept_operators, lazily, plain_distutils
-from gluontune.runtime.swapping import swap_by_transpose
 
 # numpy 1.24 removed them; MXNet 1.9.1 uses them.
 NUMPY_ALIASES = {
@@ -96,20 +96,27 @@ def _package_folder() -> Path | None:
 
 
 def _import_mxnet() -> ModuleType:
-    _check_platform()
+    if sys.version_info >= (3, 13):  # no numpy 1.x has a wheel there
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise GluontuneError(
+            f"Python {version}: MXNet 1.9.1 needs numpy 1, which ends at Python 3.12; use Python 3.9-3.12"
+        )
     if _package_folder() is None:
         raise GluontuneError(f"mxnet is not installed in {sys.prefix}: {CPU_WHEEL}")
     _repair_numpy()
     _repair_distutils()
     library = mxnet_library()
-    needs = _needs(library) if library else ()
+    try:
+        needs = elf.external_needs(library) if library else ()
+    except (OSError, ValueError):
+        needs = ()  # a library of another platform: the import raises
     elf.preload(needs)
     missing = cuda.preload(needs)
-    if library and missing == [cuda.DRIVER_LIBRARY] and no_driver.load(library):
+    if library and missing == [cuda.DRIVER_LIBRARY] and cuda.load_stand_in(library):
         missing = []
     if missing:
         raise _missing_cuda(missing)
-    amx.prepare()
+    cpu.prepare_amx()
     spare_from_torch()
     try:
         with kept_operators(library), lazily(*_RARELY_USED), plain_distutils():
@@ -147,21 +154,6 @@ def _row_major(send: Any) -> Any:
         return send(store, key, value, *rest, **more)
 
     return sends
-
-
-def _check_platform() -> None:
-    if sys.version_info >= (3, 13):  # no numpy 1.x has a wheel there
-        version = ".".join(map(str, sys.version_info[:2]))
-        raise GluontuneError(
-            f"Python {version}: MXNet 1.9.1 needs numpy 1, which ends at Python 3.12; use Python 3.9-3.12"
-        )
-
-
-def _needs(library: Path) -> tuple[str, ...]:
-    try:
-        return elf.external_needs(library)
-    except (OSError, ValueError):
-        return ()  # a library of another platform: the import raises
 
 
 def _repair_numpy() -> None:
@@ -260,19 +252,49 @@ _finder = Finder(lambda loader: PatchingLoader(loader, _without_torch), (_GLUONC
 
 
 def spare_from_torch() -> None:
-    """Make ``import gluoncv`` ignore torch, from now on in this process. It is idempotent.
-
-    >>> spare_from_torch()
-    >>> sys.meta_path.count(_finder)
-    1
-    """
+    """Make ``import gluoncv`` ignore torch, from now on in this process. It is idempotent."""
     if _GLUONCV_CHECK not in sys.modules and _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
 
 def _without_torch(check: ModuleType) -> None:
-    check._require_pytorch_version = _no_torch  # type: ignore[attr-defined]
+    def refused(*_versions: str) -> None:
+        raise ImportError("gluontune runs gluoncv on MXNet alone")
+
+    check._require_pytorch_version = refused  # type: ignore[attr-defined]
 
 
-def _no_torch(*_versions: str) -> None:
-    raise ImportError("gluontune runs gluoncv on MXNet alone")
+# ``swapaxes`` by ``transpose`` has the same values, and is up to 70 times faster: MXNet copies by single elements where
+# the last axis is one of the two, forward and backward, on one thread. Its ``transpose`` goes through memory in blocks.
+# A compiled graph keeps its own operator.
+_MOST_AXES = 6  # of transpose
+
+
+def swap_by_transpose(mx: Any) -> None:
+    """Have ``mx.nd.swapaxes``, ``mx.np.swapaxes`` and the arrays' methods go through ``transpose``.
+
+    Args:
+        mx: the mxnet module. A second call changes nothing.
+    """
+    modules = sys.modules
+    classic, ours = mx.nd.op.swapaxes, (mx.nd.NDArray, mx.np.ndarray)
+    if getattr(classic, "by_transpose", False):
+        return
+    for part in ("", ".op", ".gen_op", ".numpy._internal"):
+        module = modules[f"mxnet.ndarray{part}"]
+        for name in {"swapaxes", "SwapAxis"} & vars(module).keys():
+            setattr(module, name, _transposed(getattr(module, name), ours))
+
+
+def _transposed(plain: Callable[..., Any], kinds: tuple[Any, ...]) -> Callable[..., Any]:
+    def swapaxes(data: Any = None, dim1: Any = 0, dim2: Any = 0, out: Any = None, name: Any = None, **more: Any) -> Any:
+        if type(data) in kinds and out is None and not more and type(dim1) is type(dim2) is int:
+            axes = list(range(data.ndim))
+            if 0 < len(axes) <= _MOST_AXES and -len(axes) <= min(dim1, dim2) and max(dim1, dim2) < len(axes):
+                axes[dim1], axes[dim2] = axes[dim2], axes[dim1]
+                return data.transpose(axes)
+        return plain(data, dim1, dim2, out=out, name=name, **more)
+
+    swapaxes.__doc__, swapaxes.__module__ = plain.__doc__, plain.__module__
+    swapaxes.by_transpose = True  # type: ignore[attr-defined]
+    return swapaxes

@@ -1,7 +1,4 @@
-"""The GPUs by NVML: names, memory, compute capability. Live figures are in ``monitor``.
-
-A query without an answer on this GPU or in this container returns None (N/A), never 0 and never an error.
-"""
+"""The GPUs by NVML: names, memory, compute capability; None (N/A), never 0 or an error, without an answer."""
 
 from __future__ import annotations
 
@@ -33,14 +30,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuReport:
-    """The GPUs, or the reason why they are unknown.
+    """The GPUs in NVML's order, or the ``reason`` why they are unknown.
 
-    Args:
-        status: ``ok``, ``no-driver`` (NVML's library or the kernel module is not there), ``no-binding``
-            (the package nvidia-ml-py is not installed), ``denied`` or ``error``.
-        gpus: one entry a GPU, in NVML's order.
-        driver: the driver's version, such as ``550.54.15``, or None.
-        reason: NVML's message if the status is not ``ok``.
+    ``status`` is ``ok``, ``no-driver`` (NVML's library or the kernel module is not there), ``no-binding`` (the package
+    nvidia-ml-py is not installed), ``denied`` or ``error``.
     """
 
     status: str
@@ -110,12 +103,6 @@ def visible(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> tuple[Gpu, ...
 
     As in CUDA, the list ends at the first entry that names no GPU. Indices follow NVML's order, which is CUDA's with
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
-
-    >>> two = (Gpu(0, uuid="GPU-aa"), Gpu(1, uuid="GPU-bb"))
-    >>> [gpu.index for gpu in visible(two, {"CUDA_VISIBLE_DEVICES": "1,0"})]
-    [1, 0]
-    >>> visible(two, {"CUDA_VISIBLE_DEVICES": "-1"})
-    ()
     """
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

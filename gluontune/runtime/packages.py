@@ -22,10 +22,7 @@ _DIST_FOLDER = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+?)(-py\d[\d.]*)?\.(d
 def installed_packages(path: Iterable[str] | None = None) -> dict[str, str]:
     """Installed distributions, normalised name to version, as in ``importlib.metadata``.
 
-    Only names of folders are read: 2 ms, against 100 for the metadata.
-
-    Args:
-        path: folders of packages; default ``sys.path``. The first folder with a name wins, as on import.
+    Only names of folders are read: 2 ms, against 100 for the metadata. The first folder with a name wins, as on import.
     """
     found: dict[str, str] = {}
     for folder in sys.path if path is None else path:

@@ -19,11 +19,7 @@ INSTALL = "pip install torch --extra-index-url https://download.pytorch.org/whl/
 
 
 def installed() -> bool:
-    """Whether PyTorch is installed; it is not imported.
-
-    >>> isinstance(installed(), bool)
-    True
-    """
+    """Whether PyTorch is installed; it is not imported."""
     return module_exists("torch")
 
 

@@ -1,7 +1,5 @@
-"""The machine behind one interface: all queries of the doctor and the launch settings go through a ``System``.
-
-Tests pass a fake, such as a GPU that is too new or a container with half a core. Nothing here imports mxnet, and each
-answer is cached.
+"""The machine behind one interface, for the doctor and the launch settings; tests pass a fake. Answers are cached, and
+nothing imports mxnet.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from gluontune.codec import native
 from gluontune.core.interpreter import python
-from gluontune.runtime import amx, cpu, disk, elf, importing, nvml, packages
+from gluontune.runtime import cpu, disk, elf, importing, nvml, packages
 
 
 class System(cpu.Cpu):
@@ -158,11 +156,11 @@ class System(cpu.Cpu):
 
     def grants_amx(self) -> bool:
         """Whether the kernel grants AMX to this process, on request."""
-        return amx.ask_kernel()
+        return cpu.ask_kernel()
 
-    def amx_support(self) -> amx.AmxSupport:
+    def amx_support(self) -> cpu.AmxSupport:
         """The answer whether AMX may be used."""
-        return amx.amx_support(set(self.flags()), ask=self.grants_amx)
+        return cpu.amx_support(set(self.flags()), ask=self.grants_amx)
 
     def load_average(self) -> float | None:
         """The load average of the last minute."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gluontune import runtime
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
+from gluontune.core.files import Closing
 from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
 from gluontune.training.group import Group, RunFailed

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.core.closing import Closing
+from gluontune.core.files import Closing
 from gluontune.recipe import Recipe
 from gluontune.training.rank_messages import RankMessages, RunFailed, difference_between
 from gluontune.training.starting import Here

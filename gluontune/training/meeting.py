@@ -18,7 +18,7 @@ from gluontune.core.interpreter import python
 from gluontune.core.processes import Heard, PipedProcess
 from gluontune.core.reading import parse_json
 from gluontune.parallel.environment import Place
-from gluontune.parallel.hosts import is_loopback
+from gluontune.parallel.mpi import is_loopback
 from gluontune.recipe import Recipe
 from gluontune.training.rank_messages import (
     RunFailed,

@@ -27,7 +27,7 @@ from gluontune.core.files import write_json
 from gluontune.core.interpreter import python
 from gluontune.core.processes import end_with_launcher
 from gluontune.parallel.environment import LOOPBACK, Place, address_of
-from gluontune.parallel.hosts import is_loopback, own_addresses
+from gluontune.parallel.mpi import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.training.api import run

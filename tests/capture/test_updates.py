@@ -11,7 +11,7 @@ from gluontune.capture.program import StepProgram
 from gluontune.capture.replay import MXNetReplay
 from gluontune.capture.updates import UPDATES, Tensors, update_of
 from gluontune.convert.graph.schemas import schema
-from gluontune.core.gaps import worst
+from gluontune.core.arrays import worst
 from gluontune.runtime import mxnet
 from gluontune.runtime.pytorch import torch
 

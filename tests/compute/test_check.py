@@ -214,7 +214,7 @@ def test_a_net_with_dropout_is_compared_in_training_where_gradients_behind_max_p
 def test_rounding_in_a_gradient_that_is_next_to_nothing_is_no_difference():
     """Of a weight before a BatchNorm, whose true gradient is 0, only rounding is left."""
     from gluontune.compute._passes import gradient_gap
-    from gluontune.core.gaps import worst
+    from gluontune.core.arrays import worst
 
     mine, theirs = [np.array([1.0]), np.array([1e-9])], [np.array([1.0]), np.array([2e-9])]
     assert gradient_gap(mine, theirs) < 1e-6 < worst(mine, theirs)

@@ -20,8 +20,8 @@ from gluontune.compute import (
     set_mode,
 )
 from gluontune.compute._passes import run
+from gluontune.core.arrays import worst as difference
 from gluontune.core.errors import UsageError
-from gluontune.core.gaps import worst as difference
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 
 mx = mxnet()

@@ -28,7 +28,7 @@ def net_of(mx):
     [("nag", 0.03, {"momentum": 0.9}), ("adamw", 0.003, {}), ("muon", 0.01, {})],
 )
 def test_updates_in_float64_agree_to_the_last_digits(optimizer, learning_rate, options):
-    from gluontune.optim.torch_optimizer import TorchOptimizer
+    from gluontune.optim.torch_rules import TorchOptimizer
 
     mx = gt.runtime.mxnet()
     mx.random.seed(3)

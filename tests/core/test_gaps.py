@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gluontune.compute._passes import first_gross
-from gluontune.core.gaps import distance, gap, gaps, worst
+from gluontune.core.arrays import distance, gap, gaps, worst
 from gluontune.course.assessment import examine
 from gluontune.runtime import mxnet
 from gluontune.search.accuracy import judge_quality, loss_of
@@ -51,7 +51,7 @@ def test_no_comparison_of_arrays_is_written_elsewhere():
     """``abs(a - b).max()`` is NaN where either is, and ``max(worst, nan)`` keeps ``worst``."""
     written = re.compile(r"abs\([^()]*(\([^()]*\)[^()]*)* - .*\)\.max\(|max\(\s*worst,(?! distance)")
     found = [str(p.relative_to(SOURCE)) for p in SOURCE.rglob("*.py") if written.search(p.read_text("utf-8"))]
-    assert found == ["core/gaps.py"]
+    assert found == ["core/arrays.py"]
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("check.txt")), ids=lambda path: path.parts[-4])

@@ -29,7 +29,7 @@ OTHERS = {
     "monitor/command.py": "an example of a user's command",
     "parallel/summing.py": "the user's script, once more for each rank",
     "runtime/doctor/checks_data.py": "looks at a path",
-    "runtime/kernel.py": "Jupyter's kernel, whose notebooks import what lies beside them",
+    "runtime/launch.py": "Jupyter's kernel, whose notebooks import what lies beside them",
 }
 LIKE_PYTHONS = ("queue", "random", "types", "token", "calendar", "typing", "functools", "json", "psutil", "numpy")
 

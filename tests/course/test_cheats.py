@@ -17,8 +17,8 @@ from assessments import GOES_ON, TINY, assess, failing, left_of, plain, run_alon
 from course_cheats import CHEATS
 from waiting import until
 
-from gluontune.core import sealed
 from gluontune.core.errors import GluontuneError
+from gluontune.core.files import write_sealed
 from gluontune.course.assessment import assessing, grading, limits
 from gluontune.course.assessment.leftovers import lives
 
@@ -413,7 +413,7 @@ def test_a_reference_that_was_measured_elsewhere_is_not_believed(tmp_path, monke
     path = tmp_path / "reference.json"
     path.write_text(json.dumps({"key": key, "runs": runs}))
     assert assessing._known(path, key) == {}, "no seal"
-    sealed.write_sealed(path, {"key": key, "runs": runs})
+    write_sealed(path, {"key": key, "runs": runs})
     assert assessing._known(path, key) == runs and assessing._known(path, {"scale": 2}) == {}
     good = path.read_text()
     path.write_text(good.replace("1000000000.0", "2000000000.0"))

@@ -17,8 +17,9 @@ from hypothesis.extra import numpy as arrays
 
 import gluontune as gt
 from gluontune.core.errors import GluontuneError
-from gluontune.datasets import fashion, png
+from gluontune.datasets import fashion
 from gluontune.datasets.fashion import make_sample
+from gluontune.records import RecordWriter
 
 
 @pytest.fixture
@@ -135,8 +136,8 @@ def test_png_files_hold_the_pixels(image):
     def compress(raw, numiterations, blocksplitting):
         return zlib.compress(raw, 9)
 
-    searched = png.encode_grey(image, compress)
-    plain = png.encode_grey(image)
+    searched = fashion.encode_grey(image, compress)
+    plain = fashion.encode_grey(image)
     for data in (searched, plain):
         decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
         assert np.array_equal(decoded, image)
@@ -147,7 +148,7 @@ def test_without_zopfli_the_command_says_so(official, tmp_path, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(png.importlib, "import_module", missing)
+    monkeypatch.setattr(fashion.importlib, "import_module", missing)
     with pytest.raises(GluontuneError, match="pip install zopfli"):
         make_sample(official, tmp_path / "a", per_class=COUNTS)
     assert not (tmp_path / "a").exists()
@@ -157,7 +158,7 @@ def test_a_full_disk_leaves_no_half_sample(official, tmp_path, monkeypatch):
     def full(self, payload, label, key=None):
         raise OSError(28, "No space left on device", self.path)
 
-    monkeypatch.setattr(fashion.RecordWriter, "write", full)
+    monkeypatch.setattr(RecordWriter, "write", full)
     with pytest.raises((GluontuneError, OSError)):
         make_sample(official, tmp_path / "a", fast=True, per_class=COUNTS)
     assert not list((tmp_path / "a").iterdir())

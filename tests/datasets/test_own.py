@@ -11,8 +11,7 @@ import pytest
 
 import gluontune as gt
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.datasets import synthetic
-from gluontune.datasets.dataset import DatasetWarning
+from gluontune.datasets.catalog import DatasetWarning
 from gluontune.records import RecordReader, RecordWriter
 
 
@@ -311,7 +310,7 @@ def test_a_generation_that_fails_leaves_nothing(cache, monkeypatch):
     def full(self, payload, label, key=None):
         raise OSError(28, "No space left on device", self.path)
 
-    monkeypatch.setattr(synthetic.RecordWriter, "write", full)
+    monkeypatch.setattr(RecordWriter, "write", full)
     with pytest.raises(GluontuneError, match="disk is full"):
         gt.datasets.open("synthetic:train=20,test=5,size=16,classes=2")
     assert not [p for p in cache.rglob("*") if p.is_file()]

@@ -12,7 +12,7 @@ from gluontune.compute.mixed import _to_float16
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines.mxnet.context import Context, Optimization
 from gluontune.engines.mxnet.session import Session
-from gluontune.parallel import devices
+from gluontune.parallel import kvstore
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -36,14 +36,14 @@ class Scaled(mx.gluon.nn.HybridBlock):
 )
 def test_a_rank_takes_its_gpus_of_all_or_of_the_listed_ones(monkeypatch, asked, count, first, taken):
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 3)
-    assert devices.contexts(asked, count, first) == [mx.gpu(i) for i in taken]
+    assert kvstore.contexts(asked, count, first) == [mx.gpu(i) for i in taken]
 
 
 @pytest.mark.parametrize(("asked", "count", "first"), [("gpu", 4, 0), ("gpu:0,1", 1, 2), ("gpu:0,7", 2, 0)])
 def test_a_gpu_that_is_not_there_is_told(monkeypatch, asked, count, first):
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 3)
     with pytest.raises(GluontuneError, match="but this mxnet sees 3: use num_devices=3 or"):
-        devices.contexts(asked, count, first)
+        kvstore.contexts(asked, count, first)
 
 
 def test_bfloat16_on_mxnets_gpus_is_refused_however_they_are_named():

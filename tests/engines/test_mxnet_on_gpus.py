@@ -8,7 +8,7 @@ from mxnet_on_gpus import ON_TWO, ONE, ONE_GPU, TWO, close, weights
 
 from gluontune.core.errors import UsageError
 from gluontune.job.checkpoint import Writer
-from gluontune.parallel import devices
+from gluontune.parallel import kvstore
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -261,9 +261,9 @@ def test_nccl_is_measured_where_it_is_built_in(gpus, monkeypatch):
 
     for there in (False, True):
         monkeypatch.setattr(mx.kv, "create", lambda name, there=there: made(name, there))
-        name, times = devices.choose_kvstore([mx.gpu(0), mx.gpu(1)], [(64, 64)])
+        name, times = kvstore.choose_kvstore([mx.gpu(0), mx.gpu(1)], [(64, 64)])
         assert set(times) == {"device", "local", *(["nccl"] if there else [])} and times[name] == min(times.values())
     assert asked == ["device", "local", "nccl"] * 2
     asked.clear()
-    devices.choose_kvstore([mx.cpu(0), mx.cpu(1)], [(8,)])
+    kvstore.choose_kvstore([mx.cpu(0), mx.cpu(1)], [(8,)])
     assert asked == ["device", "local"]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from gluontune.core.errors import UsageError
-from gluontune.loading import AUGMENTS, build, color_jitter, colour, normalize, rand_augment, randaugment
+from gluontune.loading import AUGMENTS, build, color_jitter, colour, mixing, normalize, rand_augment
 from gluontune.loading.augment import Draws
 
 LEVELS = (0, 1, 5, 9, 17, 30)
@@ -52,16 +52,16 @@ def theirs(name: str, image: Image.Image, level: int) -> Image.Image:
     return {"identity": lambda i: i, "autocontrast": ImageOps.autocontrast, "equalize": ImageOps.equalize}[name](image)
 
 
-@pytest.mark.parametrize("name", randaugment.OPERATIONS)
+@pytest.mark.parametrize("name", mixing.OPERATIONS)
 @pytest.mark.parametrize("size", [(32, 32, 3), (97, 61, 3), (50, 80, 1), (2, 5, 3)])
 def test_each_operation_makes_pillows_pixels(name, size):
-    number = randaugment.OPERATIONS.index(name)
+    number = mixing.OPERATIONS.index(name)
     image, changed = (20 + picture(*size) * 0.8).astype(np.uint8), 0
     for level in LEVELS:
         for sign in (1, -1) if name in SIGNED else (1,):
             wanted = np.asarray(theirs(name, Image.fromarray(image.squeeze()), sign * level))
             made = image.copy()
-            randaugment.apply(made, [[number, sign * level]])
+            mixing.apply_operations(made, [[number, sign * level]])
             assert np.array_equal(made.reshape(wanted.shape), wanted), (level, sign)
             changed += not np.array_equal(made, image)
     assert changed or name == "identity" or size[2] == 1 or size[0] == 2
@@ -90,7 +90,7 @@ def test_the_hue_is_that_of_the_colour_circle(turn):
 
 
 def test_the_draws_of_rand_augment_are_even_and_signed():
-    drawn = randaugment.draw(np.random.default_rng(0), 7000, 2, 9)
+    drawn = mixing.draw_operations(np.random.default_rng(0), 7000, 2, 9)
     counts = np.bincount(drawn[..., 0].ravel(), minlength=14)
     assert len(counts) == 14 and abs(counts / 1000 - 1).max() < 0.12
     assert set(np.unique(drawn[..., 1])) == {-9, 9} and abs((drawn[..., 1] > 0).mean() - 0.5) < 0.02
@@ -142,8 +142,8 @@ def test_the_same_generator_gives_the_same_pixels_and_the_input_is_left_alone(ch
 
 def test_fill_is_the_value_of_what_comes_in():
     white = np.full((1, 20, 20, 3), 255, np.uint8)
-    number = randaugment.OPERATIONS.index("translate-x")
-    randaugment.apply(white[0], [[number, 30]], fill=7)
+    number = mixing.OPERATIONS.index("translate-x")
+    mixing.apply_operations(white[0], [[number, 30]], fill=7)
     assert set(np.unique(white)) == {7, 255} and (white[0, :, :9] == 7).all()
 
 
@@ -179,7 +179,7 @@ def test_a_loaders_rand_augment_is_that_of_the_batch():
     made = plain.copy()
     for k in range(8):
         draws.finish(made[k], k)
-        randaugment.apply(plain[k], draws.operations[k].tolist())
+        mixing.apply_operations(plain[k], draws.operations[k].tolist())
     assert np.array_equal(made, plain) and not Draws().finishes and draws.finishes
 
 

@@ -10,9 +10,8 @@ import pytest
 
 import gluontune as gt
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.loading import measure, measure_disk
-from gluontune.loading.measure import Point, worker_counts
-from gluontune.loading.sizing import choose
+from gluontune.loading import measure_disk, sizing
+from gluontune.loading.sizing import Point, choose, worker_counts
 from gluontune.records import RecordWriter
 from gluontune.runtime import disk as disk_module
 
@@ -39,7 +38,7 @@ def test_a_slow_step_needs_no_worker(rec):
     assert {p.num_workers for p in report.points if p.prefetch is None} == {0, 1}
     for point in report.points:
         assert point.samples_per_sec < 101 and 0 <= point.wait_pct <= 100
-        assert point.fed == (point.wait_pct <= measure.FED_WAIT_PCT)
+        assert point.fed == (point.wait_pct <= sizing.FED_WAIT_PCT)
     assert report.choice in report.points
 
 

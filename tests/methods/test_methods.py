@@ -17,7 +17,7 @@ from gluontune.engines.mxnet.session import Session
 from gluontune.engines.torch.export import export_job
 from gluontune.loading import build
 from gluontune.loading.base import generator
-from gluontune.methods import batches, losses, nets, weights
+from gluontune.methods import batches, losses, nets
 from gluontune.methods.batches import UpdatePlan
 from gluontune.methods.cards import METHODS, numbers_of, with_methods
 from gluontune.optim import schedules
@@ -227,7 +227,7 @@ def test_images_grow_in_a_straight_line_and_keep_their_mean():
 
 
 def test_the_average_of_the_weights_is_the_weighted_sum_of_its_past():
-    average, live = weights.Ema(0.6), {"w": np.zeros(3)}
+    average, live = losses.Ema(0.6), {"w": np.zeros(3)}
     average.begin(live)
     wanted = 0.0
     for step in range(1, 30):

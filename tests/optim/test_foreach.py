@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
-from gluontune.optim.torch_optimizer import TorchOptimizer  # noqa: E402
+from gluontune.optim.torch_rules import TorchOptimizer  # noqa: E402
 
 SHAPES = {
     "conv0_weight": (4, 3, 3, 3), "conv1_weight": (4, 3, 3, 3), "conv2_weight": (4, 3, 3, 3),

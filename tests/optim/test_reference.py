@@ -24,8 +24,7 @@ from optim_cases import (
 from gluontune import optim
 from gluontune.core.errors import UsageError
 from gluontune.optim import _base
-from gluontune.optim.torch_optimizer import TorchOptimizer
-from gluontune.optim.torch_rules import TORCH_RULES
+from gluontune.optim.torch_rules import TORCH_RULES, TorchOptimizer
 from gluontune.runtime import mxnet
 
 mx = mxnet()
@@ -147,7 +146,7 @@ def test_float16_without_masters_works_or_says_what_it_needs(name):
 @pytest.mark.parametrize("shape", [(2, 64, 576), (2, 576, 64), (1, 48, 500)])
 @pytest.mark.parametrize("spectrum", ["even", "steep", "rank 8"])
 def test_muons_steps_on_the_gram_matrix_are_the_steps(shape, spectrum, monkeypatch):
-    from gluontune.optim import orthogonal
+    from gluontune.optim import layerwise
 
     rng = np.random.default_rng(0)
     matrices = rng.normal(size=shape)
@@ -157,9 +156,9 @@ def test_muons_steps_on_the_gram_matrix_are_the_steps(shape, spectrum, monkeypat
         left, values, right = np.linalg.svd(matrices, full_matrices=False)
         matrices = left * np.logspace(0, -4, values.shape[1]) @ right
     taken = []
-    steps = orthogonal._steps_on_gram
-    monkeypatch.setattr(orthogonal, "_steps_on_gram", lambda *a: taken.append(1) or steps(*a))
-    found = orthogonal.orthogonalized(orthogonal.nd.array(matrices.astype("float32"))).asnumpy()
+    steps = layerwise._steps_on_gram
+    monkeypatch.setattr(layerwise, "_steps_on_gram", lambda *a: taken.append(1) or steps(*a))
+    found = layerwise.orthogonalized(layerwise.nd.array(matrices.astype("float32"))).asnumpy()
     assert taken
     x = matrices / np.linalg.norm(matrices, axis=(1, 2), keepdims=True)
     for _ in range(5):

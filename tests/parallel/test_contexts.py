@@ -7,7 +7,7 @@ import pytest
 
 from gluontune import optim
 from gluontune.core.errors import UsageError
-from gluontune.parallel.devices import choose_kvstore, clear_idle, contexts, split_batch
+from gluontune.parallel.kvstore import choose_kvstore, clear_idle, contexts, split_batch
 from gluontune.runtime import mxnet
 
 mx = mxnet()

@@ -18,7 +18,7 @@ from gluontune.cli.main import main
 from gluontune.core.errors import UsageError
 from gluontune.parallel import mpi
 from gluontune.parallel.environment import found
-from gluontune.parallel.hosts import Hosts
+from gluontune.parallel.mpi import Hosts
 
 
 @pytest.mark.parametrize(

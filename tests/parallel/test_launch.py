@@ -12,7 +12,7 @@ from ranks import TWO, parameters_after
 
 from gluontune import loading
 from gluontune.cli.main import main
-from gluontune.datasets.png import encode_grey
+from gluontune.datasets.fashion import encode_grey
 from gluontune.job import checkpoint
 from gluontune.job.data import Feed
 from gluontune.train import Group, RunFailed

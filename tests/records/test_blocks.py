@@ -295,7 +295,7 @@ def test_processes_are_for_many_small_files_without_the_codec(
 
     (path,) = written(tmp_path, [size])
     (tmp_path / "a.lst").write_text("".join(f"{k}\t1\t{path}\n" for k in range(count)))
-    monkeypatch.setattr(packer_room, "available", lambda: codec)
+    monkeypatch.setattr(packer_room.native, "load", lambda: object() if codec else None)
     monkeypatch.setattr(packer_room, "BlockMaker", ask)
     with pytest.raises(Asked) as asked:
         pack(tmp_path / "a.lst", tmp_path / "a.rec", workers=workers, **options)

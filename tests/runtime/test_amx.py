@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gluontune.runtime.amx import AMX_ENV, AmxSupport, amx_support, ask_kernel, prepare
+from gluontune.runtime.cpu import AMX_ENV, AmxSupport, amx_support, ask_kernel, prepare_amx
 
 REFUSED = AmxSupport("refused", "no")
 GRANTED = AmxSupport("granted", "yes")
@@ -36,7 +36,7 @@ def test_level(flags, answer, level):
 @pytest.mark.parametrize("value", ["AVX512_CORE_AMX", "avx512_core_amx", "ALL"])
 def test_a_refused_wish_is_taken_back(name, value, caplog):
     environ = {name: value, "PATH": "/bin"}
-    prepare(environ, lambda: REFUSED)
+    prepare_amx(environ, lambda: REFUSED)
     assert environ == {name: "AVX512_CORE_BF16", "PATH": "/bin"}
     assert "without" in caplog.text
 
@@ -44,14 +44,14 @@ def test_a_refused_wish_is_taken_back(name, value, caplog):
 @pytest.mark.parametrize("support", [GRANTED, AmxSupport("absent", "none")])
 def test_a_wish_stays_where_nothing_can_go_wrong(support):
     environ = dict(AMX_ENV)
-    prepare(environ, lambda: support)
+    prepare_amx(environ, lambda: support)
     assert environ == AMX_ENV
 
 
 @pytest.mark.parametrize("environ", [{}, {"DNNL_MAX_CPU_ISA": "AVX2"}])
 def test_nothing_is_asked_without_a_wish(environ):
     before = dict(environ)
-    prepare(environ, lambda: pytest.fail("asked"))
+    prepare_amx(environ, lambda: pytest.fail("asked"))
     assert environ == before
 
 

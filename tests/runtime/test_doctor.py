@@ -11,7 +11,7 @@ import pytest
 from runtime_fakes import CPU_NEEDS, CUDA_NEEDS, H200, V100, make_system, with_gpu
 
 from gluontune.core.errors import UnknownNameError
-from gluontune.runtime import kernel
+from gluontune.runtime import launch
 from gluontune.runtime.disk import DiskSpace, measure_reading
 from gluontune.runtime.doctor import CHECKS, SEVERITIES, Check, Options, Verdict, iter_checks, run_checks
 from gluontune.runtime.doctor._base import run_check
@@ -202,7 +202,7 @@ def test_check_fires(tmp_path, check, severity, changes, word):
 def test_check_is_quiet_where_nothing_is_wrong(tmp_path, check):
     system = make_system(tmp_path, **QUIET.get(check, {}))
     if check == "jupyter-kernel":
-        kernel.install_kernel(prefix=system.prefix, system=system)
+        launch.install_kernel(prefix=system.prefix, system=system)
     finding = find(system, check, data=tmp_path)
     assert finding.severity == "ok", finding
 
@@ -310,7 +310,7 @@ def test_opencv_that_lacks_a_library_of_the_system(tmp_path):
 
 def test_kernel_of_another_python_and_stale_settings(tmp_path):
     system = make_system(tmp_path)
-    folder = kernel.install_kernel(prefix=system.prefix, system=system)
+    folder = launch.install_kernel(prefix=system.prefix, system=system)
     spec = json.loads((folder / "kernel.json").read_text())
     spec["env"]["OMP_NUM_THREADS"] = "9"
     (folder / "kernel.json").write_text(json.dumps(spec))

@@ -14,7 +14,7 @@ import pytest
 
 import gluontune
 from gluontune.core.errors import GluontuneError
-from gluontune.runtime import cuda, elf, importing, no_driver
+from gluontune.runtime import cuda, elf, importing
 
 HOME = str(Path(gluontune.__file__).parents[1])
 
@@ -73,9 +73,7 @@ def fat_container(*entries):
 
 def test_dynamic_section(tmp_path):
     (tmp_path / "a.so").write_bytes(make_elf(["libx.so.1", "liby.so"], "liba.so.2", "$ORIGIN:/opt/lib"))
-    assert elf.read_dynamic(tmp_path / "a.so") == elf.Dynamic(
-        ("libx.so.1", "liby.so"), "liba.so.2", ("$ORIGIN", "/opt/lib")
-    )
+    assert elf.read_dynamic(tmp_path / "a.so") == elf.Dynamic(("libx.so.1", "liby.so"), "liba.so.2")
 
 
 def test_needs_follow_bundled_libraries(tmp_path):
@@ -164,14 +162,14 @@ def test_a_driver_whose_library_is_hidden_says_what_to_do(tmp_path):
     # In a process of its own: in this one a build for GPUs may have loaded the stand-in.
     load = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]
     if subprocess.run(load, stderr=subprocess.DEVNULL, check=False).returncode:
-        loaded = "from gluontune.runtime import no_driver\nno_driver.possible = lambda: False\n"
+        loaded = "from gluontune.runtime import cuda\ncuda.stand_in_possible = lambda: False\n"
         said = run(loaded + ASK, tmp_path)
         assert "libcuda.so.1" in said and "pip uninstall -y mxnet-cu112" in said
     else:  # a machine with a driver: then nothing is missing
         assert "libcuda.so.1" not in run(ASK, tmp_path)
 
 
-@pytest.mark.skipif(not no_driver.possible(), reason="wants x86-64 without an NVIDIA driver")
+@pytest.mark.skipif(not cuda.stand_in_possible(), reason="wants x86-64 without an NVIDIA driver")
 def test_a_build_for_cuda_is_imported_where_no_driver_is(tmp_path):
     fake_mxnet(tmp_path, "import ctypes\nctypes.CDLL('libcuda.so.1')\nanswer = 42\n", needed=("libcuda.so.1",))
     assert run(ASK, tmp_path) == "got 42"

@@ -13,7 +13,7 @@ from runtime_fakes import make_system, topology, with_gpu
 
 import gluontune as gt
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.runtime import kernel
+from gluontune.runtime import launch
 from gluontune.runtime.launch import MARKER, applied, bind_to_cpus, child_env, cpus_for_rank, launch_settings
 
 CLEAN = {"OMP_NUM_THREADS": None, "MALLOC_TRIM_THRESHOLD_": None, "MALLOC_MMAP_MAX_": None, "MALLOC_TOP_PAD_": None}
@@ -122,7 +122,7 @@ def test_as_installed_inside_a_tuned_process_or_our_kernel_is_as_installed(tmp_p
     assert child_env("as-installed", environ=tuned) == {"PATH": "/bin"}
     assert applied(tuned, tuned) == {n: v for n, v in tuned.items() if n not in ("PATH", MARKER)}
     assert child_env("tuned", environ=tuned, system=system) == tuned
-    in_kernel = {"PATH": "/bin", **kernel.kernel_env(system)}
+    in_kernel = {"PATH": "/bin", **launch.kernel_env(system)}
     assert child_env("as-installed", environ=in_kernel) == {"PATH": "/bin"}
 
 
@@ -153,7 +153,7 @@ def test_binding_holds_in_the_process():
 
 def test_kernel_specification(tmp_path):
     system = make_system(tmp_path)
-    folder = kernel.install_kernel(prefix=tmp_path / "p", system=system)
+    folder = launch.install_kernel(prefix=tmp_path / "p", system=system)
     assert folder == tmp_path / "p" / "share" / "jupyter" / "kernels" / "gluontune"
     spec = json.loads((folder / "kernel.json").read_text())
     assert spec["argv"][0] == sys.executable and "{connection_file}" in spec["argv"]
@@ -165,19 +165,19 @@ def test_kernel_of_a_gpu_environment_leads_to_pips_libraries(tmp_path, monkeypat
     place.mkdir(parents=True)
     (place / "libcudnn.so.8").write_bytes(b"")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
-    env = kernel.kernel_env(make_system(tmp_path, **with_gpu()))
+    env = launch.kernel_env(make_system(tmp_path, **with_gpu()))
     assert env["LD_LIBRARY_PATH"].split(":")[0] == str(place)
 
 
 def test_kernel_that_cannot_be_installed(tmp_path):
     system = make_system(tmp_path, module_exists=lambda name: name != "ipykernel")
     with pytest.raises(GluontuneError, match=r"gluontune\[notebooks\]"):
-        kernel.install_kernel(prefix=tmp_path, system=system)
+        launch.install_kernel(prefix=tmp_path, system=system)
     with pytest.raises(UsageError, match=r"kernel name '\.\./x'"):
-        kernel.install_kernel("../x", prefix=tmp_path, system=system)
+        launch.install_kernel("../x", prefix=tmp_path, system=system)
     (tmp_path / "file").write_text("")
     with pytest.raises(GluontuneError, match="file"):
-        kernel.install_kernel(prefix=tmp_path / "file", system=make_system(tmp_path))
+        launch.install_kernel(prefix=tmp_path / "file", system=make_system(tmp_path))
 
 
 def test_jupyter_starts_the_kernel_with_the_settings(tmp_path, monkeypatch):

@@ -9,15 +9,15 @@ import sys
 import numpy as np
 import pytest
 
-from gluontune.runtime import lending, mxnet
-from gluontune.runtime.lending import lent, take_back
+from gluontune.runtime import arrays, mxnet
+from gluontune.runtime.arrays import lent, take_back
 from tests.support.waiting import until
 
 FORKS = """
 import os
 import numpy as np
 from gluontune.runtime import mxnet
-from gluontune.runtime.lending import lent
+from gluontune.runtime.arrays import lent
 mx = mxnet()
 big = mx.nd.ones((200, 200))
 for _ in range(10):
@@ -71,7 +71,7 @@ def test_rows_that_are_not_contiguous_are_read_in_order():
 
 
 def test_without_spin_locks_it_is_copied(monkeypatch):
-    monkeypatch.setattr(lending, "_UNLOCK", None)
+    monkeypatch.setattr(arrays, "_UNLOCK", None)
     array, before = np.ones((2, 2), np.float32), take_back()
     given = lent(array)
     array[:] = 5.0
@@ -101,8 +101,8 @@ def test_of_large_arrays_none_is_held_longer_than_needed():
     mx, before = mxnet(), take_back()
     for _ in range(6):
         given = lent(np.ones((1 << 20,), np.float32))
-        assert len(lending._lent) <= before + 1
+        assert len(arrays._lent) <= before + 1
         assert given.sum().asscalar() == 1 << 20
         del given
         mx.nd.waitall()
-        until(lambda: any(lending._is_free(one.dl_tensor.data or 0) for one, _, _ in lending._lent.values()))
+        until(lambda: any(arrays._is_free(one.dl_tensor.data or 0) for one, _, _ in arrays._lent.values()))

@@ -10,7 +10,7 @@ import pytest
 
 from gluontune import runtime
 from gluontune.core.interpreter import python
-from gluontune.runtime.swapping import _transposed
+from gluontune.runtime.importing import _transposed
 
 pytestmark = pytest.mark.mxnet
 _SEEN = """

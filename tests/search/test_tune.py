@@ -11,7 +11,7 @@ import pytest
 from gluontune import ladder, runtime
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
 from gluontune.recipe import Recipe
-from gluontune.runtime.amx import AmxSupport
+from gluontune.runtime.cpu import AmxSupport
 from gluontune.runtime.system import System
 from gluontune.search import measure, racing, tune as tuning
 from gluontune.train import RunFailed

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from gluontune.runtime import cuda, elf, no_driver
+from gluontune.runtime import cuda, elf
 from gluontune.runtime.system import System
 
 _FOLDERS = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/local/lib")
@@ -31,7 +31,7 @@ def python_alone() -> dict[str, str]:
         source = elf.find_in_wheels(name)
         assert source is not None, f"no wheel has {name}"
         (folder / name).symlink_to(source)
-    if cuda.DRIVER_LIBRARY in system.mxnet_needs and no_driver.possible():
+    if cuda.DRIVER_LIBRARY in system.mxnet_needs and cuda.stand_in_possible():
         functions = elf.undefined(system.mxnet_library, r"cu[A-Z]\w+")
-        (folder / cuda.DRIVER_LIBRARY).write_bytes(no_driver.stand_in(functions))
+        (folder / cuda.DRIVER_LIBRARY).write_bytes(cuda.stand_in(functions))
     return {"LD_LIBRARY_PATH": ":".join(dict.fromkeys(map(str, [folder, *(place.parent for place in found)])))}

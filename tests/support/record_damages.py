@@ -11,10 +11,9 @@ import numpy as np
 from gluontune.core.errors import GluontuneError
 from gluontune.records.layout import MAGIC, padded
 from gluontune.records.reader import RecordReader
-from gluontune.records.repairer import repair
 from gluontune.records.side_files import side_path
 from gluontune.records.structure import joined
-from gluontune.records.verifier import survey
+from gluontune.records.verifier import repair, survey
 from gluontune.records.writer import RecordWriter
 
 __all__ = ["DamageTrial"]

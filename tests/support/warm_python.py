@@ -17,7 +17,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from gluontune.runtime import cuda, no_driver
+from gluontune.runtime import cuda
 from gluontune.runtime.elf import preload
 from gluontune.runtime.importing import mxnet_library
 from gluontune.runtime.system import System
@@ -57,7 +57,7 @@ def _serve(*libraries: str) -> None:
     needs = System().mxnet_needs  # a plain import of mxnet wants them
     preload(needs)
     if cuda.preload(needs) == [cuda.DRIVER_LIBRARY]:
-        no_driver.load(mxnet_library())
+        cuda.load_stand_in(mxnet_library())
     for library in libraries:
         importlib.import_module(library)
     for line in sys.stdin:

@@ -24,7 +24,7 @@ from gluontune.job import checkpoint
 from gluontune.job.batches import read_weights
 from gluontune.job.user_file import load_module
 from gluontune.monitor import read_log
-from gluontune.optim import states
+from gluontune.optim import trainer
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.records.fields import join_fields, split_fields
@@ -80,7 +80,7 @@ READERS = {
     "bench bridge": (bridge._known, "a.json", '{"schema_version": 1, "rows": [{"name": "a", "status": "ok"}]}'),
     "benchmarks monitoring": (monitoring._taken_up, "a.json", '{"parts": {}}'),
     "benchmarks deck": (lambda path: deck._before(path, {}), "a.json", '{"conditions": {}, "rows": []}'),
-    "optimizer states": (states._read, "a.npz", ""),
+    "optimizer states": (trainer._read, "a.npz", ""),
     "zipped params": (gt.graph.read_params, "b.params", ""),
     "individual": (read_weights, "b.npz", ""),
     "prices": (read_price, "b.yaml", "prices: [{machine: m, usd_per_hour: 0.5, date: 2026-01-31, source: a}]"),
@@ -92,7 +92,7 @@ READERS = {
 def whole(name: str, folder: Path) -> bytes:
     """A document that the reader takes, as bytes."""
     if name == "optimizer states":
-        np.savez(folder / "whole.npz", header=json.dumps({"format": states.FORMAT}), w=np.arange(4.0))
+        np.savez(folder / "whole.npz", header=json.dumps({"format": trainer.FORMAT}), w=np.arange(4.0))
         return (folder / "whole.npz").read_bytes()
     if name in ("individual", "zipped params"):
         np.savez(folder / "whole.npz", w=np.arange(4.0))
@@ -179,7 +179,7 @@ def test_a_thirteenth_month_is_told(tmp_path, read):
         read(tmp_path / "a.yaml")
 
 
-@pytest.mark.parametrize("read", [states._read, gt.graph.read_params, read_weights])
+@pytest.mark.parametrize("read", [trainer._read, gt.graph.read_params, read_weights])
 def test_arrays_that_unpack_to_a_thousand_times_their_size_are_refused(tmp_path, read):
     np.savez_compressed(tmp_path / "a.npz", w=np.zeros(5 << 20))
     with pytest.raises(GluontuneError):
@@ -192,7 +192,7 @@ def test_arrays_that_unpack_to_a_thousand_times_their_size_are_refused(tmp_path,
 def test_states_with_a_strange_header_are_refused(tmp_path, text):
     np.savez(tmp_path / "a.npz", header=text, w=np.arange(4.0))
     with pytest.raises(GluontuneError):
-        states._read(str(tmp_path / "a.npz"))
+        trainer._read(str(tmp_path / "a.npz"))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 ROOMS = {
     "records": (["gluontune/records/*.py"], ["tests/records/test_*.py", "tests/loading/test_fields.py"]),
     "optim": (
-        ["gluontune/optim/*.py", "gluontune/optim/schedules/*.py"],
+        ["gluontune/optim/*.py"],
         [
             "tests/optim/test_*.py",
             "tests/recipe/test_recipe.py",

@@ -63,7 +63,7 @@ np.savez(sys.argv[1], **{f"w{i}": p.detach().numpy() for i, p in enumerate(ps)})
 
 
 def test_the_twins_muon_is_ours(tmp_path):
-    from gluontune.optim.orthogonal import GTMuon, nd
+    from gluontune.optim.layerwise import GTMuon, nd
 
     rng = np.random.default_rng(0)
     shapes = [(8, 3, 3, 3), (8, 3, 3, 3), (4, 12), (12, 4), (8,)]

@@ -21,7 +21,7 @@ import pytest
 
 import gluontune as gt
 from gluontune.core.errors import UsageError
-from gluontune.optim.adapters import from_mxnet, to_mxnet  # before mx.lr_scheduler is ours
+from gluontune.optim._base import from_mxnet, to_mxnet  # before mx.lr_scheduler is ours
 from gluontune.optim.cards import OPTIMIZERS
 from gluontune.recipe.registry import resolve
 from gluontune.records.layout import image_record, split_image_record

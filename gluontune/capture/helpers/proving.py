@@ -9,7 +9,7 @@ from typing import Any
 
 from gluontune.capture.forked import Forked
 from gluontune.capture.helpers.compiled import Compiled, static_flags
-from gluontune.core.gaps import worst
+from gluontune.core.arrays import worst
 
 OUTPUTS, GRADIENTS = 1e-5, 1e-3  # relative; a rewritten layer rounds otherwise
 _SAMPLES = 8  # of the batch
@@ -86,7 +86,7 @@ def _rewrites(block: Any, args: Any) -> list[str]:
 def _passes(mx: Any, call: Any, block: Any, args: Any) -> tuple[list[Any], list[Any]]:
     """Outputs in training (twice, as a graph is first made and then used) and in prediction, and all gradients."""
     from gluontune.compute._passes import _same_averages
-    from gluontune.core.nests import flat
+    from gluontune.core.arrays import flat
     from gluontune.runtime import as_nd_array
 
     parameters = [p for p in block.collect_params().values() if p.grad_req != "null" and p._grad is not None]
@@ -133,7 +133,7 @@ def _leaves(mx: Any, args: Any) -> Any:
 def _part(args: Any, most: int) -> Any:
     """The first samples of a batch, where every array has the batch as its first dimension."""
     from gluontune.compute._traversal import first_samples
-    from gluontune.core.nests import flat
+    from gluontune.core.arrays import flat
 
     arrays = [a for a in flat(args) if hasattr(a, "shape")]
     size = arrays[0].shape[0] if arrays and arrays[0].shape else 0

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.runtime import usable_cores
-from gluontune.runtime.lending import lent
+from gluontune.runtime.arrays import lent
 
 #: Makes an array of the program's: of values that nobody else has, its type, and its context.
 Giving = Callable[[np.ndarray, type, Any], Any]

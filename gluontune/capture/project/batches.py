@@ -15,8 +15,8 @@ from gluontune.capture.project.sections import Plan, draws_it
 from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Node
 from gluontune.convert.migrate.expressions import expression
+from gluontune.core.errors import literal
 from gluontune.core.files import atomic_write
-from gluontune.core.texts import literal
 
 _TEMPLATE = Path(__file__).parent / "templates" / "data.py.j2"
 _MOST, _SECONDS = 256 * 2**20, 20.0  # bytes, and time, of samples

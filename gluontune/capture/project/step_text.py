@@ -21,7 +21,7 @@ from gluontune.convert.graph.symbol import Graph
 from gluontune.convert.migrate.calls import Trace
 from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.text import class_texts, headed
-from gluontune.core.texts import literal
+from gluontune.core.errors import literal
 
 _ZEROS = {"zeros_like", "_zeros", "_npi_zeros", "_npi_zeros_like", "_np_zeros_like"}
 

@@ -25,9 +25,8 @@ from gluontune.compute._traversal import walk
 from gluontune.convert.bridge.names import identifier, is_free
 from gluontune.convert.migrate.copying import copied
 from gluontune.convert.migrate.text import tidied
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, literal, remark
 from gluontune.core.files import atomic_write
-from gluontune.core.texts import literal, remark
 from gluontune.optim.torch_rules import Part
 from gluontune.runtime.pytorch import torch
 

@@ -16,9 +16,8 @@ from gluontune.convert.bridge.references import NOTHING, Writer, right_way
 from gluontune.convert.bridge.registry import default_of
 from gluontune.convert.bridge.source import settle
 from gluontune.convert.bridge.stand_ins import stand_in
+from gluontune.core.arrays import flat, gap, size
 from gluontune.core.errors import GluontuneError, UsageError, first_line
-from gluontune.core.gaps import gap, size
-from gluontune.core.nests import flat
 from gluontune.runtime import as_nd_array, as_net_array, mxnet, uses_np
 from gluontune.runtime.pytorch import torch
 

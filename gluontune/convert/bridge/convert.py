@@ -18,8 +18,7 @@ from gluontune.convert.bridge.registry import OPERATORS, attributes, unknown_out
 from gluontune.convert.bridge.source import Source, open_source
 from gluontune.convert.graph.schemas import known_schema
 from gluontune.convert.graph.symbol import Graph, Node, read_symbol
-from gluontune.core.errors import GluontuneError
-from gluontune.core.texts import clean
+from gluontune.core.errors import GluontuneError, clean
 from gluontune.runtime.pytorch import torch
 
 # Inputs of training alone.

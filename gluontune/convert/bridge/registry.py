@@ -11,8 +11,7 @@ from typing import Any, Callable
 
 from gluontune.convert.graph.schemas import known_schema, parse
 from gluontune.convert.graph.symbol import Node
-from gluontune.core.errors import GluontuneError
-from gluontune.core.texts import clean
+from gluontune.core.errors import GluontuneError, clean
 from gluontune.recipe.registry import Registry
 
 # Attributes of MXNet's implementation, without an effect on the result.

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.core.errors import UnknownNameError, UsageError
-from gluontune.core.texts import clean
+from gluontune.core.errors import UnknownNameError, UsageError, clean
 
 _LONGEST = 10_000  # characters of a shape
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.convert.graph.schemas import known_schema
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, clean
 from gluontune.core.reading import explain_os_error, parse_json, read_text
-from gluontune.core.texts import clean
 
 MOST_OUTPUTS = 10_000  # of a node
 

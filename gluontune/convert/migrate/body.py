@@ -13,7 +13,7 @@ from gluontune.convert.migrate.calls import Call, Entry, entries
 from gluontune.convert.migrate.expressions import arguments, expression, has_whole_numbers, named
 from gluontune.convert.migrate.text import Part
 from gluontune.convert.migrate.units import Flow, Unit, flow_of
-from gluontune.core.texts import literal
+from gluontune.core.errors import literal
 
 _VARIABLES = ("x", "y", "z", "u", "v", "w")
 

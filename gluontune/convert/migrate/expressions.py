@@ -14,8 +14,7 @@ import numpy as np
 from gluontune.convert.bridge.registry import OPERATORS, attributes
 from gluontune.convert.graph.symbol import Node
 from gluontune.convert.migrate.copying import has_source
-from gluontune.core.errors import GluontuneError
-from gluontune.core.texts import literal
+from gluontune.core.errors import GluontuneError, literal
 from gluontune.runtime.pytorch import torch
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "power": "**", "plus": "+", "minus": "-",

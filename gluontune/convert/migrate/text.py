@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.convert.bridge.names import is_attribute
-from gluontune.core.texts import literal
+from gluontune.core.errors import literal
 
 #: The number of a layer's positional settings.
 _PLAIN = {"nn.Conv1d": 3, "nn.Conv2d": 3, "nn.Conv3d": 3, "nn.Linear": 2, "BatchNorm": 1, "nn.Dropout": 1,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.core.gaps import gaps
+from gluontune.core.arrays import gaps
 from gluontune.core.interpreter import python
 from gluontune.course.assessment.limits import devices
 from gluontune.runtime import child_env

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 
 import psutil
 
-from gluontune.core.errors import GluontuneError
-from gluontune.core.texts import clean
+from gluontune.core.errors import GluontuneError, clean
 
 _TICK_S = 0.05
 _STUBBORN_S = 20.0  # until all leftovers must be gone

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluontune import runtime
-from gluontune.core.gaps import distance
+from gluontune.core.arrays import distance
 from gluontune.course.exercises._registry import alike, calling, close, exercise, values_of
 
 

@@ -25,7 +25,7 @@ from gluontune.job.checkpoint import read
 from gluontune.job.data import make_feed
 from gluontune.job.job import load_job
 from gluontune.methods.losses import trained_layers
-from gluontune.parallel.devices import contexts
+from gluontune.parallel.kvstore import contexts
 from gluontune.recipe import Recipe, rules
 from gluontune.runtime import mxnet, set_data
 

@@ -30,12 +30,8 @@ class Verdict(NamedTuple):
 class Finding:
     """A check's verdict under the check's name.
 
-    Args:
-        id: of the check.
-        severity: ``ok``, ``info`` (good to know), ``warning`` (slower or riskier), ``error`` (cannot work).
-        message: one sentence.
-        evidence: the observed values, versions and file names.
-        fix: the command or act that mends it, or "".
+    ``severity`` is ``ok``, ``info`` (good to know), ``warning`` (slower or riskier) or ``error`` (cannot work);
+    ``evidence`` the observed values, versions and file names; ``fix`` the command or act that mends it, or "".
     """
 
     id: str
@@ -50,14 +46,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of the checks.
+    """Settings of the checks: the training data's folder or file, and the batch that worker processes hand over.
 
-    Args:
-        data: folder or file of the training data; default gluontune's cache folder.
-        batch_size: images a batch, for the shared-memory check.
-        image_size: side of the images in pixels, for the same.
-        num_workers: loader processes; default the usable cores.
-        prefetch: batches made ahead; default as in Gluon, twice the workers.
+    Defaults: gluontune's cache folder; the usable cores as loader processes; prefetch as in Gluon, twice the workers.
     """
 
     data: Path | None = None
@@ -74,13 +65,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Check:
-    """One entry of the registry.
-
-    Args:
-        id: short, hyphenated; ``--only`` takes it.
-        title: the subject, for the table and the documentation.
-        function: examines the system. It never imports mxnet.
-    """
+    """One entry of the registry: ``--only`` takes its ``id``. Its function never imports mxnet."""
 
     id: str
     title: str
@@ -120,25 +105,12 @@ def run_check(entry: Check, system: System, options: Options) -> Finding:
 def iter_checks(
     system: System | None = None, options: Options | None = None, only: Iterable[str] = ()
 ) -> Iterator[tuple[Check, Finding]]:
-    """Run the checks one after the other, so that progress can be shown.
-
-    Raises:
-        UnknownNameError: ``only`` names a check that does not exist.
-    """
+    """Run the checks one after the other, so that progress can be shown; ``only`` has identifiers of checks."""
     chosen = [CHECKS[name] for name in only] or list(CHECKS)
     system, options = system or System(), options or Options()
     return ((entry, run_check(entry, system, options)) for entry in chosen)
 
 
 def run_checks(system: System | None = None, options: Options | None = None, only: Iterable[str] = ()) -> list[Finding]:
-    """Run all checks, or those named in ``only``, and return their findings.
-
-    Args:
-        system: the machine; default this one. Tests pass a fake.
-        options: the data's folder and the loader's figures.
-        only: identifiers of checks.
-
-    >>> [finding.severity for finding in run_checks(only=["python"])]
-    ['ok']
-    """
+    """The findings of all checks, or of those named in ``only``, on this machine or a fake ``system``."""
     return [finding for _, finding in iter_checks(system, options, only)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gluontune.core.interpreter import MARKER
 from gluontune.runtime.doctor._base import Options, Verdict, check
-from gluontune.runtime.kernel import kernel_env, kernel_folders, read_kernel
+from gluontune.runtime.launch import kernel_env, kernel_folders, read_kernel
 from gluontune.runtime.system import System
 
 FLOAT32 = 4

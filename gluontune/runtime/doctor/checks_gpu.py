@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from gluontune.runtime import cuda, no_driver
+from gluontune.runtime import cuda
 from gluontune.runtime.cpu import show_cpu_list
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER, describe_code, unfit_gpus
@@ -30,7 +30,7 @@ def gpu_driver(system: System, options: Options) -> Verdict:
         return Verdict("ok", "the NVIDIA driver answers", f"driver {report.driver or 'version N/A'}")
     if report.status == "no-driver":
         if _built_for_cuda(system):
-            if no_driver.possible(system.root):
+            if cuda.stand_in_possible(system.root):
                 return Verdict("warning", "no driver: the GPU build computes on the CPU", report.reason, _FOR_A_GPU)
             return Verdict(
                 "error",

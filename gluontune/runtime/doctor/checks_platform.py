@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from gluontune.runtime import cuda, no_driver
-from gluontune.runtime.amx import AMX_ENV, hidden_amx
+from gluontune.runtime import cuda
+from gluontune.runtime.cpu import AMX_ENV, hidden_amx
 from gluontune.runtime.doctor._base import Options, Verdict, check
 from gluontune.runtime.facts import CONTAINER
 from gluontune.runtime.importing import CPU_WHEEL, REINSTALL_CPU, library_fix, wanted_numpy
@@ -161,7 +161,7 @@ def shared_libraries(system: System, options: Options) -> Verdict:
     except ValueError as error:
         return Verdict("error", "libmxnet.so is not a library for this platform", str(error), REINSTALL_CPU)
     missing = system.unloadable(needs)
-    if no_driver.possible(system.root):
+    if cuda.stand_in_possible(system.root):
         missing.pop(cuda.DRIVER_LIBRARY, None)  # the finding 'gpu-driver' has it
     if not missing:
         message = f"all {len(needs)} shared libraries that libmxnet.so needs are there"

@@ -10,7 +10,7 @@ from typing import Any
 
 from gluontune.loading import FieldsLoader, ResidentLoader, ThreadedLoader, decoder_name, from_records
 from gluontune.loading.augment import AUGMENTS
-from gluontune.loading.measure import decode_rate
+from gluontune.loading.sizing import decode_rate
 from gluontune.runtime import mxnet
 from gluontune.search.bench.batches import Batches, DecodeLimit
 

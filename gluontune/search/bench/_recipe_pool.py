@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gluontune import runtime
-from gluontune.core.closing import Closing
+from gluontune.core.files import Closing
 from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess, die_with_parent, event_sender
 from gluontune.parallel.shared import PATH_VARIABLE, create

@@ -82,7 +82,7 @@ class TorchRun:
     def _reset(self) -> None:
         """Reset to the seeded start; the compiled code stays."""
         from gluontune.optim import schedules
-        from gluontune.optim.scaling import scaled_learning_rate
+        from gluontune.optim.cards import scaled_learning_rate
 
         torch, recipe = self.torch, self.recipe
         self.net.load_state_dict(self.start)

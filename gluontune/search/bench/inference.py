@@ -21,8 +21,8 @@ import numpy as np
 from gluontune import datasets, runtime
 from gluontune.compute import bfloat16_support
 from gluontune.core import stats
+from gluontune.core.arrays import gap
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.core.gaps import gap
 from gluontune.job.trained import recipe_of_source
 from gluontune.recipe import Recipe
 from gluontune.runtime.launch import launch_settings

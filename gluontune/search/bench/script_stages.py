@@ -22,10 +22,10 @@ from typing import Any
 
 from gluontune.capture.names import CHANGES, DECIDED
 from gluontune.capture.script import Program, command
+from gluontune.core.errors import clean
 from gluontune.core.interpreter import python
 from gluontune.core.processes import last_words, session
 from gluontune.core.stats import interval, ratio_interval
-from gluontune.core.texts import clean
 from gluontune.search.measure import interleave
 from gluontune.search.script_climb import NOT_A_JOB, ScriptContender, gap_of
 from gluontune.training.starting import ScriptRun

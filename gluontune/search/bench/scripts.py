@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gluontune.core.errors import UsageError
+from gluontune.core.errors import UsageError, clean
 from gluontune.core.journal import Document, resumable
 from gluontune.core.reading import explain_os_error, parse_yaml, read_text
-from gluontune.core.texts import clean
 from gluontune.runtime import machine_facts
 from gluontune.search.bench.benchmark import selected
 from gluontune.search.bench.script_stages import STAGES, Script, Site

@@ -1,29 +1,37 @@
-"""Distances of arrays: the one place where two nets, files or ranks are compared.
+"""Arrays in nested lists and tuples, and their distances: the one place where nets, files or ranks are compared.
 
-Arrays that cannot be compared are infinitely far apart: other shapes or types, a name on one side only, and NaN. So no
-caller's ``max`` or ``<=`` lets a NaN pass.
+Others than comparable ones (shapes, types, a name on one side, NaN) are infinitely far apart, so that no NaN passes.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
+
+def flat(value: Any) -> list[Any]:
+    """The items of ``value`` in order; without None."""
+    if isinstance(value, (list, tuple)):
+        return [item for part in value for item in flat(part)]
+    return [] if value is None else [value]
+
+
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """``value`` with each of its items changed."""
+    if not isinstance(value, (list, tuple)):
+        return change(value)
+    items = [mapped(change, item) for item in value]
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
 
 _LEAST = 1e-12  # the scale of arrays of zeros
 
 
 def distance(mine: Any, theirs: Any) -> float:
-    """The largest difference of two values; equal infinities count as no difference.
-
-    >>> one = np.array([1.0, np.inf])
-    >>> distance(one, one), distance(one, np.array([3.0, np.inf])), distance(one, np.array([1.0, np.nan]))
-    (0.0, 2.0, inf)
-    >>> distance(one, one.astype("float32")), distance(one, one[:1])
-    (inf, inf)
-    """
+    """The largest difference of two values; equal infinities count as no difference."""
     a, b = np.asarray(mine), np.asarray(theirs)
     if a.shape != b.shape or a.dtype != b.dtype or np.isnan(a).any() or np.isnan(b).any():
         return float("inf")
@@ -39,30 +47,18 @@ def size(array: Any) -> float:
 
 
 def gap(mine: Any, theirs: Any, scale: float = 0.0) -> float:
-    """Their :func:`distance` as a share of ``theirs``' largest value, or of ``scale`` where that is larger.
-
-    >>> gap(np.array([1.0, 2.0]), np.array([1.0, 4.0])), gap(np.array([np.nan]), np.array([np.nan]))
-    (0.5, inf)
-    """
+    """Their :func:`distance` as a share of ``theirs``' largest value, or of ``scale`` where that is larger."""
     return distance(mine, theirs) / max(size(theirs), scale, _LEAST)
 
 
 def gaps(mine: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> dict[Any, float]:
-    """The :func:`gap` of each name that either side has.
-
-    >>> gaps({"a": np.ones(1), "b": np.ones(1)}, {"a": np.ones(1), "c": np.ones(1)})
-    {'a': 0.0, 'c': inf, 'b': inf}
-    """
+    """The :func:`gap` of each name that either side has."""
     none = float("inf")
     found = {name: gap(mine[name], array) if name in mine else none for name, array in theirs.items()}
     return {**found, **{name: none for name in mine if name not in theirs}}
 
 
 def worst(mine: Iterable[Any], theirs: Iterable[Any], scale: float = 0.0) -> float:
-    """The largest :func:`gap` of arrays in order, with that ``scale``; infinite if one side has more.
-
-    >>> worst([np.ones(2)], [np.ones(2)]), worst([np.ones(2)], [])
-    (0.0, inf)
-    """
+    """The largest :func:`gap` of arrays in order, with that ``scale``; infinite if one side has more."""
     pairs = itertools.zip_longest(mine, theirs)
     return max((gap(a, b, scale) if a is not None and b is not None else float("inf") for a, b in pairs), default=0.0)

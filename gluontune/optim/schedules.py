@@ -1,4 +1,13 @@
-"""The registry of schedules, and the schedule of a run built from a name."""
+"""Learning-rate schedules as pure functions ``num_update -> lr``; imports no mxnet.
+
+The convention is MXNet's: the rate of the k-th update is ``schedule(k)``, counted from 1, and a step takes effect when
+``num_update`` *exceeds* it. Unlike MXNet's schedulers these have no state, so that a resumed or repeated run gets the
+same rates. Adapters to and from ``mx.lr_scheduler.LRScheduler`` are in :mod:`gluontune.optim._base`.
+
+>>> rate = warmup(multifactor(base_lr=0.9, steps=[100, 200], factor=0.1), warmup_steps=10)
+>>> [round(rate(n), 6) for n in (0, 5, 10, 100, 101, 201)]
+[0.0, 0.45, 0.9, 0.9, 0.09, 0.009]
+"""
 
 from __future__ import annotations
 
@@ -10,23 +19,37 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluontune.core.errors import UsageError, did_you_mean
-from gluontune.optim.schedules._rules import constant, cosine, factor, multifactor, onecycle, poly, scale, warmup
-from gluontune.optim.schedules._schedule import Rate, Schedule, number
+from gluontune.optim._schedules import (
+    WARMUP_MODES,
+    Rate,
+    Schedule,
+    constant,
+    cosine,
+    factor,
+    in_epochs,
+    join,
+    multifactor,
+    number,
+    onecycle,
+    poly,
+    scale,
+    stretch,
+    warmup,
+)
 from gluontune.recipe.registry import Registry
+
+__all__ = [
+    "SCHEDULES", "Schedule", "ScheduleCard", "WARMUP_MODES", "build", "constant", "cosine", "factor", "in_epochs",
+    "join", "multifactor", "onecycle", "poly", "scale", "stretch", "warmup",
+]  # fmt: skip
+
 
 _UNITS = ("updates", "epochs")
 
 
 @dataclass(frozen=True)
 class ScheduleCard:
-    """A description of a schedule.
-
-    Args:
-        make: the function of this module.
-        summary: one sentence.
-        has_end: whether it needs the length of the run.
-        when: when to use it, and when not.
-    """
+    """A schedule: the function that makes it, a sentence, whether it needs the length of the run, when to use it."""
 
     make: Callable[..., Schedule]
     summary: str
