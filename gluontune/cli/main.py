@@ -8,7 +8,7 @@ import pkgutil
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import typer
@@ -31,6 +31,10 @@ OPTIONS: dict[str, Any] = {
     "rich_markup_mode": None,
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
+
+
+#: Commands of which the words after the first are another program's.
+OF_OTHERS = ("run", "capture", "monitor")
 
 
 def build_app() -> typer.Typer:
@@ -61,20 +65,26 @@ def build_app() -> typer.Typer:
 
 
 def add_commands(app: typer.Typer, package: str) -> None:
-    """Add each module's command in ``package``: the function of its name, its ``COMMANDS``, or by ``register(app)``."""
+    """Add what each module in ``package`` has: ``COMMANDS`` and ``GROUPS`` of commands; or by its ``register(app)``."""
     found = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__)]
     for name in sorted(name for name in found if not name.startswith("_") and name != "main"):
         module = importlib.import_module(f"{package}.{name}")
         if hasattr(module, "register"):
             module.register(app)
-        elif hasattr(module, "COMMANDS"):
-            group = typer.Typer(help=module.GROUP, no_args_is_help=True)
-            for command in module.COMMANDS:
-                group.command(command.__name__.partition("_")[0])(takes_recipe(command))
-            app.add_typer(group, name=name)
-        else:
-            app.command(name, context_settings=getattr(module, "CONTEXT", None))(takes_recipe(getattr(module, name)))
+            continue
+        _add(app, module.COMMANDS)
+        for title, (text, commands) in getattr(module, "GROUPS", {}).items():
+            group = typer.Typer(help=text, no_args_is_help=True)
+            _add(group, commands)
+            app.add_typer(group, name=title)
     dress(app)
+
+
+def _add(app: typer.Typer, commands: Iterable[Callable[..., Any]]) -> None:
+    for command in commands:
+        name = command.__name__.partition("_")[0]
+        settings = {"allow_interspersed_args": False} if name in OF_OTHERS else None
+        app.command(name, context_settings=settings)(takes_recipe(command))
 
 
 def main(

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from gluontune.core.errors import UsageError
+from gluontune.core.errors import UsageError, did_you_mean
+from gluontune.course.lessons import own_folder
 from gluontune.recipe.result import RunResult
 from gluontune.report import figures, formatting as fmt, study_figures
 from gluontune.report.read import row_of
@@ -167,3 +168,28 @@ def captioned(svg: str | None, caption: str) -> Markup:
     if svg is None:
         raise UsageError(f"{fmt.clean(caption, 80)}: no measurement to draw")
     return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])
+
+
+def picture(name: str) -> Markup:
+    """A picture of the course by its name.
+
+    Args:
+        name: such as ``"ring"``; the error for an unknown one lists all.
+
+    Raises:
+        UsageError: no such picture.
+
+    >>> "A ring all-reduce" in str(picture("ring"))
+    True
+    >>> picture("rign")
+    Traceback (most recent call last):
+        ...
+    gluontune.errors.UsageError: picture('rign'): did you mean 'ring'? there are ...
+    """
+    folder = own_folder() / "pictures"  # which ``python -m tools.pictures`` fills
+    known = sorted(path.stem for path in folder.glob("*.svg"))
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise UsageError(f"picture({name!r}): {hint and hint + ' '}there are {', '.join(known)}")
+    svg = (folder / f"{name}.svg").read_text(encoding="utf-8").strip()
+    return captioned(svg, html.unescape(svg.partition("<title>")[2].partition("</title>")[0]))

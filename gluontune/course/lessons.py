@@ -26,6 +26,8 @@ from gluontune.core.interpreter import python
 from gluontune.core.reading import parse_json, read_text
 
 _NAME = "[0-9][0-9]_*.ipynb"
+_PACKAGE = Path(gluontune.__file__).resolve().parent
+_IN_WHEEL = _PACKAGE / "_notebooks"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
     if folder is not None:
         places = [Path(folder)]
     else:
-        places = [Path("notebooks"), _package().parent / "notebooks", _in_wheel()]
+        places = [Path("notebooks"), own_folder()]
     for place in places:
         found = [_read(path) for path in sorted(place.glob(_NAME))]
         if found:
@@ -71,7 +73,7 @@ def unpack(lessons: Sequence[Lesson], folder: str | os.PathLike[str] = "notebook
     Returns:
         The lessons, with the paths to open.
     """
-    if any(lesson.path.parent != _in_wheel() for lesson in lessons):
+    if any(lesson.path.parent != _IN_WHEEL for lesson in lessons):
         return list(lessons)
     place, mine = writable_folder(folder), []
     for lesson in lessons:
@@ -82,12 +84,10 @@ def unpack(lessons: Sequence[Lesson], folder: str | os.PathLike[str] = "notebook
     return mine
 
 
-def _package() -> Path:
-    return Path(gluontune.__file__).resolve().parent
-
-
-def _in_wheel() -> Path:
-    return _package() / "_notebooks"
+def own_folder() -> Path:
+    """The lessons that came with the package, beside it (a source tree) or in it (a wheel)."""
+    beside = _PACKAGE.parent / "notebooks"
+    return beside if any(beside.glob(_NAME)) else _IN_WHEEL
 
 
 #: Earlier names of lessons, which batch jobs may still use.
@@ -136,7 +136,7 @@ def _read(path: Path) -> Lesson:
 
 
 _OFF = {"@jupyterlab/apputils-extension:announcements": True}
-_HIDDEN = ["__pycache__", "*.pyc", "*~", ".*", "[0-9][0-9]_*.py", "ruff.toml"]
+_HIDDEN = ["__pycache__", "*.pyc", "*~", ".*", "[0-9][0-9]_*.py", "ruff.toml", "pictures"]
 
 
 def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8888, browser: bool = True) -> int:
