@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,9 @@ def _next(rungs: list[dict[str, Any]]) -> list[str]:
         texts.append("Give it more time: gluontune ladder --budget 20m")
     if any(row["status"] == "failed" for row in rungs):
         texts.append("Mend the failed rung; its row has the reason")
-    tried = [row for row in rungs if row["status"] == "ran" and row["name"] != "naive"]
-    as_it_is = ["Leave the job as it is: nothing that was tried made it faster here"]
-    return texts or (as_it_is if tried else [])
+    if not texts and any(row["status"] == "ran" and row["name"] != "naive" for row in rungs):
+        texts.append("Leave the job as it is: nothing that was tried made it faster here")
+    return texts
 
 
 def _what(rung: str, changes: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None) -> str:
@@ -91,8 +92,7 @@ def _what(rung: str, changes: Mapping[str, Any] | None = None, base: Mapping[str
 def _update_size(base: Mapping[str, Any], changes: Mapping[str, Any]) -> float:
     """Images of an update on one device."""
     both = {**base, **changes}
-    sizes = [fmt.number(both.get(name)) or 1.0 for name in ("batch_size_per_device", "accumulate")]
-    return sizes[0] * sizes[1]
+    return math.prod(fmt.number(both.get(name)) or 1.0 for name in ("batch_size_per_device", "accumulate"))
 
 
 def _read(folder: Path, name: str) -> str | None:
@@ -112,8 +112,8 @@ def best_row(ladder: Mapping[str, Any]) -> dict[str, Any] | None:
     row = next((row for row in ladder["rungs"] if row["name"] == best.get("name")), kept[-1] if kept else None)
     if row is None or not any(a["adopted"] for a in ladder["revisited"]) or not best.get("samples_per_sec"):
         return row
-    names = ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
-    return {**row, **{name: best.get(name) for name in names}}
+    taken = ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
+    return {**row, **{name: best.get(name) for name in taken}}
 
 
 def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
@@ -131,7 +131,7 @@ def revisited_lines(ladder: Mapping[str, Any]) -> list[str]:
         if first and answer["kind"] == "asked again":
             texts.append(f"{fmt.ratio(first['median'])} when it was climbed")
         if ratio:
-            texts.append(f"{fmt.ratio_with_interval(ratio['median'], ratio['ci95'])} on top of the best")
+            texts.append(f"{fmt.gain(ratio)} on top of the best")
         yes, no = ("adopted", "not adopted") if answer["kind"] == "asked again" else ("it goes", "it stays")
         outcome = yes if answer["adopted"] else no if ratio else answer["reason"] or "not asked"
         text = "; ".join(part for part in (", ".join(texts), fmt.clean(outcome, 200)) if part)

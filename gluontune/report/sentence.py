@@ -48,7 +48,10 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     rows = ladder["rungs"]
     measured = [row for row in rows if row["status"] == "ran" and row["samples_per_sec"]]
     if not measured:
-        return [_nothing_measured(ladder)]
+        failed = next((row for row in rows if row["status"] == "failed"), None)
+        if failed is not None:
+            return [f"no rung could be measured: {fmt.clean(failed['name'], 60)} failed{_why(failed)}"]
+        return ["no rung was measured" if ladder["complete"] else "interrupted before the first rung was measured"]
     naive = next((row for row in measured if row["name"] == "naive"), None)
     best = best_row({**ladder, "rungs": measured}) or measured[-1]
     speed = _headline(ladder, measured, naive, best)
@@ -58,12 +61,13 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
         parts.append(f"interrupted: {len(measured)} rung{'s' * (len(measured) != 1)} measured so far")
     if naive is not None:
         parts += _accuracy_lost(naive, best) + _held_back(ladder, naive, best)
-    return (
-        parts
-        + _taken_back(ladder)
-        + _not_helpful(_undecided(ladder), _here(ladder))
-        + [a["interaction"] for a in ladder["revisited"] if a["interaction"]]
-    )
+    for taken in ladder["taken_back"]:  # kept until the proof
+        name = fmt.RUNG_TEXTS.get(taken["rung"], fmt.clean(taken["rung"], 60))
+        parts.append(f"{name} was {fmt.clean(taken['reason'], 240).rstrip('.')}")
+    named = {taken["rung"] for taken in ladder["taken_back"]}
+    named |= {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "asked again"}
+    parts += _not_helpful([row for row in rows if row["name"] not in named], _here(ladder))
+    return parts + [a["interaction"] for a in ladder["revisited"] if a["interaction"]]
 
 
 def proof_clause(ladder: Mapping[str, Any]) -> str | None:
@@ -82,13 +86,6 @@ def proof_clause(ladder: Mapping[str, Any]) -> str | None:
     each = "one training each" if runs == 1 else f"{runs} trainings of each, in turn"
     gain = fmt.ratio_with_interval(ratio["median"], stats.bounds({**ratio, "n": runs}))
     return f"{times} to {fmt.accuracy(proof['target'])} accuracy: {gain}, {each}"
-
-
-def _nothing_measured(ladder: dict[str, Any]) -> str:
-    failed = [row for row in ladder["rungs"] if row["status"] == "failed"]
-    if failed:
-        return f"no rung could be measured: {fmt.clean(failed[0]['name'], 60)} failed{_why(failed[0])}"
-    return "no rung was measured" if ladder["complete"] else "interrupted before the first rung was measured"
 
 
 def _headline(
@@ -145,22 +142,6 @@ def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, An
     longest = max(phases, key=lambda name: phases[name])
     phase = fmt.PHASES.get(longest, fmt.clean(longest, 60))
     return [f"{intro}: {phase} ({phases[longest]:.0f} % of the naive step)"]
-
-
-def _taken_back(ladder: dict[str, Any]) -> list[str]:
-    """A clause for each rung that was kept until the proof."""
-    return [
-        f"{fmt.RUNG_TEXTS.get(taken['rung'], fmt.clean(taken['rung'], 60))} was "
-        f"{fmt.clean(taken['reason'], 240).rstrip('.')}"
-        for taken in ladder["taken_back"]
-    ]
-
-
-def _undecided(ladder: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rungs without another clause: neither taken back, nor helpful when asked again."""
-    named = {taken["rung"] for taken in ladder["taken_back"]}
-    named |= {a["rung"] for a in ladder["revisited"] if a["adopted"] and a["kind"] == "asked again"}
-    return [row for row in ladder["rungs"] if row["name"] not in named]
 
 
 def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:

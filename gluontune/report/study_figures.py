@@ -59,7 +59,7 @@ def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None
     if not shown:
         return None
     titles = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all of them" for r in shown]
-    texts = [f"{t} {fmt.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}" for t, r in zip(titles, shown)]
+    texts = [f"{t} {fmt.gain(r['ratio'])}" for t, r in zip(titles, shown)]
     ends = [1.0, *(end for r in shown for end in _bounds(r["ratio"]))]
     room = max(0.1, max(ends) - min(ends))
 
@@ -85,8 +85,8 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
         return None
     texts = []
     for title, rows in shown.items():
-        ends = sorted(r["val_accuracy"][-1] for r in rows)
-        reached = f"{fmt.accuracy(ends[0])} to {fmt.accuracy(ends[-1])}"
+        ends = [r["val_accuracy"][-1] for r in rows]
+        reached = f"{fmt.accuracy(min(ends))} to {fmt.accuracy(max(ends))}"
         texts.append(f"{fmt.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
 
     def plot(figure: Any) -> None:

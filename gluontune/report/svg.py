@@ -80,13 +80,13 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
 
 def draw_rows(
     name: str, rows: Sequence[tuple[str, T]], plot: Callable[[Any, int, T], None], unit: str, alt: str, *,
-    limits: tuple[float, float] | None = None, line: float | None = None,
+    limits: tuple[float, float], line: float | None = None,
 ) -> str:  # fmt: skip
     """Draw horizontal rows, each with its name above it, so that long names cost no width on a phone.
 
     Args:
         rows: name and value of each. plot: draws a row, given the axes, its place and its value. unit: below the axis.
-        limits: of the axis; None: from 0 on. line: a dashed line, which values are compared with.
+        limits: of the axis. line: a dashed line, which values are compared with.
     """
 
     def whole(figure: Any) -> None:
@@ -95,11 +95,9 @@ def draw_rows(
         axes.set_ylim(len(rows) - 0.68, -0.72)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        if limits is not None:
-            axes.set_xlim(*limits)
-        start = limits[0] if limits is not None else 0
+        axes.set_xlim(*limits)
         for place, (title, value) in enumerate(rows):
-            axes.text(start, place - 0.28, title, va="bottom", weight="bold", bbox=ON_PANEL)
+            axes.text(limits[0], place - 0.28, title, va="bottom", weight="bold", bbox=ON_PANEL)
             plot(axes, place, value)
         if line is not None:
             axes.axvline(line, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
