@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
-from gluontune.course.plots import WIDTH
-from gluontune.report.svg import INK, ON_SERIES, SERIES, draw
+from gluontune.report.svg import INK, ON_SERIES, SERIES, WIDTH, draw
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "pictures"
 Figure = tuple[tuple[float, float], str, Callable[[Any], None]]  # size in inches, description, drawing function

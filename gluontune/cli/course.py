@@ -44,7 +44,7 @@ def status_command(folder: Optional[Path] = FOLDER, as_json: bool = JSON_OPTION)
     """Show your progress: executed cells, predictions and right exercises, from your saved notebooks."""
     from gluontune.course.lessons import find_lessons, progress_of
 
-    found = progress_of(find_lessons(folder))
+    found = [progress_of(lesson) for lesson in find_lessons(folder)]
     after = next((p for p in found if p.state != "done"), None)
 
     def show() -> None:

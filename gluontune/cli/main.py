@@ -26,11 +26,9 @@ ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ =
 
 #: How each of our applications behaves.
 OPTIONS: dict[str, Any] = {
-    "cls": CommandGroup,
-    "pretty_exceptions_enable": False,
-    "rich_markup_mode": None,
+    "cls": CommandGroup, "pretty_exceptions_enable": False, "rich_markup_mode": None,
     "context_settings": {"help_option_names": ["-h", "--help"]},
-}
+}  # fmt: skip
 
 
 #: Commands of which the words after the first are another program's.
@@ -72,7 +70,7 @@ def add_commands(app: typer.Typer, package: str) -> None:
         if hasattr(module, "register"):
             module.register(app)
             continue
-        _add(app, module.COMMANDS)
+        _add(app, module.COMMANDS, OF_OTHERS)
         for title, (text, commands) in getattr(module, "GROUPS", {}).items():
             group = typer.Typer(help=text, no_args_is_help=True)
             _add(group, commands)
@@ -80,10 +78,10 @@ def add_commands(app: typer.Typer, package: str) -> None:
     dress(app)
 
 
-def _add(app: typer.Typer, commands: Iterable[Callable[..., Any]]) -> None:
+def _add(app: typer.Typer, commands: Iterable[Callable[..., Any]], of_others: Sequence[str] = ()) -> None:
     for command in commands:
         name = command.__name__.partition("_")[0]
-        settings = {"allow_interspersed_args": False} if name in OF_OTHERS else None
+        settings = {"allow_interspersed_args": False} if name in of_others else None
         app.command(name, context_settings=settings)(takes_recipe(command))
 
 
@@ -107,8 +105,7 @@ def main(
         code = build()(args=arguments, prog_name=name, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except ClickException as error:
-        _name_the_value(error)
-        _name_the_ways(error, arguments)
+        _explain(error, arguments)
         error.message = printable(error.message)
         error.show(file=sys.stderr)
         return error.exit_code
@@ -126,23 +123,18 @@ def main(
     except Exception as error:
         if debug:
             raise
-        kind = type(error).__name__
-        message = printable(str(error))
-        print(f"error: {kind}: {message} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
+        told = f"{type(error).__name__}: {printable(str(error))}"
+        print(f"error: {told} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
         return 1
 
 
-def _name_the_value(error: Any) -> None:
-    """Add the value to typer's errors that omit it (from 0.29 on)."""
+def _explain(error: Any, arguments: Sequence[str]) -> None:
+    """Add the value to typer's errors that omit it (from 0.29 on), and what takes scripts where one was given."""
     faults: Any = getattr(error.__cause__, "errors", list)()
     if faults and "input" in faults[0]:
         hint = {"float_parsing": "give a number", "int_parsing": "give a whole number"}.get(faults[0]["type"])
         hint = hint or error.message.replace("Input should be", "give a value")
         error.message = f"{faults[0]['input']!r}: {hint}"
-
-
-def _name_the_ways(error: Any, arguments: Sequence[str]) -> None:
-    """A script was given to a command that takes a recipe: add what takes scripts."""
     script = next((word for word in arguments if word.endswith(".py") and word in error.message), None)
     if script is not None and error.message.startswith("Got unexpected extra argument"):
         known = shlex.quote(script)

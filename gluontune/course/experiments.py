@@ -90,8 +90,8 @@ def onednn(net: str, *, side: int = 224, rounds: int = 5, seconds: float = 1.0) 
     for contender in (off, on):
         if contender.failure is not None:
             raise GluontuneError(f"{net} with oneDNN {contender.entrant.name}: {contender.failure}")
-    speedup = stats.ratio_interval(on.rates, off.rates)
     rates = {"off": stats.interval(off.rates), "on": stats.interval(on.rates)}
+    speedup = stats.ratio_interval(on.rates, off.rates)
     return {**rates, "speedup": speedup, "output_delta": gap(scores[1], scores[0])}
 
 
@@ -119,9 +119,8 @@ def feed(recipe: Recipe, dataset: Any, *, ms_per_batch: float, seconds: float = 
     started = time.perf_counter()
     with _flowing(recipe, dataset) as batches:
         result.warmup_seconds = time.perf_counter() - started
-        period = max(0.02, seconds / 60)
         waited = 0.0
-        with Monitor(period_s=period, devices=[device]) as watch, watch.mark("train"):
+        with Monitor(period_s=max(0.02, seconds / 60), devices=[device]) as watch, watch.mark("train"):
             begin = mark = time.perf_counter()
             rates, trained = [], 0
             while (now := time.perf_counter()) - begin < seconds:

@@ -10,9 +10,8 @@ from rich.text import Text
 
 from gluontune.core.events import deciding
 from gluontune.report import formatting as fmt
-from gluontune.report.advice import revisited_lines
 from gluontune.report.read import Source, check_ladder, check_row, reason_of, row_of
-from gluontune.report.sentence import ladder_sentence
+from gluontune.report.sentence import ladder_sentence, revisited_lines
 from gluontune.report.study import text_table
 
 # Widths of the terminal from which on accuracy and utilization, intervals, and predictions are shown.
@@ -122,15 +121,10 @@ def verdict_text(row: Mapping[str, Any]) -> Text:
 
 def _remarks(rows: Sequence[dict[str, Any]]) -> RenderResult:
     """The reasons and notes, as sentences below the table."""
-    texts = [
-        (row["name"], sentence)
-        for row in rows
-        for sentence in [reason_of(row), *map(fmt.clean, row["notes"])]
-        if sentence
-    ]
-    if texts:
+    said = [(row["name"], text) for row in rows for text in [reason_of(row), *map(fmt.clean, row["notes"])] if text]
+    if said:
         yield Text("")
-    for name, reason in texts:
+    for name, reason in said:
         yield Text.assemble((f"{fmt.clean(name, 24)}: ", "bold"), reason)
 
 

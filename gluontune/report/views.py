@@ -10,9 +10,8 @@ from typing import Any
 from gluontune.core.events import deciding
 from gluontune.recipe.result import RunResult
 from gluontune.report import figures, formatting as fmt
-from gluontune.report.advice import advice, best_row, revisited_lines
 from gluontune.report.read import reason_of, row_of
-from gluontune.report.sentence import proof_clause, sentence_parts
+from gluontune.report.sentence import advice, best_row, proof_clause, revisited_lines, sentence_parts
 from gluontune.report.study import cell, figure, row, section, study, table
 
 Row = dict[str, Any]

@@ -1,8 +1,5 @@
-"""Tests of which images a net was trained on, by images with random classes (*dice*).
-
-A net that knows the classes of a half's own styles was trained on that half (:func:`luck`); one that knows those of
-validation images has learned the images themselves (:func:`remembered`). This is the idea of radioactive data
-(Sablayrolles et al., "Radioactive data: tracing through training", ICML 2020, arXiv:2002.00937). Both tests are exact,
+"""Tests of which images a net was trained on, by images with random classes (*dice*): the idea of radioactive data
+(Sablayrolles et al., "Radioactive data: tracing through training", ICML 2020, arXiv:2002.00937). They are exact,
 whatever the net answers, because only the dice are random.
 """
 
@@ -62,11 +59,8 @@ class Dice(NamedTuple):
 def luck(predicted: np.ndarray, probe: Probe, classes: int) -> tuple[float, float]:
     """Accuracy on a part's own styles, and the probability of at least this accuracy without training on the part.
 
-    Without training on the part, its styles' classes are independent of the net. So the probability is that of the
-    dice, for the given predictions, however correlated they are within a style.
-
-    Args:
-        predicted: int (N,) classes. probe: of :meth:`FreshTask.probe`. classes: their number.
+    Without it, the styles' classes are independent of the net. So the probability is that of the dice, for the given
+    predictions (int (N,)), however correlated they are within a style.
 
     >>> styles = np.repeat(np.arange(8), 20)
     >>> probe = Probe(np.zeros(160), styles % 4, styles)

@@ -1,11 +1,6 @@
-"""The assessment's data: classes drawn anew for each assessment.
+"""The assessment's data: a class is a set of *styles* (colour patterns), drawn from a secret of 128 random bits.
 
-A class is a set of *styles* (smooth colour patterns, :mod:`gluontune.datasets.synthetic`), drawn from a secret of 128
-random bits. So neither earlier parameters nor any file contain them, and the test images are painted only after the
-learner's script and its processes have ended. Random classes reveal the images on which a net was trained
-(:mod:`gluontune.course.assessment.dice`): of the *own styles* of each half of the training images, and of two
-validation images in three, which are *mixtures* of four styles with one of their four classes, or of ordinary styles
-with one of four other classes.
+So neither earlier parameters nor any file contain them; test images are painted after the learner's script has ended.
 """
 
 from __future__ import annotations
@@ -52,6 +47,10 @@ class Scale:
 
 class FreshTask:
     """One draw of the task.
+
+    Random classes reveal the images on which a net was trained (:mod:`gluontune.course.assessment.dice`): those of the
+    *own styles* of each half of the training images, and of two validation images in three, which are *mixtures* of
+    four styles with one of their four classes, or of ordinary styles with one of four other classes.
 
     Args:
         scale: amounts of data. secret: seed of all random choices; None draws 128 bits.
@@ -110,8 +109,7 @@ class FreshTask:
     def _records(self, stream: int, styles: np.ndarray) -> Iterator[tuple[bytes, int]]:
         """Encoded images of these styles in random order, with their classes."""
         styles = self._random.permutation(styles)
-        for data, style in zip(self._painter.images(stream, styles), styles.tolist()):
-            yield data, int(self.classes_of[style])
+        return zip(self._painter.images(stream, styles), self.classes_of[styles].tolist())
 
     def _validation(self) -> list[tuple[bytes, int]]:
         """Encoded validation images with their classes; those with random classes are kept for :meth:`dice`."""

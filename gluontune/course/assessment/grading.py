@@ -25,19 +25,13 @@ _STEADY_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Goal:
-    """The requirements of a part, from the reference's run on the same data.
+    """The requirements of a part, from the reference's run on the same data."""
 
-    Args:
-        budget_s: seconds from the start of the first process to the end of the last one.
-        accuracy: on hidden test images (0 … 1). steadiness: score of the reference's run.
-        limit_s: seconds after which a script is ended. memory_mib: of all its processes.
-    """
-
-    budget_s: float
-    accuracy: float
-    steadiness: float
-    limit_s: float
-    memory_mib: int
+    budget_s: float  # from the start of the first process to the end of the last one
+    accuracy: float  # on hidden test images, 0 … 1
+    steadiness: float  # score of the reference's run
+    limit_s: float  # after which a script is ended
+    memory_mib: int  # of all its processes
 
 
 @dataclass

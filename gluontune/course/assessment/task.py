@@ -24,8 +24,7 @@ class Task:
     """The task of one process of an assessed script.
 
     Args:
-        data: this rank's folder, with ``train.rec``, ``val.rec`` and ``task.json``.
-        out: folder for this rank's net.
+        data: this rank's folder, with ``train.rec``, ``val.rec`` and ``task.json``. out: folder for this rank's net.
         rank: 0 … ``ranks`` - 1. ranks: number of processes that run the script at the same time.
         classes: number of classes. image_shape: (H, W, C).
         mean, std: of each channel, in units of 0 … 1, for :meth:`normalize`.

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from gluontune.core.errors import UsageError
-from gluontune.course.exercises import arithmetic, blocks, checkers, exchanges, steps  # noqa: F401  (they register)
+from gluontune.course.exercises import arithmetic, blocks, checkers, steps  # noqa: F401  (they register)
 from gluontune.course.exercises._registry import EXERCISES, Exercise
 
 __all__ = ["EXERCISES", "RIGHT", "Exercise", "check", "compare", "predict"]

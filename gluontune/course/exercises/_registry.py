@@ -19,17 +19,11 @@ Wrong = Union[float, tuple[float, ...], Callable[[float], bool]]
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise.
+    """One exercise."""
 
-    Args:
-        checker: takes the answer and the arguments; returns None if it is right, else a hint.
-        takes: ``number``, ``text`` or ``function``.
-        solution: a right answer, as an expression of a learner; lines above it define its names.
-    """
-
-    checker: Checker
-    takes: str = "number"
-    solution: str = ""
+    checker: Checker  # takes the answer and the arguments; returns None if it is right, else a hint
+    takes: str = "number"  # or text, or function
+    solution: str = ""  # a right answer, as an expression of a learner; lines above it define its names
 
 
 EXERCISES: Registry[Exercise] = Registry("exercise")
@@ -60,8 +54,7 @@ def exercise(name: str, solution: str, takes: str = "number") -> Callable[[Check
 def calling(given: str, *known: tuple[str, str]) -> Iterator[None]:
     """A block that calls the learner's answer with ``given``: an exception becomes a :class:`Hint`.
 
-    Args:
-        known: parts of errors' messages, each with its hint.
+    ``known`` are parts of errors' messages, each with its hint.
     """
     try:
         yield
@@ -82,11 +75,9 @@ def alike(answer: np.ndarray, *known: tuple[Any, str | None], otherwise: str, at
 def number(
     name: str, truth: float, solution: str, *known: tuple[Wrong, str], otherwise: str, within: float = 0.03
 ) -> None:
-    """Add an exercise whose answer is a known number.
+    """Add an exercise whose answer is a known number; ``known`` and ``otherwise`` as for :func:`hint_for`.
 
-    Args:
-        known, otherwise: of :func:`hint_for`.
-        within: relative tolerance of the answer; 0 requires the exact number, also for mistakes.
+    ``within``: relative tolerance of the answer; 0 requires the exact number, also for mistakes.
     """
 
     def checker(answer: float) -> str | None:

@@ -23,25 +23,22 @@ from gluontune.runtime.arrays import set_data
 def _write_environment(answer: Callable[..., Any]) -> str | None:
     """The variable that gives each of several processes its share of the cores."""
     rng = np.random.default_rng()
-    for cores, processes in [(int(p * n + rng.integers(0, p)), int(p)) for n, p in rng.integers(2, 9, (6, 2))] + [
-        (2, 5)
-    ]:
+    drawn = [(int(p * n + rng.integers(0, p)), int(p)) for n, p in rng.integers(2, 9, (6, 2))]
+    for cores, processes in [*drawn, (2, 5)]:
         call = f"cores={cores}, processes={processes}"
         with calling(call):
             found = dict(answer(cores, processes))
         if "OMP_NUM_THREADS" not in found:
             return "The variable that counts MXNet's threads is OMP_NUM_THREADS: it has to be a key."
-        value = found["OMP_NUM_THREADS"]
+        value, truth = found["OMP_NUM_THREADS"], max(1, cores // processes)
         if not isinstance(value, str):
             return f"Environment variables are text: give {str(value)!r}, not {value!r}."
-        truth = max(1, cores // processes)
-        if value == str(truth):
-            continue
-        if value == str(cores):
+        if value == str(cores) and truth != cores:
             return f"With {call} each process would take all cores: they share them."
         if value in ("0", "0.0"):
             return f"With {call} a process would have no thread; one is the least."
-        return f"With {call} each process gets {truth} whole threads; yours says {value}."
+        if value != str(truth):
+            return f"With {call} each process gets {truth} whole threads; yours says {value}."
     return None
 
 
@@ -139,9 +136,8 @@ def _write_loss_scaler(answer: Callable[..., Any]) -> str | None:
         with calling(call):
             found = answer(scale, good, finite, window)
             mine = (float(found[0]), int(found[1]))
-        if not finite:
-            truth = (scale / 2, 0)
-        else:
+        truth = (scale / 2, 0)
+        if finite:
             truth = (scale * 2, 0) if good + 1 == window else (scale, good + 1)
         if mine != truth:
             if not finite and mine[0] >= scale:
