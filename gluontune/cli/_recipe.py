@@ -121,13 +121,11 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that takes a ``recipe`` the options ``--recipe``, ``--set`` and a flag for each of its fields.
 
     ``given`` contains the fields that the user chose, so that the command can choose the others. Other commands stay.
-    Options may stand in frozen records, see :func:`grouped`.
     """
     command = grouped(command)
     if "recipe" not in inspect.signature(command).parameters:
         return command
-    hints = typing.get_type_hints(Recipe)
-    helps = field_help()
+    hints, helps = typing.get_type_hints(Recipe), field_help()
     parameters = [
         _parameter("recipe_file", Optional[Path], ["--recipe"], f"{_RECIPE_FILE}: {', '.join(own_recipes())}."),
         _parameter("settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."),

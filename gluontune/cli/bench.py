@@ -100,11 +100,9 @@ def measure(
     holds: Callable[[Any, dict[str, Any]], bool] | None = None,
     **changed: Any,
 ) -> None:
-    """Call ``run(…)`` of a benchmark with a command's options, which have the names of its arguments.
+    """Call ``run(…)`` of ``gluontune.search.bench.<name>`` with a command's options but those to ``leave``.
 
-    Args:
-        name: of a module of ``gluontune.search.bench``. leave: options that are no arguments; ``changed`` are others.
-        holds: takes the module and its document.
+    ``changed`` are further arguments; ``holds`` takes the module and its document.
     """
     options = {**options, **(vars(options["kept"]) if "kept" in options else {})}
     benchmark = importlib.import_module(f"gluontune.search.bench.{name}")

@@ -37,12 +37,8 @@ OF_OTHERS = ("run", "capture", "monitor")
 
 def build_app() -> typer.Typer:
     """The application with every command file of this package."""
-    app = typer.Typer(
-        name="gluontune",
-        help="Take an MXNet Gluon training job up the ladder: measure each rung here, keep what helps.",
-        invoke_without_command=True,
-        **OPTIONS,
-    )
+    text = "Take an MXNet Gluon training job up the ladder: measure each rung here, keep what helps."
+    app = typer.Typer(name="gluontune", help=text, invoke_without_command=True, **OPTIONS)
 
     def version(value: bool) -> None:
         if value:
@@ -88,11 +84,7 @@ def _add(app: typer.Typer, commands: Iterable[Callable[..., Any]], of_others: Se
 def main(
     argv: Sequence[str] | None = None, build: Callable[[], typer.Typer] = build_app, name: str = "gluontune"
 ) -> int:
-    """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
-
-    Args:
-        argv: its words. build: makes the application. name: how it was called.
-    """
+    """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     for command in ("run", "capture"):

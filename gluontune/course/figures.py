@@ -61,14 +61,13 @@ _DRAW: dict[str, Callable[[str, list[dict[str, Any]]], str | None]] = {
 
 
 def framed(parts: Iterable[str]) -> Markup:
-    """Figures with the palette of their surroundings' theme."""
-    drawn = _VIEW.sub(_sized, "".join(parts))
+    """Figures with the palette of their surroundings' theme, which grow with the page up to 1.5 times their size."""
+
+    def sized(found: re.Match[str]) -> str:
+        return f'{found.group()} style="width:{1.5 * float(found.group(1)):.0f}px"'
+
+    drawn = _VIEW.sub(sized, "".join(parts))
     return Markup(f"<style>{_palette()}</style><div class='gt-figure'>{drawn}</div>")
-
-
-def _sized(found: re.Match[str]) -> str:
-    """Let a figure grow with the page, up to 1.5 times its size."""
-    return f'{found.group()} style="width:{1.5 * float(found.group(1)):.0f}px"'
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> Markup:
@@ -140,31 +139,27 @@ def accuracy_bands(study: Mapping[str, Any], titles: Mapping[str, str], *, capti
 
 def race_table(study: Mapping[str, Any], titles: Mapping[str, str]) -> Markup:
     """Time, spread and cost to the target, by recipe; a dash if no run reached it."""
+
+    def or_dash(value: float | None, form: str) -> str:
+        return "—" if value is None else format(value, form)
+
     rows = []
     for name, title in titles.items():
         found = study["summary"][name]
         times = found["train_seconds"]
         rows.append({
             "recipe": title, "reached the target": f"{times['reached']} of {times['repeats']}",
-            "seconds of training, median": _or_dash(times["median"], ".1f"),
-            "spread over seeds, percent": _or_dash(times["cv_pct"], ".1f"),
-            "all seconds, median": _or_dash(found["wall_seconds"]["median"], ".1f"),
-            "dollars, median run": _or_dash(found["usd"], ".5f"),
-            "dollars for a success, failed runs paid": _or_dash(found["usd_with_failures"], ".5f"),
+            "seconds of training, median": or_dash(times["median"], ".1f"),
+            "spread over seeds, percent": or_dash(times["cv_pct"], ".1f"),
+            "all seconds, median": or_dash(found["wall_seconds"]["median"], ".1f"),
+            "dollars, median run": or_dash(found["usd"], ".5f"),
+            "dollars for a success, failed runs paid": or_dash(found["usd_with_failures"], ".5f"),
         })  # fmt: skip
     return table(rows)
 
 
-def _or_dash(value: float | None, form: str) -> str:
-    return "—" if value is None else format(value, form)
-
-
 def captioned(svg: str | None, caption: str) -> Markup:
-    """One figure with its caption.
-
-    Raises:
-        UsageError: no figure.
-    """
+    """One figure with its caption; a UsageError if there is no figure."""
     if svg is None:
         raise UsageError(f"{fmt.clean(caption, 80)}: no measurement to draw")
     return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])

@@ -74,8 +74,8 @@ def write_site(
             build(config)
         finally:
             logging.getLogger("mkdocs").removeHandler(faults)
-    found = [record.getMessage() for record in faults.buffer]
-    return sorted(path for path in folder.glob("*.html") if path.name != "404.html"), found
+    pages = sorted(path for path in folder.glob("*.html") if path.name != "404.html")
+    return pages, [record.getMessage() for record in faults.buffer]
 
 
 def site_folder(out: str | os.PathLike[str]) -> Path:

@@ -41,10 +41,10 @@ def tune_table(document: Mapping[str, Any]) -> dict[str, Any]:
     """The options that ``gluontune tune`` tried."""
     rows = []
     for tried in document["tried"]:
-        speed, gain, bounds = tried["samples_per_sec"], tried["speedup_vs_start"], tried["speedup_ci95"]
+        speed = tried["samples_per_sec"]
         outcome = "kept" if tried["kept"] else "" if tried["status"] == "ran" else tried["status"]
         why = "; ".join(part for part in (tried["remark"], tried["reason"]) if part)
-        ratio = fmt.ratio_with_interval(gain, bounds) if gain is not None else "—"
+        ratio = fmt.ratio_with_interval(tried["speedup_vs_start"], tried["speedup_ci95"])
         rate = fmt.rate(speed["median"] if speed else None)
         rows.append(row(tried["label"], tried["stage"], rate, ratio, outcome, why=why))
     head = ["Option", "Knob", "samples/s", "× start (95 %)", "Outcome"]
@@ -223,9 +223,8 @@ def _cell(value: Any) -> str:
     """
     if isinstance(value, Mapping):
         if "median" in value:
-            low, high = stats.bounds(value) or (None, None)
-            around = f" ({fmt.rate(low)}–{fmt.rate(high)})" if low is not None else ""
-            return f"{fmt.rate(value['median'])}{around}"
+            around = stats.bounds(value)
+            return fmt.rate(value["median"]) + (f" ({fmt.rates(around)})" if around else "")
         inner = {k: v for k, v in value.items() if fmt.number(v) is not None and k != "n"}
         if "speedup" in value:
             return _cell(value["speedup"])

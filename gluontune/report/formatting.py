@@ -79,6 +79,16 @@ def rate(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"
 
 
+def rates(bounds: Any) -> str:
+    """An interval of throughputs."""
+    return f"{rate(bounds[0])}–{rate(bounds[1])}"
+
+
+def unit(ladder: Mapping[str, Any]) -> str:
+    """The unit of a ladder's throughput: images are named so."""
+    return "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
+
+
 def decimals(value: float) -> int:
     """Decimals of a ratio: above 2 its third digit is noise."""
     return 0 if value >= 99.5 else 1 if value >= 1.95 else 2

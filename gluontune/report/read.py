@@ -241,10 +241,14 @@ def reason_of(row: Mapping[str, Any]) -> str:
 
 
 def _variant(variant: Any, where: str) -> dict[str, Any]:
-    checked = dict(_shaped(variant, dict, where) or {})
-    checked["label"] = str(checked.get("label", "?"))
-    checked["changes"] = _shaped(checked.get("changes"), dict, f"{where}.changes") or {}
-    checked["chosen"] = checked.get("chosen") is True
+    found = _shaped(variant, dict, where) or {}
+    changes = _shaped(found.get("changes"), dict, f"{where}.changes") or {}
+    checked = {
+        **found,
+        "label": str(found.get("label", "?")),
+        "changes": changes,
+        "chosen": found.get("chosen") is True,
+    }
     _check_measured(checked, where)
     return checked
 

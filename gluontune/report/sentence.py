@@ -95,8 +95,7 @@ def proof_clause(ladder: Mapping[str, Any]) -> str | None:
 def _headline(
     ladder: dict[str, Any], measured: list[dict[str, Any]], naive: dict[str, Any] | None, best: dict[str, Any]
 ) -> str:
-    unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
-    speed = f"{fmt.rate(best['samples_per_sec']['median'])} {unit}"
+    speed = f"{fmt.rate(best['samples_per_sec']['median'])} {fmt.unit(ladder)}"
     name = fmt.clean(best["name"], 60)
     if naive is None:
         row = next((row for row in ladder["rungs"] if row["name"] == "naive"), None)

@@ -43,9 +43,8 @@ def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str |
     return draw_rows(name, rows, bar, unit, f"{unit}: {'; '.join(texts)}.", limits=(0, 1.25 * top))
 
 
-def _bounds(value: Mapping[str, Any]) -> tuple[float, float]:
-    low, high = value["ci95"] or (value["median"], value["median"])
-    return low, high
+def _bounds(value: Mapping[str, Any]) -> Sequence[float]:
+    return value["ci95"] or (value["median"], value["median"])
 
 
 def _text(entry: Mapping[str, Any]) -> str:
@@ -114,11 +113,7 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
 
 
 def band(rows: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any, Any]:
-    """Lowest, median and highest accuracy of several runs over their common time, in percent.
-
-    Runs are interpolated linearly between validations; the band begins at the last run's first validation and ends
-    at the first run's end.
-    """
+    """Lowest, median and highest accuracy of several runs over their common time, in percent, linear in between."""
     begin = max(r["train_elapsed"][0] for r in rows)
     end = min(r["train_elapsed"][-1] for r in rows)
     times = np.linspace(begin, max(begin, end), _GRID)

@@ -63,8 +63,7 @@ def ladder_table(ladder: Mapping[str, Any]) -> Any:
     naive        500        —    81.0 %       —  start
     """
     ladder = check_ladder(ladder)
-    unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
-    return _Ladder(ladder["rungs"], unit, ladder["best"].get("name"), revisited_lines(ladder))
+    return _Ladder(ladder["rungs"], fmt.unit(ladder), ladder["best"].get("name"), revisited_lines(ladder))
 
 
 def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -97,7 +96,7 @@ def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
     cells = [fmt.rate(speed.get("median"))]
     if wide:
         bounds = speed.get("ci95")
-        cells.append(f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else "")
+        cells.append(fmt.rates(bounds) if bounds else "")
         cells.append(fmt.ratio_with_interval(gain, row["speedup_ci95"]).replace("95 %: ", ""))
         cells.append(fmt.ratio(previous.get("median")))
     else:
@@ -141,7 +140,7 @@ def log_line(row: Mapping[str, Any], unit: str) -> str:
     speed = row["samples_per_sec"]
     if speed:
         bounds = speed["ci95"]
-        around = f" (95 %: {fmt.rate(bounds[0])}–{fmt.rate(bounds[1])})" if bounds else ""
+        around = f" (95 %: {fmt.rates(bounds)})" if bounds else ""
         parts.append(f"{fmt.rate(speed['median'])} {unit}{around}")
         if row["predicted"]:
             parts.append(f"predicted {fmt.prediction(row)}")

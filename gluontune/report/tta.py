@@ -199,8 +199,7 @@ def finish_tta(
 ) -> None:
     """Add the document's sentence; write ``tta.json`` and ``tta.html`` if there is a folder.
 
-    Args:
-        beside: ``(label, document)`` of other results to show on the cost plot.
+    ``beside`` are ``(label, document)`` of other results to show on the cost plot.
     """
     finish(document, folder, "tta", tta_sentence, lambda found, key: tta_view(found, key, beside))
 

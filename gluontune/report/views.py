@@ -20,7 +20,7 @@ Row = dict[str, Any]
 def ladder_view(ladder: Mapping[str, Any], key: str, folder: Path | None = None) -> dict[str, Any]:
     """The study of one ladder (of ``check_ladder``), with the files of its best recipe in ``folder``."""
     rows = ladder["rungs"]
-    unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
+    unit = fmt.unit(ladder)
     headline, *rest = (part[0].upper() + part[1:] for part in sentence_parts(ladder))
     named = ladder["best"].get("name")
     best = best_row(ladder)
@@ -210,7 +210,7 @@ def _rate_cell(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The speed of a rung, or of a variant of it: measured and predicted."""
     speed, guess = entry["samples_per_sec"] or {}, fmt.prediction(entry)
     bounds = speed.get("ci95")
-    around = f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else ""
+    around = fmt.rates(bounds) if bounds else ""
     tip = fmt.clean((entry["predicted"] or {}).get("basis", ""), 200)
     return cell(fmt.rate(speed.get("median")), around, f"predicted {guess}" if guess else "", tip=tip if guess else "")
 

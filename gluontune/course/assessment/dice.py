@@ -78,16 +78,13 @@ def remembered(scores: np.ndarray, dice: Dice, usual: np.ndarray | None = None) 
     """The share of images whose drawn class the net prefers among the candidates, and the probability of such scores
     for a net that has not learned them.
 
-    A net is surer of learned images. So the scores are tested in five ways: by the rank of the drawn class; by the
-    number of right answers (sensitive to a little learning of all); by right answers weighted with the second and the
-    fourth power of their margin's rank (sensitive to a few learned images); and by the likelihood of the drawn class
-    (sensitive to slight preferences). Mixtures and others are tested apart, likelihoods also together, each for each
-    view. The smallest probability is multiplied by the number of tests (Bonferroni); the likelihoods of all images in
-    the original view have half of the error.
-
-    Args:
-        scores: of the net, (N, classes), at any scale; or of several views of the images, one after the other.
-        usual: scores of other images of the same styles, :meth:`Dice.usual`, which are subtracted.
+    A net is surer of learned images. So the scores ((N, classes), at any scale; or of several views, one after the
+    other; less those that are ``usual`` by :meth:`Dice.usual`) are tested in five ways: by the rank of the drawn class;
+    by the number of right answers (sensitive to a little learning of all); by right answers weighted with the second
+    and the fourth power of their margin's rank (sensitive to a few learned images); and by the likelihood of the drawn
+    class (sensitive to slight preferences). Mixtures and others are tested apart, likelihoods also together, each for
+    each view. The smallest probability is multiplied by the number of tests (Bonferroni); the likelihoods of all images
+    in the original view have half of the error.
 
     >>> rest = np.arange(40) % 4, np.ones(40, bool), np.zeros(40, int)
     >>> seen = Dice(np.zeros(40), np.tile(np.arange(4), (40, 1)), *rest)

@@ -33,26 +33,20 @@ _WAVERS = 0.02  # share of them whose answer may differ then
 def examine(folders: Sequence[Path], images: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Predictions of rank 0's net, and the difference of the other ranks' parameters.
 
-    Args:
-        folders: of the ranks' nets. images: uint8 (N, H, W, C) by name. facts: of ``task.json``.
-
-    Returns:
-        ``{"scores": {name: (N, classes)}, "difference": the largest share of an array or of answers; inf: other arrays,
-        "forward_cpu_s": CPU seconds of one image, "start_cpu_s": of a process before its work}``, or ``{"error": …}``.
+    ``folders`` are of the ranks' nets, ``images`` uint8 (N, H, W, C) by name, ``facts`` those of ``task.json``. Returns
+    ``{"scores": {name: (N, classes)}, "difference": the largest share of an array or of answers; inf: other arrays,
+    "forward_cpu_s": CPU seconds of one image, "start_cpu_s": of a process before its work}``, or ``{"error": …}``.
     """
     with tempfile.TemporaryDirectory(prefix="gluontune-examine-") as home:
-        spec = {
-            "parent": os.getpid(), "memory_mib": 8192, "cpus": None,
-            "read": [*map(str, folders)], "write": [home, *devices()],
-        }  # fmt: skip
-        names = list(images)
-        header = {"folders": [str(f) for f in folders], "names": names, "facts": dict(facts)}
+        places = [str(folder) for folder in folders]
+        limits = {"parent": os.getpid(), "memory_mib": 8192, "read": places, "write": [home, *devices()]}
+        header = {"folders": places, "names": list(images), "facts": dict(facts)}
         content = io.BytesIO(json.dumps(header).encode() + b"\n")
         content.seek(0, io.SEEK_END)
-        for name in names:
-            np.save(content, images[name], allow_pickle=False)
+        for array in images.values():
+            np.save(content, array, allow_pickle=False)
         module = "gluontune.course.assessment"
-        command = python("-m", f"{module}.limits", json.dumps(spec), *python("-m", f"{module}.examine"))
+        command = python("-m", f"{module}.limits", json.dumps(limits), *python("-m", f"{module}.examine"))
         env = {**child_env("as-installed"), "OMP_NUM_THREADS": "1", "HOME": home, "TMPDIR": home}
         try:
             done = subprocess.run(

@@ -28,21 +28,17 @@ _STRENGTH = 0.5  # of a mixture: a net that has not learned a weak one is in dou
 
 @dataclass(frozen=True)
 class Scale:
-    """Amounts: images of each part, pixels of an edge, classes, shared styles, own styles of a part.
+    """Amounts: images of each part, pixels of an edge, classes, shared styles, own styles of a part."""
 
-    ``train`` counts both halves; ``own_share`` of a half's images show its own styles; ``val_own_share`` of the
-    validation images are mixtures.
-    """
-
-    train: int = 12_000
+    train: int = 12_000  # of both halves
     val: int = 2_000
     test: int = 3_000
     edge: int = 32
     classes: int = 10
     styles: int = 40
     own_styles: int = 12
-    own_share: float = 0.15
-    val_own_share: float = 1 / 3
+    own_share: float = 0.15  # of a half's images, which show its own styles
+    val_own_share: float = 1 / 3  # of the validation images, which are mixtures
 
 
 class FreshTask:
@@ -65,11 +61,8 @@ class FreshTask:
         self.scale = scale = scale or Scale()
         secret = secrets.randbits(128) if secret is None else secret
         self._random = np.random.default_rng([secret, 1])
-        own = scale.own_styles
-        self._own = {
-            part: np.arange(scale.styles + own * i, scale.styles + own * (i + 1)) for i, part in enumerate(PARTS)
-        }
-        count = scale.styles + own * len(PARTS)
+        count = scale.styles + scale.own_styles * len(PARTS)
+        self._own = dict(zip(PARTS, np.arange(scale.styles, count).reshape(len(PARTS), -1)))
         #: the class of each style; those of own styles are drawn independently, as ``dice.luck`` requires
         self.classes_of = self._random.integers(0, scale.classes, count)
         self.classes_of[: scale.styles] = self._random.permutation(np.arange(scale.styles) % scale.classes)

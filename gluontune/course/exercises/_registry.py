@@ -33,7 +33,7 @@ class Hint(Exception):
     """The hint for a wrong answer, raised within a checker."""
 
 
-def exercise(name: str, solution: str, takes: str = "number") -> Callable[[Checker], Checker]:
+def exercise(name: str, solution: str, takes: str = "function") -> Callable[[Checker], Checker]:
     """Decorator that adds a checker under ``name``."""
 
     def add(checker: Checker) -> Checker:
@@ -98,11 +98,9 @@ def near(truth: float, share: float = 0.03) -> Callable[[float], bool]:
 
 
 def hint_for(answer: float, *known: tuple[Wrong, str], otherwise: str, within: float = 0.03) -> str:
-    """The hint for a wrong answer.
+    """The hint for a wrong answer; ``otherwise`` if none of the ``known`` mistakes matches.
 
-    Args:
-        known: results of mistakes (one, several, or a function that recognizes them), each with its hint; the first
-            match counts. otherwise: the hint for other answers.
+    A mistake is its result, several, or a function that recognizes them.
 
     >>> hint_for(99.9, (50, "half"), ((100, 200), "twice"), otherwise="no idea")
     'twice'

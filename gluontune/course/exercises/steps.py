@@ -17,9 +17,7 @@ from gluontune.course.exercises._registry import alike, calling, close, exercise
 from gluontune.runtime.arrays import set_data
 
 
-@exercise(
-    "write-environment", "lambda cores, processes: {'OMP_NUM_THREADS': str(max(1, cores // processes))}", "function"
-)
+@exercise("write-environment", "lambda cores, processes: {'OMP_NUM_THREADS': str(max(1, cores // processes))}")
 def _write_environment(answer: Callable[..., Any]) -> str | None:
     """The variable that gives each of several processes its share of the cores."""
     rng = np.random.default_rng()
@@ -75,7 +73,7 @@ timer
 """
 
 
-@exercise("write-timer", _TIMER, "function")
+@exercise("write-timer", _TIMER)
 def _write_timer(answer: Callable[..., Any]) -> str | None:
     """Seconds a step, without the set-up and with the work that is still under way."""
     rng = np.random.default_rng()
@@ -94,10 +92,7 @@ def _write_timer(answer: Callable[..., Any]) -> str | None:
     return f"A step takes {cost:.4f} s here; yours says {found:.4f}, after {queue.steps} steps."
 
 
-@exercise(
-    "write-worker-count",
-    "lambda rate, seconds: -(-rate * seconds // 1)", "function",
-)  # fmt: skip
+@exercise("write-worker-count", "lambda rate, seconds: -(-rate * seconds // 1)")
 def _write_worker_count(answer: Callable[..., Any]) -> str | None:
     """Little's law: the images under way are the rate times the time of each."""
     rng = np.random.default_rng()
@@ -123,8 +118,8 @@ def _write_worker_count(answer: Callable[..., Any]) -> str | None:
 @exercise(
     "write-loss-scaler",
     "lambda scale, good, finite, window: (scale / 2, 0) if not finite else"
-    " (scale * 2, 0) if good + 1 == window else (scale, good + 1)", "function",
-)  # fmt: skip
+    " (scale * 2, 0) if good + 1 == window else (scale, good + 1)",
+)
 def _write_loss_scaler(answer: Callable[..., Any]) -> str | None:
     """Halve the scale after an overflow; double it after ``window`` good steps in a row."""
     rng = np.random.default_rng()
@@ -163,7 +158,7 @@ lars_step
 """
 
 
-@exercise("write-lars", _LARS, "function")
+@exercise("write-lars", _LARS)
 def _write_lars(answer: Callable[..., Any]) -> str | None:
     """One LARS step of a layer, with momentum and weight decay, on NDArrays."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -201,7 +196,7 @@ nag_step
 """
 
 
-@exercise("write-nag", _NAG, "function")
+@exercise("write-nag", _NAG)
 def _write_nag(answer: Callable[..., Any]) -> str | None:
     """Nesterov's step, held against MXNet's own ``nag`` for some updates."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -241,7 +236,7 @@ train_step
 """
 
 
-@exercise("write-train-step", _STEP, "function")
+@exercise("write-train-step", _STEP)
 def _write_train_step(answer: Callable[..., Any]) -> str | None:
     """One step of training, held against the update that numpy computes."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
