@@ -1,4 +1,4 @@
-"""Draws the pictures at the begin of lessons into ``gluontune/course/pictures``: ``python -m tools.pictures``.
+"""Draws the pictures at the begin of lessons into ``notebooks/pictures``: ``python -m tools.pictures``.
 
 Bars in time, or boxes and arrows, in the style of the figures. The colours are variables of the page.
 """
@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
-from gluontune.course import pictures
-from gluontune.course.plots import WIDTH
-from gluontune.report.svg import INK, ON_SERIES, SERIES, draw
+from gluontune.report.svg import INK, ON_SERIES, SERIES, WIDTH, draw
 
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "pictures"
 Figure = tuple[tuple[float, float], str, Callable[[Any], None]]  # size in inches, description, drawing function
 Part = tuple[str, float, str]  # kind (load, compute, exchange, idle, other), length, text
 
@@ -319,4 +318,4 @@ def _boxes(drawn: Boxes) -> Figure:
 
 if __name__ == "__main__":
     for title in BOOK:
-        (Path(pictures.__file__).parent / f"{title}.svg").write_text(drawn(title) + "\n", encoding="utf-8")
+        (FOLDER / f"{title}.svg").write_text(drawn(title) + "\n", encoding="utf-8")

@@ -7,7 +7,7 @@ import typer
 from benchmarks.pages.operators import operators_view
 from benchmarks.pages.optimizers import optimizers_view
 from benchmarks.published import published_view
-from gluontune.cli.report import report
+from gluontune.cli.studies import report
 from gluontune.report import document_types as documents
 
 __all__ = ["KINDS", "register"]

@@ -98,10 +98,7 @@ def first_of(lines: Sequence[str]) -> list[str]:
 
 
 def names_of(text: str | None, option: str, may_be_none: bool = False) -> list[str] | None:
-    """The names between commas; None if the option is not given.
-
-    Args:
-        may_be_none: whether an option that names nothing is taken: it asks for none.
+    """The names between commas; None if the option is not given; none at all only if that ``may_be_none``.
 
     >>> names_of("a, b,", "--rungs"), names_of(None, "--rungs")
     (['a', 'b'], None)
@@ -117,10 +114,7 @@ def names_of(text: str | None, option: str, may_be_none: bool = False) -> list[s
 def numbers_of(
     text: str | None, option: str, example: str, kind: type = int, least: int | None = None
 ) -> list[Any] | None:
-    """The numbers between commas; None if the option is not given.
-
-    Args:
-        example: for the error. kind: ``int`` or ``float``. least: the smallest; None: any above 0.
+    """The numbers between commas, at least ``least``, else above 0; None if the option is not given.
 
     >>> numbers_of("3, 5", "--seeds", "0,1,2", least=0), numbers_of(None, "--seeds", "0,1,2")
     ([3, 5], None)
@@ -171,16 +165,11 @@ SHOWN = 20
 #: Whether ``--debug`` was given.
 debugging: ContextVar[bool] = ContextVar("debugging", default=False)
 
-
 #: Settings that `launch` passes to `train`: the hosts or the rendezvous of the ranks.
 launched: ContextVar[Mapping[str, Any]] = ContextVar("launched", default={})  # noqa: B039 (nobody writes into it)
 
 
 def show_traceback(error: Mapping[str, Any] | None) -> None:
-    """With ``--debug``: where in its process a run failed, on stderr.
-
-    Args:
-        error: of a RunResult or of a rung.
-    """
+    """With ``--debug``: where in its process a run failed, on stderr; ``error`` is a RunResult's or a rung's."""
     if debugging.get() and error and error.get("traceback"):
         print(printable(error["traceback"]), file=sys.stderr, end="")

@@ -79,8 +79,7 @@ _ORDER = [name for names in GROUPS.values() for name in names]
 
 def option_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     """The spelling and help of an option or argument, without the parser's metavars; None if it is hidden."""
-    record = parameter.get_help_record(ctx)
-    if record is None:
+    if (record := parameter.get_help_record(ctx)) is None:
         return None
     flags, meaning = record
     if parameter.param_type_name == "argument":
@@ -146,7 +145,8 @@ class CommandGroup(TyperGroup):
     """The commands in their groups."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(self.commands, key=_place)
+        order = {name: place for place, name in enumerate(_ORDER)}
+        return sorted(self.commands, key=lambda name: (order.get(name, len(order)), name))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         options = [r for r in (p.get_help_record(ctx) for p in self.get_params(ctx)) if r is not None]
@@ -154,10 +154,9 @@ class CommandGroup(TyperGroup):
             formatter.write_dl(options)
         rest = [name for name in self.list_commands(ctx) if name not in _ORDER]
         for title, names in {**GROUPS, "Others": tuple(rest)}.items():
-            shown = [(name, self.commands[name]) for name in names if name in self.commands]
-            if shown:
+            if shown := [name for name in names if name in self.commands]:
                 with formatter.section(title):
-                    formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in shown])
+                    formatter.write_dl([(name, self.commands[name].get_short_help_str(200)) for name in shown])
 
 
 class Subgroup(TyperGroup):
@@ -167,13 +166,9 @@ class Subgroup(TyperGroup):
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in shown])
-
-
-def _place(name: str) -> tuple[int, str]:
-    return (_ORDER.index(name) if name in _ORDER else len(_ORDER)), name
+            shown = self.commands.items()
+            formatter.write_dl([(name, each.get_short_help_str(200)) for name, each in shown if not each.hidden])
 
 
 def dress(app: typer.Typer, path: str = "") -> None:

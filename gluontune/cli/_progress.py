@@ -75,11 +75,7 @@ def progress_line() -> Iterator[OnProgress]:
 @contextlib.contextmanager
 @_quiet
 def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable[[int, int], None]]:
-    """A function of (done, total) that shows how far the work is.
-
-    Args:
-        title: of the work. unit: of done and total after division by ``scale``.
-    """
+    """A function of (done, total), in ``unit`` after division by ``scale``, that shows how far the work is."""
     from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
 
     first: list[float] = []
@@ -130,12 +126,7 @@ def _detail(event: Progress) -> str:
 
 @contextlib.contextmanager
 def study_progress(piece: str) -> Iterator[OnProgress]:
-    """A function that shows the events of a study.
-
-    Args:
-        piece: name of the study's pieces, such as ``repeat``. Events have ``stage``, ``done`` and ``detail`` of the
-            current run, ``recipe``, and the number of pieces; a finished piece has ``row``.
-    """
+    """A function that shows the events of a study, whose pieces are named so; that of a finished one has ``row``."""
     with progress_line() as line:
 
         def show(event: Progress) -> None:

@@ -32,10 +32,8 @@ PANELS = {
 
 _RECIPE_FILE = "YAML file of recipe fields, or one of gluontune's own"
 _NOT_FLAGS = ("env", "rewrites")  # by --set or in the YAML file
-_MAPPINGS = {
-    **dict(zip(rules.PARAMETERS.values(), ("beta1=0.8", "factor=0.5"))),
-    "methods": "mixup=true",
-}  # NAME=VALUE, repeatable; an example
+#: Fields that take NAME=VALUE, repeatable, with an example.
+_MAPPINGS = {**dict(zip(rules.PARAMETERS.values(), ("beta1=0.8", "factor=0.5"))), "methods": "mixup=true"}
 
 
 def field_help() -> dict[str, str]:
@@ -73,16 +71,12 @@ def choices_of(flag: str) -> list[str]:
         from gluontune import train
 
         return train.net_names()
-    where = {
-        **rules.REGISTRIES,
-        "dataset": "gluontune.datasets.catalog:DATASETS",
-        "rungs": "gluontune.search.rungs:RUNGS",
-    }
     if field == "recipe":
         return own_recipes()
-    if field not in where:
+    others = {"dataset": "gluontune.datasets.catalog:DATASETS", "rungs": "gluontune.search.rungs:RUNGS"}
+    if (where := {**rules.REGISTRIES, **others}.get(field)) is None:
         raise UsageError(f"--list {flag}: give a flag that takes a name: {', '.join(LISTED)}")
-    return resolve(where[field]).names()
+    return resolve(where).names()
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,14 +86,13 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
         name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind) and kind is not Recipe
     }
     parameters: list[inspect.Parameter] = []
-    for p in inspect.signature(command).parameters.values():
+    for p in _typed(command):
         if p.name not in records:
-            parameters.append(p.replace(annotation=hints.get(p.name, p.annotation)))
+            parameters.append(p)
             continue
         kinds = typing.get_type_hints(records[p.name])
         for field in dataclasses.fields(records[p.name]):
             parameters.append(p.replace(name=field.name, annotation=kinds[field.name], default=field.default))
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters]
 
     def wrapper(**values: Any) -> Any:
         for name, record in records.items():
@@ -107,6 +100,13 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(**values)
 
     return _signed(wrapper, command, parameters) if records else command
+
+
+def _typed(command: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a command, by keyword, with their types resolved."""
+    hints = typing.get_type_hints(command)
+    listed = inspect.signature(command).parameters.values()
+    return [p.replace(annotation=hints.get(p.name, p.annotation), kind=p.KEYWORD_ONLY) for p in listed]
 
 
 def _signed(wrapper: Any, command: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
@@ -121,13 +121,11 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that takes a ``recipe`` the options ``--recipe``, ``--set`` and a flag for each of its fields.
 
     ``given`` contains the fields that the user chose, so that the command can choose the others. Other commands stay.
-    Options may stand in frozen records, see :func:`grouped`.
     """
     command = grouped(command)
     if "recipe" not in inspect.signature(command).parameters:
         return command
-    hints = typing.get_type_hints(Recipe)
-    helps = field_help()
+    hints, helps = typing.get_type_hints(Recipe), field_help()
     parameters = [
         _parameter("recipe_file", Optional[Path], ["--recipe"], f"{_RECIPE_FILE}: {', '.join(own_recipes())}."),
         _parameter("settings", Optional[list[str]], ["--set"], "FIELD=VALUE for any field, as YAML; repeatable."),
@@ -142,7 +140,8 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
     panel = PANELS[fields[0].name]
     for f in fields:
         panel = PANELS.get(f.name, panel)
-        kind = list[str] if f.name in _MAPPINGS else _plain_type(hints[f.name])
+        kinds = [a for a in typing.get_args(hints[f.name]) if a is not type(None)]  # int of int | None
+        kind = list[str] if f.name in _MAPPINGS else kinds[0] if kinds else hints[f.name]
         usual = "NAME=VALUE; repeatable" if f.name in _MAPPINGS else f"default: {f.default}"
         text = f"{helps.get(f.name, '')} [{usual}]" if usual != "default: None" else helps.get(f.name, "")
         parameters.append(_parameter(f.name, Optional[kind], [_flag(f.name)], text, panel))
@@ -165,9 +164,7 @@ def takes_recipe(command: Callable[..., Any]) -> Callable[..., Any]:
             given = {**recipe.differences(Recipe()), **given}
         return command(recipe=recipe, given=given, **values)
 
-    options = [p for p in inspect.signature(command).parameters.values() if p.name not in ("recipe", "given")]
-    hints_of_options = typing.get_type_hints(command)
-    options = [p.replace(annotation=hints_of_options[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in options]
+    options = [p for p in _typed(command) if p.name not in ("recipe", "given")]
     return _signed(wrapper, command, [*options, *parameters])
 
 
@@ -179,9 +176,3 @@ def _parameter(name: str, kind: Any, flags: list[str], text: str, panel: str = "
     metavar = "NAME=VALUE" if typing.get_origin(typing.get_args(kind)[0]) is list else None
     option = typer.Option(None, *flags, help=text, show_default=False, rich_help_panel=panel, metavar=metavar)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
-
-
-def _plain_type(hint: Any) -> Any:
-    """``int`` of ``int | None``."""
-    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
-    return arguments[0] if arguments else hint

@@ -1,7 +1,5 @@
-"""``gluontune bench``: our parts and their peers, side by side.
-
-Each subcommand is one function below; its options have the names of the arguments of ``run(...)`` of
-``gluontune.search.bench.<name>``, which :func:`measure` calls with them.
+"""``gluontune bench``: our parts and their peers, side by side. A command's options have the names of the arguments of
+``run(...)`` of ``gluontune.search.bench.<name>``, which :func:`measure` calls with them.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import grouped
 from gluontune.core.errors import UsageError
 
-PEERS = option(None, "The peers' environment (default: .peers, from make peers).", "--peers")
 ROUNDS = option(9, "Interleaved rounds; from 9 on one disturbed is left out.", "--rounds", min=1)
 SECONDS = option(1.0, "Length of each contender's slice of a round.", "--seconds", min=0.05)
 OUT = option(None, "Write the JSON document to this file, too.", "--out")
@@ -63,7 +60,7 @@ class Contest:
     rounds: int = ROUNDS
     seconds: float = SECONDS
     only: Optional[list[str]] = ONLY
-    peers: Optional[Path] = PEERS
+    peers: Optional[Path] = option(None, "The peers' environment (default: .peers, from make peers).", "--peers")
     resume: bool = RESUME
     as_json: bool = JSON_OPTION
     out: Optional[Path] = OUT
@@ -82,10 +79,7 @@ def carry_out(
     *,
     holds: Callable[[dict[str, Any]], bool] = ours_ran,
 ) -> None:
-    """Call ``work(say=…)`` with a status line, save its document, and print it.
-
-    Exit code 1 if ``holds`` is false for the document.
-    """
+    """Call ``work(say=…)`` with a status line, save its document, and print it; exit 1 if ``holds`` is false for it."""
     from gluontune.core.files import writable_folder, write_json
 
     if out is not None:
@@ -106,11 +100,9 @@ def measure(
     holds: Callable[[Any, dict[str, Any]], bool] | None = None,
     **changed: Any,
 ) -> None:
-    """Call ``run(…)`` of a benchmark with a command's options, which have the names of its arguments.
+    """Call ``run(…)`` of ``gluontune.search.bench.<name>`` with a command's options but those to ``leave``.
 
-    Args:
-        name: of a module of ``gluontune.search.bench``. leave: options that are no arguments; ``changed`` are others.
-        holds: takes the module and its document.
+    ``changed`` are further arguments; ``holds`` takes the module and its document.
     """
     options = {**options, **(vars(options["kept"]) if "kept" in options else {})}
     benchmark = importlib.import_module(f"gluontune.search.bench.{name}")

@@ -8,7 +8,7 @@ import pkgutil
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import typer
@@ -25,21 +25,19 @@ ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ =
 
 #: How each of our applications behaves.
 OPTIONS: dict[str, Any] = {
-    "cls": CommandGroup,
-    "pretty_exceptions_enable": False,
-    "rich_markup_mode": None,
+    "cls": CommandGroup, "pretty_exceptions_enable": False, "rich_markup_mode": None,
     "context_settings": {"help_option_names": ["-h", "--help"]},
-}
+}  # fmt: skip
+
+
+#: Commands of which the words after the first are another program's.
+OF_OTHERS = ("run", "capture", "monitor")
 
 
 def build_app() -> typer.Typer:
     """The application with every command file of this package."""
-    app = typer.Typer(
-        name="gluontune",
-        help="Take an MXNet Gluon training job up the ladder: measure each rung here, keep what helps.",
-        invoke_without_command=True,
-        **OPTIONS,
-    )
+    text = "Take an MXNet Gluon training job up the ladder: measure each rung here, keep what helps."
+    app = typer.Typer(name="gluontune", help=text, invoke_without_command=True, **OPTIONS)
 
     def version(value: bool) -> None:
         if value:
@@ -60,30 +58,32 @@ def build_app() -> typer.Typer:
 
 
 def add_commands(app: typer.Typer, package: str) -> None:
-    """Add each module's command in ``package``: the function of its name, its ``COMMANDS``, or by ``register(app)``."""
+    """Add what each module in ``package`` has: ``COMMANDS`` and ``GROUPS`` of commands; or by its ``register(app)``."""
     found = [m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__)]
     for name in sorted(name for name in found if not name.startswith("_") and name != "main"):
         module = importlib.import_module(f"{package}.{name}")
         if hasattr(module, "register"):
             module.register(app)
-        elif hasattr(module, "COMMANDS"):
-            group = typer.Typer(help=module.GROUP, no_args_is_help=True)
-            for command in module.COMMANDS:
-                group.command(command.__name__.partition("_")[0])(takes_recipe(command))
-            app.add_typer(group, name=name)
-        else:
-            app.command(name, context_settings=getattr(module, "CONTEXT", None))(takes_recipe(getattr(module, name)))
+            continue
+        _add(app, module.COMMANDS, OF_OTHERS)
+        for title, (text, commands) in getattr(module, "GROUPS", {}).items():
+            group = typer.Typer(help=text, no_args_is_help=True)
+            _add(group, commands)
+            app.add_typer(group, name=title)
     dress(app)
+
+
+def _add(app: typer.Typer, commands: Iterable[Callable[..., Any]], of_others: Sequence[str] = ()) -> None:
+    for command in commands:
+        name = command.__name__.partition("_")[0]
+        settings = {"allow_interspersed_args": False} if name in of_others else None
+        app.command(name, context_settings=settings)(takes_recipe(command))
 
 
 def main(
     argv: Sequence[str] | None = None, build: Callable[[], typer.Typer] = build_app, name: str = "gluontune"
 ) -> int:
-    """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
-
-    Args:
-        argv: its words. build: makes the application. name: how it was called.
-    """
+    """Run the command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     for command in ("run", "capture"):
@@ -96,8 +96,7 @@ def main(
         code = build()(args=arguments, prog_name=name, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except ClickException as error:
-        _name_the_value(error)
-        _name_the_ways(error, arguments)
+        _explain(error, arguments)
         error.message = printable(error.message)
         error.show(file=sys.stderr)
         return error.exit_code
@@ -115,23 +114,18 @@ def main(
     except Exception as error:
         if debug:
             raise
-        kind = type(error).__name__
-        message = printable(str(error))
-        print(f"error: {kind}: {message} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
+        told = f"{type(error).__name__}: {printable(str(error))}"
+        print(f"error: {told} (a fault of gluontune's; --debug shows where)", file=sys.stderr)
         return 1
 
 
-def _name_the_value(error: Any) -> None:
-    """Add the value to typer's errors that omit it (from 0.29 on)."""
+def _explain(error: Any, arguments: Sequence[str]) -> None:
+    """Add the value to typer's errors that omit it (from 0.29 on), and what takes scripts where one was given."""
     faults: Any = getattr(error.__cause__, "errors", list)()
     if faults and "input" in faults[0]:
         hint = {"float_parsing": "give a number", "int_parsing": "give a whole number"}.get(faults[0]["type"])
         hint = hint or error.message.replace("Input should be", "give a value")
         error.message = f"{faults[0]['input']!r}: {hint}"
-
-
-def _name_the_ways(error: Any, arguments: Sequence[str]) -> None:
-    """A script was given to a command that takes a recipe: add what takes scripts."""
     script = next((word for word in arguments if word.endswith(".py") and word in error.message), None)
     if script is not None and error.message.startswith("Got unexpected extra argument"):
         known = shlex.quote(script)

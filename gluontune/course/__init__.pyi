@@ -17,10 +17,10 @@ from gluontune.course.experiments import (
 from gluontune.course.figures import (
     accuracy_bands as accuracy_bands,
     composition as composition,
+    picture as picture,
     race_table as race_table,
     show as show,
     table as table,
 )
 from gluontune.course.memory import deck_graph_memory as deck_graph_memory, folded as folded, net_memory as net_memory
-from gluontune.course.pictures import picture as picture
 from gluontune.course.plots import bars as bars, lines as lines, paths as paths

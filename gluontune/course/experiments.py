@@ -52,9 +52,7 @@ def in_turn(recipes: Mapping[str, Recipe], *, rounds: int = 5, slice_s: float = 
         for contender in field.values():
             closing.callback(contender.close)
         interleave(field.values(), rounds=rounds, slice_s=slice_s)
-    for name, contender in field.items():
-        if contender.failure is not None:
-            raise GluontuneError(f"{name}: {contender.failure}")
+    _all_ran(field)
     first = next(iter(field.values()))
     return {
         name: {"samples_per_sec": stats.interval(c.rates), "ratio": stats.ratio_interval(c.rates, first.rates)}
@@ -87,12 +85,16 @@ def onednn(net: str, *, side: int = 224, rounds: int = 5, seconds: float = 1.0) 
         scores.extend(np.asarray(one["scores"]) for one in found if one)
 
     off, on = hold(entrants, rounds=rounds, seconds=seconds, time_limit=600.0, finish=ask)
-    for contender in (off, on):
-        if contender.failure is not None:
-            raise GluontuneError(f"{net} with oneDNN {contender.entrant.name}: {contender.failure}")
-    speedup = stats.ratio_interval(on.rates, off.rates)
+    _all_ran({f"{net} with oneDNN off": off, f"{net} with oneDNN on": on})
     rates = {"off": stats.interval(off.rates), "on": stats.interval(on.rates)}
+    speedup = stats.ratio_interval(on.rates, off.rates)
     return {**rates, "speedup": speedup, "output_delta": gap(scores[1], scores[0])}
+
+
+def _all_ran(field: Mapping[str, Any]) -> None:
+    for name, contender in field.items():
+        if contender.failure is not None:
+            raise GluontuneError(f"{name}: {contender.failure}")
 
 
 def feed(recipe: Recipe, dataset: Any, *, ms_per_batch: float, seconds: float = 3.0) -> RunResult:
@@ -119,9 +121,8 @@ def feed(recipe: Recipe, dataset: Any, *, ms_per_batch: float, seconds: float = 
     started = time.perf_counter()
     with _flowing(recipe, dataset) as batches:
         result.warmup_seconds = time.perf_counter() - started
-        period = max(0.02, seconds / 60)
         waited = 0.0
-        with Monitor(period_s=period, devices=[device]) as watch, watch.mark("train"):
+        with Monitor(period_s=max(0.02, seconds / 60), devices=[device]) as watch, watch.mark("train"):
             begin = mark = time.perf_counter()
             rates, trained = [], 0
             while (now := time.perf_counter()) - begin < seconds:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from gluontune.core.errors import UsageError
+from gluontune.core.errors import UsageError, did_you_mean
+from gluontune.course.lessons import own_folder
 from gluontune.recipe.result import RunResult
 from gluontune.report import figures, formatting as fmt, study_figures
 from gluontune.report.read import row_of
@@ -60,14 +61,13 @@ _DRAW: dict[str, Callable[[str, list[dict[str, Any]]], str | None]] = {
 
 
 def framed(parts: Iterable[str]) -> Markup:
-    """Figures with the palette of their surroundings' theme."""
-    drawn = _VIEW.sub(_sized, "".join(parts))
+    """Figures with the palette of their surroundings' theme, which grow with the page up to 1.5 times their size."""
+
+    def sized(found: re.Match[str]) -> str:
+        return f'{found.group()} style="width:{1.5 * float(found.group(1)):.0f}px"'
+
+    drawn = _VIEW.sub(sized, "".join(parts))
     return Markup(f"<style>{_palette()}</style><div class='gt-figure'>{drawn}</div>")
-
-
-def _sized(found: re.Match[str]) -> str:
-    """Let a figure grow with the page, up to 1.5 times its size."""
-    return f'{found.group()} style="width:{1.5 * float(found.group(1)):.0f}px"'
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> Markup:
@@ -139,31 +139,52 @@ def accuracy_bands(study: Mapping[str, Any], titles: Mapping[str, str], *, capti
 
 def race_table(study: Mapping[str, Any], titles: Mapping[str, str]) -> Markup:
     """Time, spread and cost to the target, by recipe; a dash if no run reached it."""
+
+    def or_dash(value: float | None, form: str) -> str:
+        return "—" if value is None else format(value, form)
+
     rows = []
     for name, title in titles.items():
         found = study["summary"][name]
         times = found["train_seconds"]
         rows.append({
             "recipe": title, "reached the target": f"{times['reached']} of {times['repeats']}",
-            "seconds of training, median": _or_dash(times["median"], ".1f"),
-            "spread over seeds, percent": _or_dash(times["cv_pct"], ".1f"),
-            "all seconds, median": _or_dash(found["wall_seconds"]["median"], ".1f"),
-            "dollars, median run": _or_dash(found["usd"], ".5f"),
-            "dollars for a success, failed runs paid": _or_dash(found["usd_with_failures"], ".5f"),
+            "seconds of training, median": or_dash(times["median"], ".1f"),
+            "spread over seeds, percent": or_dash(times["cv_pct"], ".1f"),
+            "all seconds, median": or_dash(found["wall_seconds"]["median"], ".1f"),
+            "dollars, median run": or_dash(found["usd"], ".5f"),
+            "dollars for a success, failed runs paid": or_dash(found["usd_with_failures"], ".5f"),
         })  # fmt: skip
     return table(rows)
 
 
-def _or_dash(value: float | None, form: str) -> str:
-    return "—" if value is None else format(value, form)
-
-
 def captioned(svg: str | None, caption: str) -> Markup:
-    """One figure with its caption.
-
-    Raises:
-        UsageError: no figure.
-    """
+    """One figure with its caption; a UsageError if there is no figure."""
     if svg is None:
         raise UsageError(f"{fmt.clean(caption, 80)}: no measurement to draw")
     return framed([f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"])
+
+
+def picture(name: str) -> Markup:
+    """A picture of the course by its name.
+
+    Args:
+        name: such as ``"ring"``; the error for an unknown one lists all.
+
+    Raises:
+        UsageError: no such picture.
+
+    >>> "A ring all-reduce" in str(picture("ring"))
+    True
+    >>> picture("rign")
+    Traceback (most recent call last):
+        ...
+    gluontune.errors.UsageError: picture('rign'): did you mean 'ring'? there are ...
+    """
+    folder = own_folder() / "pictures"  # which ``python -m tools.pictures`` fills
+    known = sorted(path.stem for path in folder.glob("*.svg"))
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise UsageError(f"picture({name!r}): {hint and hint + ' '}there are {', '.join(known)}")
+    svg = (folder / f"{name}.svg").read_text(encoding="utf-8").strip()
+    return captioned(svg, html.unescape(svg.partition("<title>")[2].partition("</title>")[0]))

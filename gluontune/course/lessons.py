@@ -26,6 +26,7 @@ from gluontune.core.interpreter import python
 from gluontune.core.reading import parse_json, read_text
 
 _NAME = "[0-9][0-9]_*.ipynb"
+_IN_WHEEL = "_notebooks"
 
 
 @dataclass(frozen=True)
@@ -39,21 +40,14 @@ class Lesson:
 
 
 def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
-    """The lessons of a folder, in order.
-
-    Args:
-        folder: default ``notebooks`` here, beside the package (a source tree) or in it (a wheel).
+    """The lessons of a folder (default: ``notebooks`` here, or :func:`own_folder`), in order.
 
     Raises:
         UsageError: no lessons there.
     """
-    if folder is not None:
-        places = [Path(folder)]
-    else:
-        places = [Path("notebooks"), _package().parent / "notebooks", _in_wheel()]
+    places = [Path("notebooks"), own_folder()] if folder is None else [Path(folder)]
     for place in places:
-        found = [_read(path) for path in sorted(place.glob(_NAME))]
-        if found:
+        if found := [_read(path) for path in sorted(place.glob(_NAME))]:
             return found
     raise UsageError(
         f"{places[0]}: no lessons (NN_topic.ipynb) there; give the notebooks folder of the source tree with --folder"
@@ -61,17 +55,12 @@ def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
 
 
 def unpack(lessons: Sequence[Lesson], folder: str | os.PathLike[str] = "notebooks") -> list[Lesson]:
-    """Lessons to work in: those of an installed wheel are copied, others are used in place.
+    """Lessons with the paths to open: those of an installed wheel are copied to ``folder``, others used in place.
 
     Existing files are kept, with the learner's work in them.
-
-    Args:
-        lessons: of :func:`find_lessons`. folder: of the copies.
-
-    Returns:
-        The lessons, with the paths to open.
     """
-    if any(lesson.path.parent != _in_wheel() for lesson in lessons):
+    own = own_folder()
+    if own.name != _IN_WHEEL or any(lesson.path.parent != own for lesson in lessons):
         return list(lessons)
     place, mine = writable_folder(folder), []
     for lesson in lessons:
@@ -82,12 +71,11 @@ def unpack(lessons: Sequence[Lesson], folder: str | os.PathLike[str] = "notebook
     return mine
 
 
-def _package() -> Path:
-    return Path(gluontune.__file__).resolve().parent
-
-
-def _in_wheel() -> Path:
-    return _package() / "_notebooks"
+def own_folder() -> Path:
+    """The folder of gluontune's lessons, their pictures and scripts: beside the package, or in it (a wheel)."""
+    package = Path(gluontune.__file__).resolve().parent
+    beside = package.parent / "notebooks"
+    return beside if any(beside.glob(_NAME)) else package / _IN_WHEEL
 
 
 #: Earlier names of lessons, which batch jobs may still use.
@@ -136,17 +124,14 @@ def _read(path: Path) -> Lesson:
 
 
 _OFF = {"@jupyterlab/apputils-extension:announcements": True}
-_HIDDEN = ["__pycache__", "*.pyc", "*~", ".*", "[0-9][0-9]_*.py", "ruff.toml"]
+_HIDDEN = ["__pycache__", "*.pyc", "*~", ".*", "[0-9][0-9]_*.py", "ruff.toml", "assessment", "pictures"]
 
 
 def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8888, browser: bool = True) -> int:
-    """Run JupyterLab on this machine only, with a fresh token and our launch settings, until it is stopped.
+    """Run JupyterLab on this machine only, with a fresh token and our launch settings; returns its exit code.
 
     Registers the kernel "Python 3 (gluontune)" for other notebooks; here it is the only one, as python3, which lessons
     ask for. Their scripts are hidden, so that each lesson is listed once; nothing asks about news.
-
-    Returns:
-        JupyterLab's exit code.
     """
     port = _free_port(port)
     runtime.install_kernel()
@@ -190,60 +175,39 @@ def lab(lessons: Sequence[Lesson], *, first: Lesson | None = None, port: int = 8
 def _free_port(first: int) -> int:
     """The first free port from ``first`` on."""
     for port in range(first, min(first + 100, 65_536)):
-        with socket.socket() as probe:
+        with contextlib.suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+            probe.bind(("127.0.0.1", port))
             return port
     raise UsageError(f"port {first}: it and the next hundred are taken; give another with --port")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of one lesson, from its saved notebook.
-
-    Args:
-        name: of the lesson.
-        state: ``not begun``, ``begun`` or ``done``: all cells run and all exercises right.
-        cells_run, cells: executed code cells, and all.
-        predicted, predictions: questions with a prediction, and all.
-        right, exercises: exercises whose last run was right, and all.
-    """
+    """The progress of one lesson, from its saved notebook."""
 
     name: str
-    state: str
+    state: str  # not begun, begun or done: all cells run and all exercises right
     cells_run: int
     cells: int
-    predicted: int
+    predicted: int  # questions with a prediction
     predictions: int
-    right: int
+    right: int  # exercises whose last run was right
     exercises: int
 
 
-def progress_of(lessons: Sequence[Lesson]) -> list[Progress]:
-    """The progress of each lesson, in order.
-
-    Args:
-        lessons: of :func:`find_lessons`.
-
-    Raises:
-        GluontuneError: a notebook that cannot be read.
-    """
-    return [_one(lesson) for lesson in lessons]
-
-
-def _one(lesson: Lesson) -> Progress:
+def progress_of(lesson: Lesson) -> Progress:
+    """The progress of a lesson; a GluontuneError for a notebook that cannot be read."""
     from gluontune.course.exercises import RIGHT  # with what exercises need; a list of lessons needs none of it
 
     cells = [cell for cell in _cells(lesson.path, "code") if "".join(cell["source"]).strip()]
     ran = sum(cell.get("execution_count") is not None for cell in cells)
-    calls = [(call, _printed(cell)) for cell in cells for call in _calls("".join(cell["source"]))]
+    printed = ["".join("".join(output.get("text", "")) for output in cell.get("outputs", [])) for cell in cells]
+    calls = [(call, text) for cell, text in zip(cells, printed) for call in _calls("".join(cell["source"]))]
     predictions = [call for call, _ in calls if call[0] == "predict"]
     exercises = {call[1]: False for call, _ in calls if call[0] == "check"}
-    for call, printed in calls:
-        if call[0] == "check" and f"{call[1]}{RIGHT}" in printed:
+    for call, text in calls:
+        if call[0] == "check" and f"{call[1]}{RIGHT}" in text:
             exercises[call[1]] = True
     right = sum(exercises.values())
     done = bool(cells) and ran == len(cells) and right == len(exercises)
@@ -251,10 +215,6 @@ def _one(lesson: Lesson) -> Progress:
         lesson.name, "done" if done else "begun" if ran else "not begun", ran, len(cells),
         sum(call[2] for call in predictions), len(predictions), right, len(exercises),
     )  # fmt: skip
-
-
-def _printed(cell: dict[str, Any]) -> str:
-    return "".join("".join(output.get("text", "")) for output in cell.get("outputs", []))
 
 
 def _calls(source: str) -> list[tuple[str, str, bool]]:

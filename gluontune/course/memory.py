@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,7 +25,6 @@ from gluontune.core.processes import how_it_ended
 
 DECK_MODES = ("imperative", "symbolic")
 NET_MODES = ("imperative", "hybridized", "static")
-_MIB = 2**20
 
 
 def deck_graph_memory(mode: str, mib: int = 32) -> float:
@@ -81,12 +80,11 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
     bound = {}
     with mock.patch.dict(os.environ, MXNET_SUBGRAPH_BACKEND="NONE"):  # else MXNet folds what is bound for inference
         for key, symbol in symbols.items():
-            bound[key] = symbol.bind(
-                mx.cpu(),
-                {name: arrays[name] for name in symbol.list_arguments()},
-                aux_states={name: arrays[name] for name in symbol.list_auxiliary_states()},
-                grad_req="null",
+            given, states = (
+                {name: arrays[name] for name in names}
+                for names in (symbol.list_arguments(), symbol.list_auxiliary_states())
             )
+            bound[key] = symbol.bind(mx.cpu(), given, aux_states=states, grad_req="null")
     outputs = {key: one.forward(is_train=False)[0].asnumpy() for key, one in bound.items()}
     seconds: dict[str, list[float]] = {key: [] for key in bound}
     for _ in range(8):
@@ -124,7 +122,7 @@ def _memory(before: Mapping[str, float] | None = None) -> dict[str, float]:
 
 def _deck(mode: str, mib: int) -> dict[str, float]:
     mx = runtime.mxnet()
-    count = mib * _MIB // 8
+    count = mib * 2**20 // 8
     small = mx.nd.ones(10, dtype="float64") * mx.nd.ones(10, dtype="float64") + 1  # loads the operators
     small.wait_to_read()
     before = _memory()
@@ -167,9 +165,6 @@ def _net(name: str, mode: str, stage: str, sizes: list[int]) -> dict[str, float]
     return _memory(before)
 
 
-_MEASURES: dict[str, Callable[..., dict[str, float]]] = {"deck": _deck, "net": _net}
-
-
 if __name__ == "__main__":
     what, *given = json.loads(sys.argv[1])
-    print(json.dumps(_MEASURES[what](*given)))
+    print(json.dumps(_deck(*given) if what == "deck" else _net(*given)))

@@ -12,13 +12,12 @@ import numpy as np
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.course.figures import Markup, captioned
-from gluontune.report.svg import INK, SERIES, draw, label
+from gluontune.report.svg import INK, ON_PANEL, SERIES, WIDTH, draw, label
 
 # neighbours differ in lightness, not in hue alone; more than six are hard to distinguish
 _COLOURS = (4, 5, 2, 6, 1, 3, 0)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), "-", (0, (5, 2)), (0, (1, 1.2)))
 _MARKERS = "os^DvPX"
-WIDTH = 4.8  # inches: 346 px, about a phone's width; a desktop shows it half as large again
 _BAR, _LINE = 46, 13  # points: a bar with its name above it, and each further line of that name
 Pair = tuple[Sequence[float], Sequence[float]]
 
@@ -52,14 +51,6 @@ def _powers(axis: Any) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(name)
     axis.set_minor_formatter("")
-
-
-def _at_few_places(axis: Any, places: Sequence[float]) -> None:
-    """Set the ticks to the measured places if these are a few whole numbers (workers, batches)."""
-    tried = sorted(set(places))
-    if len(tried) <= 8 and all(float(place).is_integer() for place in tried):
-        axis.set_ticks(tried)
-        axis.set_ticks([], minor=True)
 
 
 def lines(
@@ -121,9 +112,11 @@ def lines(
                 _powers(axis)
             else:
                 _thousands(axis)
-        places = [x for xs, _ in series.values() for x in xs]
-        if log_x or len(set(places)) <= 5:
-            _at_few_places(axes.xaxis, places)
+        tried = sorted({x for xs, _ in series.values() for x in xs})
+        few = len(tried) <= (8 if log_x else 5)
+        if few and all(float(place).is_integer() for place in tried):  # ticks at the measured workers or batches
+            axes.xaxis.set_ticks(tried)
+            axes.xaxis.set_ticks([], minor=True)
         axes.grid()
         _finish(figure, axes, list(series))
 
@@ -151,7 +144,7 @@ def bars(
     True
     """
     found = {name: _measured(value) for name, value in values.items()}
-    top = max([high for v in found.values() if v for high in (v[2],)] + list((limits or {}).values()) + [1e-12])
+    top = max([*(v[2] for v in found.values() if v), *(limits or {}).values(), 1e-12])
     alt = "; ".join(f"{name} {_number(v[0]) if v else 'not measured'}" for name, v in found.items())
     marks = "; ".join(f"{name}: {_number(at)}" for name, at in (limits or {}).items())
     names = [textwrap.wrap(name, 44, break_on_hyphens=False) or [name] for name in found]
@@ -163,14 +156,13 @@ def bars(
         axes.set_ylim(len(found) - 0.6 + longer[-1] / _BAR, -0.72)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        panel = {"facecolor": INK["panel"], "edgecolor": "none", "pad": 0.8}
         for name, at in (limits or {}).items():
             axes.axvline(at, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
             side = "right" if at > 0.5 * top else "left"
             axes.text(at, -0.76, f" {name} ", ha=side, va="bottom", color=INK["muted"], clip_on=False)
         for which, value in enumerate(found.values()):
             place = which + longer[which] / _BAR
-            axes.text(0, place - 0.27, "\n".join(names[which]), va="bottom", weight="bold", bbox=panel)
+            axes.text(0, place - 0.27, "\n".join(names[which]), va="bottom", weight="bold", bbox=ON_PANEL)
             if value is None:
                 axes.text(0, place, "not measured", va="center", style="italic", color=INK["muted"])
                 continue
@@ -178,7 +170,7 @@ def bars(
             axes.barh(place, middle, height=0.42, color=SERIES[4])
             if high > low:
                 axes.plot([low, high], [place, place], color=INK["fg"], marker="|", markersize=7, linewidth=1.4)
-            axes.text(high + top * 0.015, place, _number(middle), va="center", bbox=panel)
+            axes.text(high + top * 0.015, place, _number(middle), va="center", bbox=ON_PANEL)
         axes.set_xlim(0, top * 1.18)
         axes.set_xlabel(unit)
         _thousands(axes.xaxis)

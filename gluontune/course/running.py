@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -46,27 +47,16 @@ def need(module: str) -> None:
 
 @dataclass
 class Outcome:
-    """The outcome of one lesson.
-
-    Args:
-        name: of the lesson.
-        status: ``passed``, ``failed``, ``timed out`` or ``interrupted``.
-        seconds: of its execution.
-        figures: drawn in it.
-        error: place and reason of the failure, or None.
-        notebook: the executed notebook.
-        key: hash of the lesson's text and parameters; a passed lesson with the same key is not repeated.
-        resumed: an earlier run had passed it.
-    """
+    """The outcome of one lesson."""
 
     name: str
-    status: str
+    status: str  # passed, failed, timed out or interrupted
     seconds: float
-    figures: int
-    error: str | None
-    notebook: str
-    key: str
-    resumed: bool = False
+    figures: int  # drawn in it
+    error: str | None  # place and reason of the failure
+    notebook: str  # the executed one
+    key: str  # hash of the lesson's text and parameters; a passed lesson with the same key is not repeated
+    resumed: bool = False  # an earlier run had passed it
 
 
 def run_lessons(
@@ -85,20 +75,13 @@ def run_lessons(
     Lessons that passed with the same text and parameters, by ``summary.json``, are not repeated.
 
     Args:
-        lessons: of :func:`find_lessons`.
-        out: folder.
         parameters: of the lessons' cells tagged ``parameters``; each lesson takes its own.
-        fresh: run all again.
-        solved: answer each exercise with its solution; a wrong one fails the lesson.
+        fresh: run all again. solved: answer each exercise with its solution; a wrong one fails the lesson.
         time_limit: seconds for one lesson.
         on_event: called with a lesson's name and None as it starts, with its Outcome as it ends.
 
     Returns:
         Outcomes in order; an interruption ends the list.
-
-    Raises:
-        UsageError: a parameter that no lesson has.
-        GluontuneError: papermill is not installed.
     """
     need("papermill")
     given = dict(parameters or {})
@@ -115,11 +98,11 @@ def run_lessons(
         if solved and "my_script" in known[lesson.name]:  # the assessment's exercise is a script
             mine.setdefault("my_script", "solution")
         mine["out_dir"] = str((folder / lesson.name).resolve())
-        key = _key(lesson, mine, solved)
+        text = lesson.path.read_bytes() + json.dumps(mine, sort_keys=True).encode() + b"solved" * solved
+        key = hashlib.sha256(text).hexdigest()[:16]
         old = earlier.get(lesson.name)
         if old and old.status == "passed" and old.key == key and Path(old.notebook).is_file():
-            outcome = old
-            outcome.resumed = True
+            outcome = replace(old, resumed=True)
         else:
             if on_event:
                 on_event(lesson.name, None)
@@ -136,8 +119,6 @@ def run_lessons(
 
 def parameters_of(lesson: Lesson) -> set[str]:
     """Names set in the lesson's cell tagged ``parameters``."""
-    import ast
-
     import nbformat
 
     cells = nbformat.read(lesson.path, as_version=4).cells  # type: ignore[no-untyped-call]
@@ -205,11 +186,6 @@ def _look(path: Path) -> tuple[int, int, str | None]:
     return figures, right, failure
 
 
-def _key(lesson: Lesson, parameters: Mapping[str, Any], solved: bool) -> str:
-    text = lesson.path.read_bytes() + json.dumps(parameters, sort_keys=True).encode() + b"solved" * solved
-    return hashlib.sha256(text).hexdigest()[:16]
-
-
 def _earlier(folder: Path) -> dict[str, Outcome]:
     try:
         rows = parse_json(read_text(folder / "summary.json"))["lessons"]
@@ -220,9 +196,6 @@ def _earlier(folder: Path) -> dict[str, Outcome]:
 
 def solved(source: str) -> str:
     """The source of a cell with its exercises answered.
-
-    Raises:
-        GluontuneError: an exercise without a solution.
 
     >>> solved('check("step-time-ms", ..., result=result)')
     'check("step-time-ms", 1000 * batch_size_per_device / result.samples_per_sec[\\'median\\'], result=result)'
@@ -247,11 +220,7 @@ def solution_of(source: str) -> str:
 
 
 def solved_notebook(lesson: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
-    """Write a copy of a lesson with a solution after each exercise.
-
-    Returns:
-        The number of exercises.
-    """
+    """Write a copy of a lesson with a solution after each exercise. Returns the number of exercises."""
     import nbformat
 
     notebook = nbformat.read(lesson, as_version=4)  # type: ignore[no-untyped-call]

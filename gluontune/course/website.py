@@ -37,19 +37,10 @@ which these pages were made; open the notebooks to make them on yours.
 def write_site(
     lessons: Sequence[Lesson], executed: str | os.PathLike[str], out: str | os.PathLike[str]
 ) -> tuple[list[Path], list[str]]:
-    """Write ``OUT/index.html``, a page for each lesson, and what they need.
+    """Write ``OUT/index.html``, a page for each lesson, and what they need, into a folder of :func:`site_folder`.
 
-    Args:
-        lessons: to show, in order.
-        executed: folder with ``NAME.ipynb`` of each, executed without an error.
-        out: folder of the site: a new or empty one, or that of an earlier site, which is replaced.
-
-    Returns:
-        The pages, and mkdocs' warnings of links that lead nowhere.
-
-    Raises:
-        UsageError: as :func:`site_folder`.
-        GluontuneError: a lesson that has not been executed, or that failed.
+    ``executed`` is the folder with ``NAME.ipynb`` of each, executed without an error. Returns the pages, and mkdocs'
+    warnings of links that lead nowhere.
     """
     need("material")
     from mkdocs.commands.build import build
@@ -83,8 +74,8 @@ def write_site(
             build(config)
         finally:
             logging.getLogger("mkdocs").removeHandler(faults)
-    found = [record.getMessage() for record in faults.buffer]
-    return sorted(path for path in folder.glob("*.html") if path.name != "404.html"), found
+    pages = sorted(path for path in folder.glob("*.html") if path.name != "404.html")
+    return pages, [record.getMessage() for record in faults.buffer]
 
 
 def site_folder(out: str | os.PathLike[str]) -> Path:
@@ -98,11 +89,7 @@ def site_folder(out: str | os.PathLike[str]) -> Path:
 def page_files(lesson: Lesson, executed: str | os.PathLike[str], names: Collection[str]) -> Iterator[tuple[str, bytes]]:
     """The Markdown page of an executed lesson, ``NAME.md``, and its figures, for mkdocs.
 
-    Args:
-        lesson: to show. executed: folder of its executed notebook. names: of the lessons that have a page beside it.
-
-    Raises:
-        GluontuneError: the lesson has not been executed, or failed.
+    ``names`` are the lessons that have a page beside it. A GluontuneError if it has not been executed, or failed.
     """
     import nbformat
     from nbconvert import MarkdownExporter

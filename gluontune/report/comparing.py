@@ -70,7 +70,14 @@ def compare(sources: Sequence[Source], threshold_pct: float = 5.0) -> list[Compa
                 "out, or make a page of it without --compare"
             )
     rows = [_row(source) for source in sources]
-    _check_data(sources, rows)
+    first, *others = [(row["recipe"].get("dataset"), row["recipe"].get("job")) for row in rows]
+    for source, data in zip(sources[1:], others):
+        if data != first:
+            mine, theirs = (" with job ".join(str(part) for part in pair if part) for pair in (data, first))
+            raise UsageError(
+                f"{source.path} trained on {fmt.clean(mine, 80)} but {sources[0].path} on {fmt.clean(theirs, 80)}: "
+                "runs of different data cannot be compared"
+            )
     return [_against(rows[0], row, threshold_pct) for row in rows[1:]]
 
 
@@ -101,9 +108,7 @@ def comparison_table(found: Sequence[Comparison]) -> Any:
     if found:
         table.columns[0].header = f"against {fmt.clean(found[0].baseline, 60)}"
     for one in found:
-        speed = one.speed_ratio
-        moved = one.accuracy_points
-        gain = fmt.ratio_with_interval(speed["median"], speed["ci95"]).replace("95 %: ", "") if speed else "—"
+        gain, moved = fmt.gain(one.speed_ratio).replace("95 %: ", ""), one.accuracy_points
         points = "—" if moved is None else f"{moved:+.1f} points"
         table.add_row(Text(fmt.clean(one.name, 80), style="bold"), gain, points, fmt.ratio(one.memory_ratio))
         for kind, differences in (("recipe", one.recipe), ("machine", one.machine)):
@@ -126,17 +131,6 @@ def _row(source: Source) -> dict[str, Any]:
     return check_row({**best, "name": f"{source.label} ({name})", "machine": ladder["machine"]}, str(source.path))
 
 
-def _check_data(sources: Sequence[Source], rows: Sequence[dict[str, Any]]) -> None:
-    wanted = [(row["recipe"].get("dataset"), row["recipe"].get("job")) for row in rows]
-    for source, data in zip(sources[1:], wanted[1:]):
-        if data != wanted[0]:
-            mine, theirs = (" with job ".join(str(part) for part in pair if part) for pair in (data, wanted[0]))
-            raise UsageError(
-                f"{source.path} trained on {fmt.clean(mine, 80)} but {sources[0].path} on {fmt.clean(theirs, 80)}: "
-                "runs of different data cannot be compared"
-            )
-
-
 def _against(base: dict[str, Any], row: dict[str, Any], threshold_pct: float) -> Comparison:
     found = Comparison(fmt.clean(row["name"], 120), fmt.clean(base["name"], 120))
     found.recipe = _differences(base["recipe"], row["recipe"])
@@ -147,35 +141,24 @@ def _against(base: dict[str, Any], row: dict[str, Any], threshold_pct: float) ->
         found.regressions.append(f"it failed: {reason_of(row) or 'no reason given'}")
     if found.machine:
         found.remarks.append("the machines differ, so a difference in speed need not come from the recipe")
-    _judge_speed(found, base, row, threshold_pct)
-    _judge_accuracy(found, base, row)
-    return found
-
-
-def _judge_speed(found: Comparison, base: dict[str, Any], row: dict[str, Any], threshold_pct: float) -> None:
-    if not base["samples_per_sec"] or not row["samples_per_sec"]:
-        found.remarks.append("no throughput in both, so the speed cannot be compared")
-        return
-    found.speed_ratio = speed = _ratio(row["samples_per_sec"], base["samples_per_sec"])
-    if speed["median"] >= 1 - threshold_pct / 100:
-        return
-    lost = f"{100 * (1 - speed['median']):.1f} % slower (limit: {threshold_pct:g} %)"
-    if speed["ci95"] is None or speed["ci95"][1] < 1:
-        found.regressions.append(lost)
+    if base["samples_per_sec"] and row["samples_per_sec"]:
+        found.speed_ratio = speed = _ratio(row["samples_per_sec"], base["samples_per_sec"])
+        lost = f"{100 * (1 - speed['median']):.1f} % slower (limit: {threshold_pct:g} %)"
+        if speed["median"] < 1 - threshold_pct / 100 and (speed["ci95"] is None or speed["ci95"][1] < 1):
+            found.regressions.append(lost)
+        elif speed["median"] < 1 - threshold_pct / 100:
+            found.remarks.append(f"{lost}, but the interval reaches 1: measure longer to be sure")
     else:
-        found.remarks.append(f"{lost}, but the interval reaches 1: measure longer to be sure")
-
-
-def _judge_accuracy(found: Comparison, base: dict[str, Any], row: dict[str, Any]) -> None:
+        found.remarks.append("no throughput in both, so the speed cannot be compared")
     before, after = base["val_accuracy"], row["val_accuracy"]
-    if not before or not after or before[-1] is None or after[-1] is None:
-        return
-    found.accuracy_points = 100 * (after[-1] - before[-1])
-    if len(before) != len(after):
-        found.remarks.append(f"accuracy after {len(after)} epochs stands against {len(before)} epochs")
-    elif found.accuracy_points < -ACCURACY_POINTS:
-        lost = f"accuracy is {-found.accuracy_points:.1f} points lower at equal epochs"
-        found.regressions.append(f"{lost} (limit: {ACCURACY_POINTS:g})")
+    if before and after and before[-1] is not None and after[-1] is not None:
+        found.accuracy_points = 100 * (after[-1] - before[-1])
+        if len(before) != len(after):
+            found.remarks.append(f"accuracy after {len(after)} epochs stands against {len(before)} epochs")
+        elif found.accuracy_points < -ACCURACY_POINTS:
+            lost = f"accuracy is {-found.accuracy_points:.1f} points lower at equal epochs"
+            found.regressions.append(f"{lost} (limit: {ACCURACY_POINTS:g})")
+    return found
 
 
 def _ratio(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
@@ -189,5 +172,4 @@ def _ratio(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(base: dict[str, Any], other: dict[str, Any]) -> dict[str, list[Any]]:
-    names = {**base, **other}
-    return {name: [base.get(name), other.get(name)] for name in names if base.get(name) != other.get(name)}
+    return {name: [base.get(name), other.get(name)] for name in {**base, **other} if base.get(name) != other.get(name)}

@@ -41,10 +41,10 @@ def tune_table(document: Mapping[str, Any]) -> dict[str, Any]:
     """The options that ``gluontune tune`` tried."""
     rows = []
     for tried in document["tried"]:
-        speed, gain, bounds = tried["samples_per_sec"], tried["speedup_vs_start"], tried["speedup_ci95"]
+        speed = tried["samples_per_sec"]
         outcome = "kept" if tried["kept"] else "" if tried["status"] == "ran" else tried["status"]
         why = "; ".join(part for part in (tried["remark"], tried["reason"]) if part)
-        ratio = fmt.ratio_with_interval(gain, bounds) if gain is not None else "—"
+        ratio = fmt.ratio_with_interval(tried["speedup_vs_start"], tried["speedup_ci95"])
         rate = fmt.rate(speed["median"] if speed else None)
         rows.append(row(tried["label"], tried["stage"], rate, ratio, outcome, why=why))
     head = ["Option", "Knob", "samples/s", "× start (95 %)", "Outcome"]
@@ -154,31 +154,34 @@ def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark
     """The study of a document of ``gluontune bench``."""
     tables: list[dict[str, Any]] = []
     figures: list[dict[str, Any]] = []
-    for title, rows in _groups(document).items():
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for r in document.get("rows") or ():
+        groups.setdefault(_part(r), []).append(r)
+    parts = document.get("parts") or {}
+    for title, rows in (groups or {name: list(part["rows"]) for name, part in document["parts"].items()}).items():
         tables.append(_table(title, rows))
         unit = next((k for k in rows[0] if k in _UNITS), None) if rows else None
         if unit is not None:
-            bars = set_bars(f"bars{len(figures)}", [_bar(r, unit) for r in rows], unit.replace("_", " "))
+            values = [
+                {"name": str(r["name"]), "part": "cumulative" if r.get("peer") in (None, "gluontune") else "other",
+                 "value": r.get(unit), "lost": "" if r.get(unit) else str(r.get("status"))} for r in rows
+            ]  # fmt: skip
+            bars = set_bars(f"bars{len(figures)}", values, unit.replace("_", " "))
             caption = "Lines: 95 % intervals over interleaved rounds. Failures are named."
             figures.append(figure(title or fmt.clean(unit.replace("_", " "), 60), bars, caption))
+    bounds = {name: part for name, part in parts.items() if "holds" in part}
+    remarks = [f"{name}: {p['bar']}: {'holds' if p['holds'] else 'does not hold'}" for name, p in bounds.items()]
+    notes = {(r.get("peer"), r["note"]) for r in document.get("rows") or () if r.get("note")}
     return study(
         key=key,
         headline=document.get("headline") or _headline(document, name),
         over=" · ".join(f"{name} {value}" for name, value in fmt.fact_pairs(document.get("conditions") or {})),
         warn=document.get("warn") or "",
-        remarks=_remarks(document),
+        remarks=remarks + [f"{peer}: {note}" for peer, note in sorted(notes, key=str)],
         figures=figures,
         tables=tables,
         machine=document.get("machine") or {},
     )
-
-
-def _groups(document: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows by part; ``rows`` of the document, or those of its ``parts``."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for r in document.get("rows") or ():
-        found.setdefault(_part(r), []).append(r)
-    return found or {name: list(part["rows"]) for name, part in document["parts"].items()}
 
 
 def _part(r: Mapping[str, Any]) -> str:
@@ -194,19 +197,6 @@ def _headline(document: Mapping[str, Any], name: str) -> str:
     if best.get("ratio_to_hybridized"):
         return f"{best['name']}: {fmt.ratio(best['ratio_to_hybridized']['median'])} hybridized float32"
     return name if name == "benchmark" else f"benchmark {name}"
-
-
-def _remarks(document: Mapping[str, Any]) -> list[str]:
-    parts = {name: part for name, part in (document.get("parts") or {}).items() if "holds" in part}
-    remarks = [f"{name}: {p['bar']}: {'holds' if p['holds'] else 'does not hold'}" for name, p in parts.items()]
-    notes = {(r.get("peer"), r["note"]) for r in document.get("rows") or () if r.get("note")}
-    return remarks + [f"{peer}: {note}" for peer, note in sorted(notes, key=str)]
-
-
-def _bar(r: Mapping[str, Any], unit: str) -> dict[str, Any]:
-    value = r.get(unit)
-    part = "cumulative" if r.get("peer") in (None, "gluontune") else "other"
-    return {"name": str(r["name"]), "part": part, "value": value, "lost": "" if value else str(r.get("status"))}
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -233,9 +223,8 @@ def _cell(value: Any) -> str:
     """
     if isinstance(value, Mapping):
         if "median" in value:
-            low, high = stats.bounds(value) or (None, None)
-            around = f" ({fmt.rate(low)}–{fmt.rate(high)})" if low is not None else ""
-            return f"{fmt.rate(value['median'])}{around}"
+            around = stats.bounds(value)
+            return fmt.rate(value["median"]) + (f" ({fmt.rates(around)})" if around else "")
         inner = {k: v for k, v in value.items() if fmt.number(v) is not None and k != "n"}
         if "speedup" in value:
             return _cell(value["speedup"])
@@ -250,17 +239,16 @@ def named(name: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda document: document.get("kind") == name
 
 
-def _benchmark(document: Mapping[str, Any]) -> bool:
-    return "conditions" in document and ("rows" in document or "parts" in document)
-
-
 KINDS = {
     "tta": Kind("gluontune tta", named("tta"), tta_view, folder=True),
     "factors": Kind("gluontune factors", named("factors"), factors_view, folder=True),
     "esgd": Kind("gluontune esgd", named("esgd"), esgd_view, folder=True),
     "tune": Kind("gluontune tune", lambda document: {"heats", "tried"} <= set(document), tune_view, folder=True),
-    "bench": Kind("gluontune bench", _benchmark, benchmark_view, None),
-}
+    "bench": Kind(
+        "gluontune bench", lambda document: "conditions" in document and bool({"rows", "parts"} & set(document)),
+        benchmark_view, None,
+    ),
+}  # fmt: skip
 
 
 def kind_of(document: Mapping[str, Any]) -> str | None:

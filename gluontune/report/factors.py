@@ -20,10 +20,7 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
     whole = (by_name.get(names) or {}).get("throughput") or {}
     parts = []
     if names and whole.get("ratio"):
-        parts.append(
-            f"all {len(names)} factors: {fmt.ratio_with_interval(whole['ratio']['median'], whole['ratio']['ci95'])} "
-            "the base's throughput"
-        )
+        parts.append(f"all {len(names)} factors: {fmt.gain(whole['ratio'])} the base's throughput")
     hurts = [r["factor"] for r in document["leave_one_out"].get("throughput", ()) if r["verdict"] == "hurts"]
     if hurts:
         parts.append(f"faster without {', '.join(hurts)}")
@@ -45,8 +42,7 @@ def _methods_sentence(document: Mapping[str, Any]) -> str:
     if better:
         parts.append(f"more accurate in the same epochs: {', '.join(better)}")
     if together["ratio"]:
-        gain = fmt.ratio_with_interval(together["ratio"]["median"], together["ratio"]["ci95"])
-        parts.append(f"{' + '.join(together['methods'])} together: {gain}")
+        parts.append(f"{' + '.join(together['methods'])} together: {fmt.gain(together['ratio'])}")
     lost = [r["name"] for r in rows if r["verdict"] in ("did not converge", "failed")]
     if lost:
         parts.append(f"not there: {', '.join(lost)}")
@@ -85,42 +81,43 @@ def factors_tables(document: Mapping[str, Any]) -> list[Any]:
 
 
 def _tables(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    tables = [*_methods_table(document), _sets_table(document)]
-    brings = "Gain of all factors ÷ gain of all without this one: above 1 it helps on top of the others."
+    tables = [_methods_table(document)] if "methods" in document else []
+    tables.append(_sets_table(document))
     for title, found in document["leave_one_out"].items():
-        rows = [row(r["factor"], _ratio(r["ratio"]), r["verdict"]) for r in found if r["ratio"]]
+        rows = [row(r["factor"], fmt.gain(r["ratio"]), r["verdict"]) for r in found if r["ratio"]]
         head = ["Factor", "Brings on top of the rest", "Verdict"]
-        tables.append(table(f"Leave one out: {title}", head, rows, brings))
-    composed = (
-        "Promised: the product of the gains of each factor alone. Below 1 in the fourth column they "
-        "get in each other's way; above 1 one makes room for the other."
-    )
+        tables.append(table(f"Leave one out: {title}", head, rows, _BRINGS))
     for title, found in document["interactions"].items():
         names = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all" for r in found]
         rows = [
-            row(name, *(_ratio(r[key]) for key in ("promised", "measured", "ratio")), r["verdict"])
+            row(name, *(fmt.gain(r[key]) for key in ("promised", "measured", "ratio")), r["verdict"])
             for name, r in zip(names, found)
         ]
         head = ["Factors", "Promised", "Measured", "Measured ÷ promised", "Verdict"]
-        tables.append(table(f"Interactions: {title}", head, rows, composed))
+        tables.append(table(f"Interactions: {title}", head, rows, _COMPOSED))
     return [found for found in tables if found["rows"]]
 
 
-def _methods_table(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if "methods" not in document:
-        return []
+_BRINGS = "Gain of all factors ÷ gain of all without this one: above 1 it helps on top of the others."
+_COMPOSED = (
+    "Promised: the product of the gains of each factor alone. Below 1 in the fourth column they get in each other's "
+    "way; above 1 one makes room for the other."
+)
+_SOONER = (
+    "The base's time to the accuracy ÷ the time with the method, by seed: above 1 it is there sooner. Times are "
+    "known by the epoch; a method that is more accurate after the same epochs needs fewer of them."
+)
+
+
+def _methods_table(document: Mapping[str, Any]) -> dict[str, Any]:
     together = document["together"]
     found = [*document["methods"], {**together, "name": " + ".join(together["methods"]), "reason": None}]
     rows = [
-        row(r["name"], _ratio(r["ratio"]), _points(r["points"]), r["verdict"], why=r["reason"])
+        row(r["name"], fmt.gain(r["ratio"]), _points(r["points"]), r["verdict"], why=r["reason"])
         for r in found
         if r["name"] and r["verdict"] != "not known"
     ]
-    caption = (
-        "The base's time to the accuracy ÷ the time with the method, by seed: above 1 it is there sooner. Times are "
-        "known by the epoch; a method that is more accurate after the same epochs needs fewer of them."
-    )
-    return [table("The methods", ["Method", "Base ÷ method", "Accuracy at the end", "Verdict"], rows, caption)]
+    return table("The methods", ["Method", "Base ÷ method", "Accuracy at the end", "Verdict"], rows, _SOONER)
 
 
 def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +127,7 @@ def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
         speed = entry["throughput"] or {}
         rate, times = speed.get("samples_per_sec"), {found["target"]: found for found in entry["tta"]}
         cells = [entry["name"], ", ".join(entry["parts"]), fmt.rate(rate["median"] if rate else None)]
-        cells += [_ratio(speed.get("ratio")), *(_time(times.get(target)) for target in targets)]
+        cells += [fmt.gain(speed.get("ratio")), *(_time(times.get(target)) for target in targets)]
         reasons = [speed["reason"]] if speed.get("reason") else []
         reasons += [reason for found in entry["tta"][:1] for reason in found["reasons"]]
         rows.append(row(*cells, why="; ".join(reasons)))
@@ -139,10 +136,6 @@ def _sets_table(document: Mapping[str, Any]) -> dict[str, Any]:
     if targets:
         caption += " DNC: did not converge to the target within the run; in brackets the best accuracy."
     return table("The sets", head, rows, caption)
-
-
-def _ratio(found: Mapping[str, Any] | None) -> str:
-    return fmt.ratio_with_interval(found["median"], found["ci95"]) if found else "—"
 
 
 def _time(found: Mapping[str, Any] | None) -> str:
@@ -172,7 +165,6 @@ def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     for title, found in document["interactions"].items():
         svg = interaction_dots(f"pairs-{len(figures)}", found)
         figures.append(figure(f"Do they compose? {title}", svg, apart))
-    skipped = document.get("skipped", {})
     return study(
         key=key,
         headline=factors_sentence(document),
@@ -180,7 +172,7 @@ def factors_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
         of=document,
         remarks=[
             *(f"{factor['name']}: {factor['sentence']}" for factor in document.get("factors", ())),
-            *(f"{name} was not analysed: {reason}" for name, reason in skipped.items()),
+            *(f"{name} was not analysed: {reason}" for name, reason in document.get("skipped", {}).items()),
             *document.get("notes", ()),
         ],
         figures=figures,
@@ -204,8 +196,7 @@ def _measures(document: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str
         found.append((f"time to {fmt.accuracy(target)}", "seconds of training", values))
     values = []
     for name, part, entry in shown:
-        speed = entry["throughput"]
-        if speed is not None:
+        if speed := entry["throughput"]:
             lost = "failed" if speed["status"] == "failed" else ""
             values.append({"name": name, "part": part, "value": speed["ratio"], "lost": lost})
     found.append(("throughput", "× the base's throughput", values))

@@ -22,8 +22,7 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
     """Horizontal bars of throughput with their 95 % intervals; None if nothing was measured."""
     if not any(row["samples_per_sec"] for row in rows):
         return None
-    texts = [_throughput_text(row, unit) for row in rows]
-    top = max(_upper(row) for row in rows)
+    texts, top = [_throughput_text(row, unit) for row in rows], max(_upper(row) for row in rows)
     baseline = next((r["samples_per_sec"] for r in rows if r["name"] == "naive" and r["samples_per_sec"]), None)
 
     def bar(axes: Any, place: int, row: Row) -> None:
@@ -35,17 +34,15 @@ def throughput(name: str, rows: Sequence[Row], unit: str) -> str | None:
         axes.barh(place, median, height=0.44, color=SERIES[4 if row.get("in_best", row["kept"]) else 7])
         whisker(axes, place, median, bounds)
         if row["predicted"]:
-            guess, hollow = (
-                row["predicted"]["samples_per_sec"],
-                {"markerfacecolor": INK["panel"], "markeredgewidth": 1.4},
-            )
-            axes.plot([guess], [place], color=INK["fg"], marker="D", markersize=6, **hollow)
+            hollow = {"markerfacecolor": INK["panel"], "markeredgewidth": 1.4}
+            guess = [row["predicted"]["samples_per_sec"]]
+            axes.plot(guess, [place], color=INK["fg"], marker="D", markersize=6, **hollow)
         text = fmt.rate(median)
         if row["speedup_vs_naive"] and row["name"] != "naive":
             text += f"  ({fmt.ratio(row['speedup_vs_naive'])})"
         room = 0.045 if row["predicted"] else 0.02  # a diamond is wider than a whisker
         axes.text(_upper(row) + top * room, place, text, va="center")
-        axes.xaxis.set_major_formatter(_thousands())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:g}")
 
     return draw_rows(
         name, _named(rows), bar, f"{unit} (median and 95 % interval)", f"Throughput of each run. {'; '.join(texts)}.",
@@ -104,8 +101,11 @@ def phases(name: str, rows: Sequence[Row]) -> str | None:
 
 def accuracy(name: str, rows: Sequence[Row]) -> str | None:
     """Validation accuracy against training seconds."""
-    curves = [(place, row, _curve(row)) for place, row in enumerate(rows)]
-    curves = [(place, row, curve) for place, row, curve in curves if curve]
+    curves = []
+    for place, row in enumerate(rows):
+        times = row["elapsed_seconds"] or itertools.accumulate(length or 0.0 for length in row["epoch_seconds"])
+        curve = [(x, y) for x, y in zip(times, row["val_accuracy"]) if x is not None and y is not None]
+        curves += [(place, row, curve)] if curve else []
     if not curves:
         return None
     texts = [
@@ -151,7 +151,8 @@ def utilization(name: str, row: Row, wide: bool = False) -> str | None:
         return None
     device = str(row["utilization"].get("device", "")).lower()
     mine = [title for title, *_ in series if len(series) == 1 or title.lower().startswith(device or "gpu")]
-    texts = [f"{title} on average {_mean(ys):.0f} %" for title, _, _, ys in series]
+    means = [(title, [y for y in ys if y == y]) for title, _, _, ys in series]
+    texts = [f"{title} on average {sum(known) / len(known):.0f} %" for title, known in means]
 
     def plot(figure: Any) -> None:
         axes = figure.add_axes((0.135, 0.24, 0.84, 0.7) if wide else (0.14, 0.28, 0.83, 0.65))
@@ -174,11 +175,6 @@ def utilization(name: str, row: Row, wide: bool = False) -> str | None:
 def utilization_series(row: Row) -> list[tuple[str, int]]:
     """Names and colours of a row's series, for the page's legend."""
     return [(title, colour) for title, colour, _, _ in _series(row["utilization"])]
-
-
-def _curve(row: Row) -> list[tuple[float, float]]:
-    seconds = row["elapsed_seconds"] or list(itertools.accumulate(length or 0.0 for length in row["epoch_seconds"]))
-    return [(x, y) for x, y in zip(seconds, row["val_accuracy"]) if x is not None and y is not None]
 
 
 def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
@@ -206,12 +202,6 @@ def _throughput_text(row: Row, unit: str) -> str:
 
 def _short(text: str, limit: int = 44) -> str:
     return fmt.clean(text, limit)
-
-
-def _thousands() -> Any:
-    from matplotlib.ticker import FuncFormatter
-
-    return FuncFormatter(lambda value, place: f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:g}")
 
 
 def _series(found: dict[str, Any]) -> list[tuple[str, int, list[float], list[float]]]:
@@ -242,8 +232,3 @@ def _thinned(points: list[tuple[float, float | None]]) -> tuple[list[float], lis
         xs.append(sum(x for x, _ in part) / len(part))
         ys.append(sum(known) / len(known) if known else float("nan"))
     return xs, ys
-
-
-def _mean(values: list[float]) -> float:
-    known = [v for v in values if v == v]
-    return sum(known) / len(known)

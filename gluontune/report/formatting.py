@@ -12,29 +12,18 @@ from gluontune.core.errors import clean
 
 # The phases of a step, in order, with their texts for sentences.
 PHASES = {
-    "data": "waiting for data",
-    "copy": "copying to the device",
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "update": "updating the parameters",
-    "metrics": "computing loss and accuracy",
+    "data": "waiting for data", "copy": "copying to the device", "forward": "the forward pass",
+    "backward": "the backward pass", "update": "updating the parameters", "metrics": "computing loss and accuracy",
     "rest": "work outside the measured phases",
-}
+}  # fmt: skip
 
 # The rungs' changes, for sentences; other rungs go by their name.
 RUNG_TEXTS = {
-    "together": "the best guess at once",
-    "environment": "setting threads and allocator",
-    "multi-worker": "worker processes",
-    "records": "records or samples in memory",
-    "hybridized": "hybridizing",
-    "mixed-precision": "mixed precision",
-    "large-batch": "a larger batch",
-    "multi-device": "more devices",
-    "modern-engine": "PyTorch's engine",
-    "methods": "methods that need fewer epochs",
-}
-
+    "together": "the best guess at once", "environment": "setting threads and allocator",
+    "multi-worker": "worker processes", "records": "records or samples in memory", "hybridized": "hybridizing",
+    "mixed-precision": "mixed precision", "large-batch": "a larger batch", "multi-device": "more devices",
+    "modern-engine": "PyTorch's engine", "methods": "methods that need fewer epochs",
+}  # fmt: skip
 
 #: Sign and colour of each outcome; the sign, because not everyone can read colours.
 MARKS = {
@@ -90,6 +79,16 @@ def rate(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"
 
 
+def rates(bounds: Any) -> str:
+    """An interval of throughputs."""
+    return f"{rate(bounds[0])}–{rate(bounds[1])}"
+
+
+def unit(ladder: Mapping[str, Any]) -> str:
+    """The unit of a ladder's throughput: images are named so."""
+    return "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
+
+
 def decimals(value: float) -> int:
     """Decimals of a ratio: above 2 its third digit is noise."""
     return 0 if value >= 99.5 else 1 if value >= 1.95 else 2
@@ -137,6 +136,11 @@ def ratio_with_interval(value: float | None, bounds: Any) -> str:
     if value is None:
         return "—"
     return ratio(value) + (f" (95 %: {interval(bounds, decimals(value))})" if bounds else "")
+
+
+def gain(measured: Mapping[str, Any] | None) -> str:
+    """The text of a measured ratio, ``{"median", "ci95"}``; a dash for None."""
+    return ratio_with_interval(measured["median"], measured["ci95"]) if measured else "—"
 
 
 def accuracy(value: float | None) -> str:

@@ -47,7 +47,7 @@ class LiveLadder:
         self._rows: dict[str, dict[str, Any]] = {}
         self._sentences: dict[str, str] = {}
         self._current: dict[str, Any] | None = None
-        self._mode = self._dataset = ""
+        self._title = "gluontune ladder"
         self._unit = "img/s"
         self._left: tuple[float, float] | None = None  # seconds left, and the time of that event
         self._began = clock()
@@ -77,17 +77,14 @@ class LiveLadder:
 
     def _ladder_start(self, event: Mapping[str, Any]) -> None:
         self._order = [str(name) for name in event.get("rungs") or ()]
-        self._mode = fmt.clean(event.get("mode") or "", 20)
-        dataset = event.get("dataset")
-        self._dataset = fmt.clean(dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60)
+        mode, dataset = fmt.clean(event.get("mode") or "", 20), event.get("dataset")
+        name = fmt.clean(dataset.get("name") if isinstance(dataset, Mapping) else dataset or "", 60)
         if isinstance(dataset, Mapping) and not dataset.get("image_shape"):
             self._unit = "samples/s"
         self._began = self._clock()
         n = len(self._order)
-        self._line(f"gluontune ladder{self._subject()}: {n} rung{'' if n == 1 else 's'}")
-
-    def _subject(self) -> str:
-        return (f" ({self._mode})" if self._mode else "") + (f" on {self._dataset}" if self._dataset else "")
+        self._title = f"gluontune ladder{f' ({mode})' if mode else ''}{f' on {name}' if name else ''}"
+        self._line(f"{self._title}: {n} rung{'' if n == 1 else 's'}")
 
     def _rung_start(self, event: Mapping[str, Any]) -> None:
         name = self._known(event)
@@ -115,7 +112,7 @@ class LiveLadder:
         done = fmt.number(current.get("done")) or 0.0
         parts = [f"{fmt.clean(current.get('stage') or '', 20)} {100 * min(1.0, max(0.0, done)):.0f} %"]
         detail = fmt.clean(current.get("detail") or "", 100)
-        speed, reached = (fmt.number(current.get("samples_per_sec")), fmt.number(current.get("val_accuracy")))
+        speed, reached = fmt.number(current.get("samples_per_sec")), fmt.number(current.get("val_accuracy"))
         if detail:
             parts.append(detail)
         if speed is not None and "/s" not in detail:
@@ -142,11 +139,9 @@ class LiveLadder:
             self._live.stop()
         if not self._final:
             return
-        self.console.print()
-        self.console.print(ladder_table(ladder))
-        self.console.print()
         sentence = ladder.get("sentence") or ladder_sentence(ladder)
-        self.console.print(Text(fmt.clean(sentence, 2000), style="bold"))
+        for shown in ("", ladder_table(ladder), "", Text(fmt.clean(sentence, 2000), style="bold")):
+            self.console.print(shown)
 
     def _known(self, event: Mapping[str, Any]) -> str:
         name = str(event.get("name"))
@@ -162,8 +157,7 @@ class LiveLadder:
         return Group(self._table(), Text(""), self._footer())
 
     def _table(self) -> Table:
-        title = Text(f"gluontune ladder{self._subject()}", style="bold")
-        table = text_table("rung", title=title, title_justify="left")
+        table = text_table("rung", title=Text(self._title, style="bold"), title_justify="left")
         table.columns[0].no_wrap = True
         for heading in (self._unit, "× naive", "accuracy", "busy"):
             table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))

@@ -143,7 +143,12 @@ def render(sources: Sequence[Source]) -> str:
     runs = {s.label: s.run for s in sources if s.run is not None}
     studies = [s for s in sources if s.study is not None]
     shown = [views.ladder_view(s.ladder or {}, f"l{n}", s.path.parent) for n, s in enumerate(ladders)]
-    title = _title(shown, len(runs), len(studies))
+    if len(ladders) == 1 and not runs and not studies:
+        title = clean(f"gluontune ladder: {shown[0]['headline']}", 160)
+    else:
+        counts = {"ladder(s)": len(ladders), "run(s)": len(runs), "other document(s)": len(studies)}
+        texts = [f"{n} {name}" for name, n in counts.items() if n or (name != "other document(s)" and not studies)]
+        title = f"gluontune report: {', '.join(texts)}"
     if len(ladders) > 1 or runs:
         shown = [{**view, "over": f"{view['over']} · {clean(s.label, 120)}"} for view, s in zip(shown, ladders)]
     shown += [views.runs_view(runs)] if runs else []
@@ -154,11 +159,3 @@ def render(sources: Sequence[Source]) -> str:
         **({"studies": {s.label: light(s.document) for s in studies}} if studies else {}),
     }
     return page(title, data, shown)
-
-
-def _title(ladders: Sequence[Mapping[str, Any]], runs: int, studies: int) -> str:
-    if len(ladders) == 1 and not runs and not studies:
-        return clean(f"gluontune ladder: {ladders[0]['headline']}", 160)
-    counts = {"ladder(s)": len(ladders), "run(s)": runs, "other document(s)": studies}
-    texts = [f"{n} {name}" for name, n in counts.items() if n or (name != "other document(s)" and not studies)]
-    return f"gluontune report: {', '.join(texts)}"

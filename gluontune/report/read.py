@@ -168,7 +168,7 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
     rungs = _shaped(ladder.get("rungs"), list, f"{source}: rungs") or []
     ladder["rungs"] = [check_row(row, f"{source}: rungs[{place}]") for place, row in enumerate(rungs)]
     ladder["complete"] = ladder.get("complete", True) is not False
-    for key, check in (("revisited", _answer), ("taken_back", _taken)):
+    for key, check in (("revisited", _answer), ("taken_back", _taken_back)):
         listed = _shaped(ladder.get(key), list, f"{source}: {key}") or []
         ladder[key] = [check(value, f"{source}: {key}[{n}]") for n, value in enumerate(listed)]
     for answer in ladder["revisited"]:
@@ -178,20 +178,16 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
     return ladder
 
 
-def _taken(value: Any, where: str) -> dict[str, Any]:
+def _taken_back(value: Any, where: str) -> dict[str, Any]:
     """A rung that the proof took back, with the reason."""
-    return {"rung": _rung(value, where), "reason": str(value.get("reason") or "")}
-
-
-def _rung(value: Any, where: str) -> str:
     if not isinstance(value, Mapping) or not isinstance(value.get("rung"), str):
         raise GluontuneError(f"{where}: expected a mapping with a rung")
-    return str(value["rung"])
+    return {"rung": value["rung"], "reason": str(value.get("reason") or "")}
 
 
 def _answer(value: Any, where: str) -> dict[str, Any]:
     """A rung that was asked again at the end of a climb."""
-    rung = _rung(value, where)
+    rung = _taken_back(value, where)["rung"]
     texts = {key: _text(value, key) for key in ("reason", "interaction")}
     ratios = {key: _measure(_shaped(value.get(key), dict, f"{where}.{key}") or None) for key in ("first", "ratio")}
     kinds = {key: str(value.get(key) or "n/a") for key in ("kind", "verdict")}
@@ -245,10 +241,14 @@ def reason_of(row: Mapping[str, Any]) -> str:
 
 
 def _variant(variant: Any, where: str) -> dict[str, Any]:
-    checked = dict(_shaped(variant, dict, where) or {})
-    checked["label"] = str(checked.get("label", "?"))
-    checked["changes"] = _shaped(checked.get("changes"), dict, f"{where}.changes") or {}
-    checked["chosen"] = checked.get("chosen") is True
+    found = _shaped(variant, dict, where) or {}
+    changes = _shaped(found.get("changes"), dict, f"{where}.changes") or {}
+    checked = {
+        **found,
+        "label": str(found.get("label", "?")),
+        "changes": changes,
+        "chosen": found.get("chosen") is True,
+    }
     _check_measured(checked, where)
     return checked
 

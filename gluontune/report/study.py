@@ -51,16 +51,15 @@ def table(
 
     ``cards``: rows become cards on a narrow screen.
     """
+
+    def says(value: Any) -> bool:
+        return (value if isinstance(value, str) else value["text"] or "".join(value["small"])) not in ("", "—")
+
     names, aligned = list(head), set(left)
-    full = [n for n in range(len(names)) if n == 0 or any(_says(each["cells"][n]) for each in rows)]
+    full = [n for n in range(len(names)) if n == 0 or any(says(each["cells"][n]) for each in rows)]
     return {"title": title, "head": [names[n] for n in full], "caption": caption, "cards": cards,
             "rows": [{**each, "cells": [each["cells"][n] for n in full]} for each in rows],
             "left": {place for place, n in enumerate(full) if n in aligned}}  # fmt: skip
-
-
-def _says(value: Any) -> bool:
-    """Whether a cell has a value."""
-    return (value if isinstance(value, str) else value["text"] or "".join(value["small"])) not in ("", "—")
 
 
 def section(
@@ -86,12 +85,9 @@ def study(
     """A study for a page and a terminal.
 
     Args:
-        key: prefix of its ids; :func:`keyed` changes it.
-        headline: the result in a line. over: data set and the like.
+        key: prefix of its ids; :func:`keyed` changes it. headline: the result in a line. over: data set and the like.
         of: the document, for its date, its machine, and a warning if it was interrupted.
-        tiles: ``(name, value, remark)``. figures: of :func:`figure`; those without a drawing are dropped.
-        tables: of :func:`table`; those without rows are dropped.
-        recipes: title to recipe, for copying.
+        tiles: ``(name, value, remark)``. figures, tables: those without a drawing, or without rows, are dropped.
         more: ``advice``, ``first`` (sections before the figures), ``small`` (figures of one size below the others) and
             ``last`` (sections before the recipes).
     """
@@ -152,12 +148,9 @@ def text_tables(tables: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 
 def finish(
-    document: dict[str, Any],
-    folder: str | os.PathLike[str] | None,
-    name: str,
-    sentence: Callable[[Mapping[str, Any]], str],
-    view: Callable[[Mapping[str, Any], str], Mapping[str, Any]],
-) -> None:
+    document: dict[str, Any], folder: str | os.PathLike[str] | None, name: str,
+    sentence: Callable[[Mapping[str, Any]], str], view: Callable[[Mapping[str, Any], str], Mapping[str, Any]],
+) -> None:  # fmt: skip
     """Add a document's sentence; write ``NAME.json`` and then ``NAME.html`` if there is a folder.
 
     The page comes last, so that the measurements are on disk if a figure fails.
@@ -173,11 +166,13 @@ def page(title: str, data: Any, views: Sequence[Mapping[str, Any]]) -> str:
     import gluontune
 
     script = (_HERE / "page.js").read_text(encoding="utf-8")
+    text = json.dumps(data, allow_nan=False)  # ASCII: U+2028 and its kind are escaped, too
+    for character in "&<>":  # which could end a <script> element
+        text = text.replace(character, f"\\u{ord(character):04x}")
     return _template("page.html.j2").render(
-        style=(_HERE / "style.css").read_text(encoding="utf-8"), script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(), data=_json_for_html(data),
-        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), version=gluontune.__version__, title=title,
-        views=views,
+        style=(_HERE / "style.css").read_text(encoding="utf-8"), script=script, data=text, title=title, views=views,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), version=gluontune.__version__,
     )  # fmt: skip
 
 
@@ -212,9 +207,3 @@ def light(document: Any) -> Any:
             document = document[:: -(-len(document) // _SERIES_POINTS)]
         return [light(value) for value in document]
     return fmt.finite(document)
-
-
-def _json_for_html(document: Any) -> str:
-    """JSON without characters that could end a ``<script>`` element."""
-    text = json.dumps(document, allow_nan=False)  # ASCII: U+2028 and its kind are escaped, too
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -43,9 +43,8 @@ def set_bars(name: str, values: Sequence[Mapping[str, Any]], unit: str) -> str |
     return draw_rows(name, rows, bar, unit, f"{unit}: {'; '.join(texts)}.", limits=(0, 1.25 * top))
 
 
-def _bounds(value: Mapping[str, Any]) -> tuple[float, float]:
-    low, high = value["ci95"] or (value["median"], value["median"])
-    return low, high
+def _bounds(value: Mapping[str, Any]) -> Sequence[float]:
+    return value["ci95"] or (value["median"], value["median"])
 
 
 def _text(entry: Mapping[str, Any]) -> str:
@@ -59,7 +58,7 @@ def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None
     if not shown:
         return None
     titles = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all of them" for r in shown]
-    texts = [f"{t} {fmt.ratio_with_interval(r['ratio']['median'], r['ratio']['ci95'])}" for t, r in zip(titles, shown)]
+    texts = [f"{t} {fmt.gain(r['ratio'])}" for t, r in zip(titles, shown)]
     ends = [1.0, *(end for r in shown for end in _bounds(r["ratio"]))]
     room = max(0.1, max(ends) - min(ends))
 
@@ -85,8 +84,8 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
         return None
     texts = []
     for title, rows in shown.items():
-        ends = sorted(r["val_accuracy"][-1] for r in rows)
-        reached = f"{fmt.accuracy(ends[0])} to {fmt.accuracy(ends[-1])}"
+        ends = [r["val_accuracy"][-1] for r in rows]
+        reached = f"{fmt.accuracy(min(ends))} to {fmt.accuracy(max(ends))}"
         texts.append(f"{fmt.clean(title, 40)} ended at {reached} in {len(rows)} repeats")
 
     def plot(figure: Any) -> None:
@@ -114,11 +113,7 @@ def accuracy_band(name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], 
 
 
 def band(rows: Sequence[Mapping[str, Any]]) -> tuple[Any, Any, Any, Any]:
-    """Lowest, median and highest accuracy of several runs over their common time, in percent.
-
-    Runs are interpolated linearly between validations; the band begins at the last run's first validation and ends
-    at the first run's end.
-    """
+    """Lowest, median and highest accuracy of several runs over their common time, in percent, linear in between."""
     begin = max(r["train_elapsed"][0] for r in rows)
     end = min(r["train_elapsed"][-1] for r in rows)
     times = np.linspace(begin, max(begin, end), _GRID)

@@ -1,7 +1,5 @@
-"""Matplotlib figures as inline SVG that follows the page's light or dark theme.
-
-Figures are drawn in marker colours, each of which becomes a CSS variable of the page, so that one
-drawing serves both themes. Matplotlib's object API is used, never pyplot and its global state.
+"""Matplotlib figures as inline SVG that follows the page's light or dark theme: drawn in marker colours, each of which
+becomes a CSS variable of the page. Matplotlib's object API is used, never pyplot and its global state.
 """
 
 from __future__ import annotations
@@ -57,11 +55,8 @@ _RC = {
 def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt: str) -> str:
     """An ``<svg>`` element for HTML.
 
-    Args:
-        name: of the figure on its page; prefix of its ids.
-        size: width and height in inches; one inch is 72 CSS pixels before the page scales it.
-        plot: draws on the ``matplotlib.figure.Figure`` that it is given.
-        alt: a description of the figure, for who cannot see it.
+    ``name`` is the prefix of its ids, ``size`` in inches (72 CSS pixels before the page scales it); ``plot`` draws on a
+    ``matplotlib.figure.Figure``; ``alt`` describes it for who cannot see it.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -80,13 +75,11 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
 
 def draw_rows(
     name: str, rows: Sequence[tuple[str, T]], plot: Callable[[Any, int, T], None], unit: str, alt: str, *,
-    limits: tuple[float, float] | None = None, line: float | None = None,
+    limits: tuple[float, float], line: float | None = None,
 ) -> str:  # fmt: skip
     """Draw horizontal rows, each with its name above it, so that long names cost no width on a phone.
 
-    Args:
-        rows: name and value of each. plot: draws a row, given the axes, its place and its value. unit: below the axis.
-        limits: of the axis; None: from 0 on. line: a dashed line, which values are compared with.
+    ``plot`` draws a row, given the axes, its place and its value; ``line`` is a dashed line to compare values with.
     """
 
     def whole(figure: Any) -> None:
@@ -95,11 +88,9 @@ def draw_rows(
         axes.set_ylim(len(rows) - 0.68, -0.72)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        if limits is not None:
-            axes.set_xlim(*limits)
-        start = limits[0] if limits is not None else 0
+        axes.set_xlim(*limits)
         for place, (title, value) in enumerate(rows):
-            axes.text(start, place - 0.28, title, va="bottom", weight="bold", bbox=ON_PANEL)
+            axes.text(limits[0], place - 0.28, title, va="bottom", weight="bold", bbox=ON_PANEL)
             plot(axes, place, value)
         if line is not None:
             axes.axvline(line, color=INK["muted"], linestyle=(0, (3, 3)), linewidth=1)
@@ -139,11 +130,7 @@ def label(text: str) -> str:
 
 
 def _fit_ticks(figure: Any) -> None:
-    """Prevent overlaps of tick labels, and labels outside of the figure.
-
-    Matplotlib spaces ticks for labels of three digits: for longer ones, the number of ticks is reduced. The label of a
-    tick at the end of its axis is aligned inwards.
-    """
+    """Reduce ticks until their labels do not overlap: matplotlib spaces them for three digits."""
     from matplotlib.ticker import AutoLocator, MaxNLocator
 
     figure.draw_without_rendering()
@@ -160,6 +147,7 @@ def _fit_ticks(figure: Any) -> None:
 
 
 def _keep_inside(figure: Any, axes: Any) -> None:
+    """Align the label of a tick at the end of its axis inwards."""
     for text in axes.get_xticklabels():
         text.set_horizontalalignment("center")
         box = text.get_window_extent()

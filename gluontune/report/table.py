@@ -10,9 +10,8 @@ from rich.text import Text
 
 from gluontune.core.events import deciding
 from gluontune.report import formatting as fmt
-from gluontune.report.advice import revisited_lines
 from gluontune.report.read import Source, check_ladder, check_row, reason_of, row_of
-from gluontune.report.sentence import ladder_sentence
+from gluontune.report.sentence import ladder_sentence, revisited_lines
 from gluontune.report.study import text_table
 
 # Widths of the terminal from which on accuracy and utilization, intervals, and predictions are shown.
@@ -64,8 +63,7 @@ def ladder_table(ladder: Mapping[str, Any]) -> Any:
     naive        500        —    81.0 %       —  start
     """
     ladder = check_ladder(ladder)
-    unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
-    return _Ladder(ladder["rungs"], unit, ladder["best"].get("name"), revisited_lines(ladder))
+    return _Ladder(ladder["rungs"], fmt.unit(ladder), ladder["best"].get("name"), revisited_lines(ladder))
 
 
 def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -98,7 +96,7 @@ def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
     cells = [fmt.rate(speed.get("median"))]
     if wide:
         bounds = speed.get("ci95")
-        cells.append(f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else "")
+        cells.append(fmt.rates(bounds) if bounds else "")
         cells.append(fmt.ratio_with_interval(gain, row["speedup_ci95"]).replace("95 %: ", ""))
         cells.append(fmt.ratio(previous.get("median")))
     else:
@@ -122,15 +120,10 @@ def verdict_text(row: Mapping[str, Any]) -> Text:
 
 def _remarks(rows: Sequence[dict[str, Any]]) -> RenderResult:
     """The reasons and notes, as sentences below the table."""
-    texts = [
-        (row["name"], sentence)
-        for row in rows
-        for sentence in [reason_of(row), *map(fmt.clean, row["notes"])]
-        if sentence
-    ]
-    if texts:
+    said = [(row["name"], text) for row in rows for text in [reason_of(row), *map(fmt.clean, row["notes"])] if text]
+    if said:
         yield Text("")
-    for name, reason in texts:
+    for name, reason in said:
         yield Text.assemble((f"{fmt.clean(name, 24)}: ", "bold"), reason)
 
 
@@ -147,7 +140,7 @@ def log_line(row: Mapping[str, Any], unit: str) -> str:
     speed = row["samples_per_sec"]
     if speed:
         bounds = speed["ci95"]
-        around = f" (95 %: {fmt.rate(bounds[0])}–{fmt.rate(bounds[1])})" if bounds else ""
+        around = f" (95 %: {fmt.rates(bounds)})" if bounds else ""
         parts.append(f"{fmt.rate(speed['median'])} {unit}{around}")
         if row["predicted"]:
             parts.append(f"predicted {fmt.prediction(row)}")

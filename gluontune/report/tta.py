@@ -90,10 +90,8 @@ def tta_sentence(document: Mapping[str, Any]) -> str:
     text += f"; {times['reached']} of {times['repeats']} repeats reached it"
     ratio = (document["ratio"] or {}).get("train_seconds")
     if ratio:
-        gain = fmt.ratio_with_interval(ratio["median"], ratio["ci95"])
-        text += f"; {gain} faster than {titles(document)['against']}"
-        if ratio["median"] < 1:
-            text = text.replace("faster than", "the speed of")
+        compared = "the speed of" if ratio["median"] < 1 else "faster than"
+        text += f"; {fmt.gain(ratio)} {compared} {titles(document)['against']}"
     return text
 
 
@@ -134,15 +132,12 @@ def _repeat_cells(r: Mapping[str, Any], named: Mapping[str, str]) -> list[str]:
     """A repeat in the order of the tables' columns; ``named``: names of the recipes."""
     first, held = r["first"], r["sustained"]
     return [
-        named[r["recipe"]],
-        str(r["seed"]),
-        r["status"],
+        named[r["recipe"]], str(r["seed"]), r["status"],
         f"{first.get('epochs', first['epoch']):g}" if first else "—",
-        f"{first['train_seconds']:.1f}" if first else "—",
-        f"{held['train_seconds']:.1f}" if held else "—",
+        f"{first['train_seconds']:.1f}" if first else "—", f"{held['train_seconds']:.1f}" if held else "—",
         f"{first['wall_seconds']:.1f}" if first else "—",
         fmt.accuracy(r["val_accuracy"][-1] if r["val_accuracy"] else None),
-    ]
+    ]  # fmt: skip
 
 
 def summary_lines(document: Mapping[str, Any]) -> list[str]:
@@ -189,11 +184,8 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"{titles(document)[name]}: {'; '.join(parts)}")
     ratio = document["ratio"]
     if ratio and ratio["train_seconds"]:
-        texts = [
-            f"{fmt.ratio_with_interval(ratio[key]['median'], ratio[key]['ci95'])} {what}"
-            for key, what in (("train_seconds", "in training time"), ("wall_seconds", "all included"))
-        ]
-        lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {'; '.join(texts)}")
+        texts = f"{fmt.gain(ratio['train_seconds'])} in training time; {fmt.gain(ratio['wall_seconds'])} all included"
+        lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {texts}")
     if ratio and ratio["pairs_without_a_time"]:
         lines.append(f"{ratio['pairs_without_a_time']} of {ratio['pairs']} pairs have no ratio: a run of them failed")
     if document["parity"] and document["parity"]["verdict"] != "too few repeats":
@@ -202,22 +194,12 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _cost_entries(document: Mapping[str, Any], label: str = "") -> list[dict[str, Any]]:
-    """Points of the cost plot, one for each recipe of a document."""
-    return [
-        {"name": ", ".join(filter(None, (label, titles(document)[name]))), "seconds": found["wall_seconds"]["median"],
-         "usd": found["usd"], "joules": (found["joules"] or {}).get("median")}
-        for name, found in document["summary"].items()
-    ]  # fmt: skip
-
-
 def finish_tta(
     document: dict[str, Any], folder: str | Path | None, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
 ) -> None:
     """Add the document's sentence; write ``tta.json`` and ``tta.html`` if there is a folder.
 
-    Args:
-        beside: ``(label, document)`` of other results to show on the cost plot.
+    ``beside`` are ``(label, document)`` of other results to show on the cost plot.
     """
     finish(document, folder, "tta", tta_sentence, lambda found, key: tta_view(found, key, beside))
 
@@ -230,8 +212,15 @@ def tta_view(
     groups = {
         named[name]: [r for r in document["done"] if r["recipe"] == name] for name in document["given"]["recipes"]
     }
-    costs = [entry for label, each in [("", document), *beside] for entry in _cost_entries(each, label)]
-    recipes = document["given"]["recipes"]
+    costs = [
+        {"name": ", ".join(filter(None, (label, titles(each)[name]))), "seconds": found["wall_seconds"]["median"],
+         "usd": found["usd"], "joules": (found["joules"] or {}).get("median")}
+        for label, each in [("", document), *beside] for name, found in each["summary"].items()
+    ]  # fmt: skip
+    recipes, rows = document["given"]["recipes"], []
+    for r in document["done"]:
+        apart = (r["start_seconds"], r["warmup_seconds"], (r["first"] or r["spent"])["eval_seconds"])
+        rows.append(row(*_repeat_cells(r, named), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"]))
     return study(
         key=key,
         headline=tta_sentence(document),
@@ -244,13 +233,21 @@ def tta_view(
             figure("The repeats", figures.repeats("repeats", groups), _DOTS),
             figure("Cost against time", figures.cost_against_time("cost", costs), _COST),
         ],
-        tables=[_repeats_table(document)],
+        tables=[table("The repeats", _REPEATS, rows, _REPEATS_CAPTION)],
         recipes={f"Recipe: {named[name]}": recipe for name, recipe in recipes.items()},
     )
 
 
 _BAND = "Thin: each repeat. Thick: their median. Band: from the lowest to the highest."
 _DOTS = "Dots: first crossing. Bar: median. Crosses: repeats that ended without reaching the target."
+_REPEATS = [
+    "Recipe", "Seed", "Status", "Epochs", "Training s", "Sustained s", "All s", "Final accuracy", "Start s",
+    "Warm-up s", "Validation s",
+]  # fmt: skip
+_REPEATS_CAPTION = (
+    "Training seconds count. Sustained: from there to the end of the run no validation fell below the target. "
+    "All: with start, warm-up and validation, whose own columns are on the right."
+)
 _COST = "Lower left is better. The time counts start, warm-up and validation, too, because they are paid."
 
 
@@ -269,17 +266,3 @@ def _tiles(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if found["usd"] is not None:
         tiles.append(("cost", f"${found['usd']:.4f}", f"at ${document['price']['usd_per_hour']:g} an hour"))
     return tiles
-
-
-def _repeats_table(document: Mapping[str, Any]) -> dict[str, Any]:
-    rows = []
-    for r in document["done"]:
-        spent = r["first"] or r["spent"]
-        apart = (r["start_seconds"], r["warmup_seconds"], spent["eval_seconds"])
-        rows.append(row(*_repeat_cells(r, titles(document)), *(f"{seconds:.1f}" for seconds in apart), why=r["reason"]))
-    head = ["Recipe", "Seed", "Status", "Epochs", "Training s", "Sustained s", "All s", "Final accuracy"]
-    caption = (
-        "Training seconds count. Sustained: from there to the end of the run no validation fell below the target. "
-        "All: with start, warm-up and validation, whose own columns are on the right."
-    )
-    return table("The repeats", [*head, "Start s", "Warm-up s", "Validation s"], rows, caption)

@@ -10,9 +10,8 @@ from typing import Any
 from gluontune.core.events import deciding
 from gluontune.recipe.result import RunResult
 from gluontune.report import figures, formatting as fmt
-from gluontune.report.advice import advice, best_row, revisited_lines
 from gluontune.report.read import reason_of, row_of
-from gluontune.report.sentence import proof_clause, sentence_parts
+from gluontune.report.sentence import advice, best_row, proof_clause, revisited_lines, sentence_parts
 from gluontune.report.study import cell, figure, row, section, study, table
 
 Row = dict[str, Any]
@@ -21,7 +20,7 @@ Row = dict[str, Any]
 def ladder_view(ladder: Mapping[str, Any], key: str, folder: Path | None = None) -> dict[str, Any]:
     """The study of one ladder (of ``check_ladder``), with the files of its best recipe in ``folder``."""
     rows = ladder["rungs"]
-    unit = "img/s" if ladder["dataset"].get("image_shape") else "samples/s"
+    unit = fmt.unit(ladder)
     headline, *rest = (part[0].upper() + part[1:] for part in sentence_parts(ladder))
     named = ladder["best"].get("name")
     best = best_row(ladder)
@@ -29,7 +28,9 @@ def ladder_view(ladder: Mapping[str, Any], key: str, folder: Path | None = None)
     again = revisited_lines(ladder)
     rungs = _rows_table(rows, unit, named, _limits(rows, ladder["machine"]))
     tried = [_variants(row, unit) for row in rows if len(row["variants"]) > 1]
-    changed = [row(cell(name, code=True), old, new) for name, old, new in _changes(ladder, recipe)]
+    naive: Mapping[str, Any] = next((each["recipe"] for each in rows if each["name"] == "naive"), {})
+    differing = fmt.changed_fields(naive or ladder["base_recipe"], recipe)
+    changed = [row(cell(name, code=True), old, new) for name, old, new in differing]
     last = [
         section("The whole recipe", tables=[table("", ["Field", "naive", "best"], changed)], recipe=fmt.as_yaml(recipe),
                 hint=_RECIPE_HINT, folded=True) if recipe and not ladder.get("script") else None,
@@ -117,13 +118,11 @@ def _facts_line(ladder: Mapping[str, Any]) -> str:
     parts = []
     if data.get("name"):
         parts.append(f"{'script' if ladder.get('script') else 'data set'} {data['name']}")
-    counts = [fmt.number(data.get(k)) for k in ("num_train", "num_test", "classes")]
-    if counts[0] is not None:
-        parts.append(f"{counts[0]:,.0f} training images")
-    if isinstance(data.get("classes"), list):
-        counts[2] = float(len(data["classes"]))
-    if counts[2] is not None:
-        parts.append(f"{counts[2]:,.0f} classes")
+    images, classes = data.get("num_train"), data.get("classes")
+    classes = len(classes) if isinstance(classes, list) else classes
+    for count, what in ((images, "training images"), (classes, "classes")):
+        if fmt.number(count) is not None:
+            parts.append(f"{count:,.0f} {what}")
     if ladder.get("mode"):
         parts.append(f"{ladder['mode']} ladder")
     if ladder.get("created"):
@@ -172,7 +171,6 @@ def _rows_table(
         word = fmt.outcome(each)
         trained = [value for value in each["elapsed_seconds"] if value is not None]
         busy, steady = fmt.number(each["steadiness"].get("mean_pct")), _score(each["steadiness"])
-        rate = _rate_cell(each)
         gain = _ratio_cell(deciding(each), fmt.decided_by(each).replace("the speed", ""))
         naive = each["speedup_vs_naive"] and {"median": each["speedup_vs_naive"], "ci95": each["speedup_ci95"]}
         mark = word.replace(" ", "-") if word in fmt.MARKS else "other"
@@ -184,7 +182,7 @@ def _rows_table(
             cell(fmt.clean(each["name"], 80), fmt.clean(each.get("sentence") or "", 300),
                  badge="best" if each["name"] == best else ""),
             cell(fmt.clean(word, 24), kept, mark=mark, sign=fmt.MARKS.get(word, [""])[0]),
-            rate,
+            _rate_cell(each),
             *((_ratio_cell(naive), gain) if ladder else ()),
             cell(fmt.reached(each) or fmt.accuracy(None), f"in {fmt.duration(trained[-1])}" if trained else ""),
             cell("—" if busy is None else f"{busy:.0f} %", f"steadiness {steady}" if steady else ""),
@@ -212,7 +210,7 @@ def _rate_cell(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The speed of a rung, or of a variant of it: measured and predicted."""
     speed, guess = entry["samples_per_sec"] or {}, fmt.prediction(entry)
     bounds = speed.get("ci95")
-    around = f"{fmt.rate(bounds[0])}–{fmt.rate(bounds[1])}" if bounds else ""
+    around = fmt.rates(bounds) if bounds else ""
     tip = fmt.clean((entry["predicted"] or {}).get("basis", ""), 200)
     return cell(fmt.rate(speed.get("median")), around, f"predicted {guess}" if guess else "", tip=tip if guess else "")
 
@@ -238,12 +236,6 @@ def _variants(rung: Row, unit: str) -> dict[str, Any]:
         shown.append(row(*cells, chosen=variant["chosen"]))
     head = ["Variant", "Changes", unit, "speed against the rung before", *(["Accuracy"] if trained else []), "Outcome"]
     return table(fmt.clean(rung["name"], 60), head, shown, left=(0, 1, len(head) - 1))
-
-
-def _changes(ladder: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The fields in which the best recipe differs from the naive one."""
-    naive: Mapping[str, Any] = next((each["recipe"] for each in ladder["rungs"] if each["name"] == "naive"), {})
-    return fmt.changed_fields(naive or ladder["base_recipe"], recipe)
 
 
 def _score(steadiness: Mapping[str, Any]) -> str:

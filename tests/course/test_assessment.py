@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import time
 
 import numpy as np
@@ -38,6 +39,11 @@ def test_an_honest_script_passes_on_one_rank_and_on_two(tmp_path):
     results = found.results()
     assert [r.val_accuracy[0] > 0.7 for r in results.values()] == [True, True]
     assert all(len(r.utilization["t_s"]) > 1 for r in results.values())
+
+
+def test_the_solutions_rate_rises_and_falls_once():
+    rate = runpy.run_path(str(assessment.solution()))["rate"]
+    assert (rate(0.0), rate(0.25), rate(1.0)) == (0.0, 1.0, 0.0)
 
 
 # What a script does with validation images: `more`, of which `chosen` are trained on, too.

@@ -96,7 +96,7 @@ def test_memory_that_belongs_to_no_rank_counts(tmp_path, name):
 
 def test_no_mark_is_left_on_a_file_of_others(tmp_path):
     """Landlock does not restrict modes, times and attributes: they would break an installation, or keep parameters."""
-    package = f"{os.path.dirname(os.path.abspath(assessing.__file__))}/naive.py"
+    package = f"{os.path.dirname(os.path.abspath(assessing.__file__))}/task.py"
     before = os.stat(package)
     attempts = f"""
 import json, os

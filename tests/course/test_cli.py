@@ -65,7 +65,7 @@ def test_status_reads_how_far_a_learner_is_from_the_saved_notebooks(folder, capf
         output = new.new_output("stream", name="stdout", text=said)
         lesson.cells.append(new.new_code_cell(source, outputs=[output], execution_count=7))
     nbformat.write(lesson, folder / "00_first.ipynb")
-    begun, untouched = progress_of(find_lessons(folder))
+    begun, untouched = map(progress_of, find_lessons(folder))
     assert (begun.state, begun.predicted, begun.predictions, begun.right, begun.exercises) == ("begun", 1, 2, 1, 1)
     assert (begun.cells_run, begun.cells, untouched.state) == (4, 6, "not begun")
     for cell in lesson.cells:

@@ -15,7 +15,7 @@ import gluontune
 from gluontune import report
 from gluontune.core.errors import GluontuneError
 from gluontune.course.exercises import EXERCISES
-from gluontune.course.pictures import picture
+from gluontune.course.figures import picture
 from gluontune.course.running import SOLUTIONS, solved_notebook
 from gluontune.course.website import with_formulas
 from tools.build_notebooks import LARGEST, PUBLISHED, notebook_text, with_outputs
@@ -159,7 +159,7 @@ def test_a_picture_is_the_one_that_its_tool_draws(name):
 
 def test_every_lesson_has_its_picture_and_no_other_is_stored():
     named = {n for p in LESSONS for n in re.findall(r'picture\("([a-z-]+)"\)', p.read_text())}
-    assert named <= set(BOOK) == {path.stem for path in (FOLDER.parent / "gluontune/course/pictures").glob("*.svg")}
+    assert named <= set(BOOK) == {path.stem for path in (FOLDER / "pictures").glob("*.svg")}
 
 
 def test_every_exercise_has_a_lesson_and_a_solution():

@@ -49,4 +49,5 @@ def test_a_wheel_holds_the_package_its_data_and_its_lessons_alone():
     """``make dist`` tries the wheel itself; this is what its check of the contents is about."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (included,) = re.findall(r"^\[tool\.hatch\.build\.targets\.wheel\]\ninclude = (\[.*\])$", text, re.M)
-    assert json.loads(included) == ["/gluontune", "/data", "/notebooks/*.ipynb"]
+    lessons = ["/notebooks/*.ipynb", "/notebooks/assessment", "/notebooks/pictures"]
+    assert json.loads(included) == ["/gluontune", "/data", *lessons]

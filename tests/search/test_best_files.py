@@ -227,8 +227,8 @@ def test_advice_that_the_climb_has_followed_is_not_given_again():
 def test_the_page_says_what_to_do_where_nothing_was_kept():
     import report_samples
 
-    from gluontune.report.advice import advice
     from gluontune.report.read import check_ladder
+    from gluontune.report.sentence import advice
 
     document = report_samples.full_ladder()
     assert advice(check_ladder(document), None)["next"] == []  # what was kept is what to do

@@ -71,7 +71,7 @@ READERS = {
     "checkpoint": (checkpoint.read, "a.ckpt", ""),
     "job": (load_module, "job.py", "def net():\n    return None\n"),
     "lesson": (lessons._read, "a.json", LESSON),
-    "progress": (lambda path: lessons._one(lessons.Lesson("a", "A", "", path)), "a.json", LESSON),
+    "progress": (lambda path: lessons.progress_of(lessons.Lesson("a", "A", "", path)), "a.json", LESSON),
     "benchmarks networks": (
         lambda path: networks._known(path, networks.QUICK),
         "a.json",

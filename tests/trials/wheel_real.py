@@ -183,5 +183,6 @@ def test_the_sdist_holds_what_its_tests_and_docs_need():
     with zipfile.ZipFile(wheel()) as archive:
         names = archive.namelist()
     assert {name.split("/")[0].partition("-")[0].partition(".")[0] for name in names} == {"gluontune"}
-    for folder, suffix in (("_data", ".rec"), ("_notebooks", ".ipynb"), ("codec/csrc", ".c")):
+    lessons = (("_notebooks", ".ipynb"), ("_notebooks/assessment", ".py"), ("_notebooks/pictures", ".svg"))
+    for folder, suffix in (("_data", ".rec"), *lessons, ("codec/csrc", ".c")):
         assert [n for n in names if n.startswith(f"gluontune/{folder}/") and n.endswith(suffix)], folder

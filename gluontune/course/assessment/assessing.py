@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -21,16 +21,19 @@ import psutil
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import read_sealed, writable_folder, write_json, write_sealed
+from gluontune.core.files import writable_folder, write_json
 from gluontune.core.reading import parse_json
-from gluontune.course.assessment.assessed import Assessment
+from gluontune.core.sealed import read_sealed, write_sealed
 from gluontune.course.assessment.dice import luck, remembered
 from gluontune.course.assessment.examine import examine
 from gluontune.course.assessment.fresh import FreshTask, Scale
-from gluontune.course.assessment.grading import Goal, grade
+from gluontune.course.assessment.grading import Goal, Part, grade
 from gluontune.course.assessment.limits import landlock_version
 from gluontune.course.assessment.supervise import run_script
 from gluontune.course.assessment.task import VARIABLE
+from gluontune.course.lessons import own_folder
+from gluontune.recipe import Recipe
+from gluontune.recipe.result import RunResult
 
 QUICK = Scale(train=4_000, val=2_000, test=1_500)
 BUDGET = 2.0  # times the reference's own time
@@ -39,7 +42,63 @@ _LIMIT = 1.5  # times the budget, after which a script is ended
 _SCRIPT_KIB = 256  # too small for parameters
 _MOST_REPORT = 1 << 16  # bytes
 _SECONDS_OF_REFERENCE = 900.0
-Event = dict[str, Any]
+
+
+@dataclass
+class Assessment:
+    """The result of an assessment.
+
+    Args:
+        script: its path. parts: one rank, then two. reference: the reference's runs, by number of ranks.
+        isolated: whether the kernel kept the script from reading other files (Landlock).
+        secluded: whether the kernel kept it from the network and from sockets of other programs (namespaces).
+        complete: whether both parts were requested.
+    """
+
+    script: str
+    parts: list[Part]
+    reference: dict[str, dict[str, Any]]
+    isolated: bool
+    complete: bool
+    skipped: str | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    secluded: bool = True
+
+    @property
+    def passed(self) -> bool:
+        """Whether every requested part has passed."""
+        return bool(self.parts) and self.skipped is None and all(part.passed for part in self.parts)
+
+    @property
+    def points(self) -> float:
+        return round(sum(part.points for part in self.parts), 1)
+
+    @property
+    def max_points(self) -> int:
+        return 100 if self.complete else 50
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "schema_version": 1, "script": self.script, "passed": self.passed, "points": self.points,
+            "max_points": self.max_points, "parts": [part.to_dict() for part in self.parts], "skipped": self.skipped,
+            "reference": self.reference, "isolated": self.isolated, "secluded": self.secluded,
+            "machine": dict(self.machine),
+        }  # fmt: skip
+
+    def results(self) -> dict[str, RunResult]:
+        """Each part as a RunResult, for figures and ``gluontune report``."""
+        found = {}
+        for part in self.parts:
+            recipe = Recipe(job=self.script, num_devices=part.ranks, engine="kvstore" if part.ranks > 1 else "local")
+            result = RunResult(recipe.to_dict(), machine=self.machine, utilization=dict(part.series))
+            result.peak_rss_mib = part.peak_rss_mib
+            result.val_accuracy = [] if part.accuracy is None else [part.accuracy]
+            result.elapsed_seconds = [] if part.accuracy is None or part.seconds is None else [part.seconds]
+            result.epoch_seconds = list(result.elapsed_seconds)
+            result.notes = [f"{c.name}: {c.feedback}" for c in part.criteria]
+            found[f"{Path(self.script).stem}, {part.ranks} rank{'s' if part.ranks > 1 else ''}"] = result
+        return found
 
 
 def new_script(path: str | Path) -> Path:
@@ -52,13 +111,13 @@ def new_script(path: str | Path) -> Path:
     if target.exists():
         raise UsageError(f"{target}: exists already; give the name of a new file")
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(Path(__file__).with_name("naive.py"), target)
+    shutil.copyfile(own_folder() / "assessment" / "naive.py", target)
     return target
 
 
 def solution() -> Path:
     """The path of the solution, which is also the reference."""
-    return Path(__file__).parent.parent / "assessment_solution.py"
+    return own_folder() / "assessment" / "assessment_solution.py"
 
 
 def assess(
@@ -94,7 +153,8 @@ def assess(
         UsageError: no such script, a script that is too large, or another number of ranks.
         GluontuneError: the reference cannot be run here.
     """
-    file = _script(script)
+    file = Path(script).resolve()
+    _check_script(file, script)
     if ranks not in (None, 1, 2):
         raise UsageError(f"ranks={ranks!r}: give 1 or 2, or leave it out for both")
     scale = scale or (QUICK if quick else Scale())
@@ -149,8 +209,7 @@ def _scratch(prefix: str) -> Iterator[Path]:
             subprocess.run([*command, "--", place], stderr=subprocess.DEVNULL, check=False)
 
 
-def _script(script: str | Path) -> Path:
-    file = Path(script).resolve()
+def _check_script(file: Path, script: str | Path) -> None:
     if not file.is_file():
         raise UsageError(
             f"{script}: no such file; `gluontune assess --new {quote(str(script))}` writes one to begin with"
@@ -162,7 +221,6 @@ def _script(script: str | Path) -> Path:
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the last two: nested too deeply
         line, why = getattr(error, "lineno", None), str(error) or type(error).__name__
         raise UsageError(f"{script}{f':{line}' if line else ''}: not a Python script: {why}") from error
-    return file
 
 
 def _known(path: Path, key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -179,9 +237,8 @@ def _reference(task: FreshTask, data: Path, facts: Mapping[str, Any], how: Mappi
         lines = [line for end in run["ranks"] for line in end["tail"].splitlines() if line.strip()]
         why = found.get("error") or (lines[-1] if lines else f"stopped by {run['stopped_by']}")
         raise GluontuneError(f"the reference does not run here: {why}")
-    return {
-        "seconds": run["seconds"], "accuracy": found["accuracy"], "steadiness": run["steadiness"].get("score") or 0.0,
-    }  # fmt: skip
+    steadiness = run["steadiness"].get("score") or 0.0
+    return {"seconds": run["seconds"], "accuracy": found["accuracy"], "steadiness": steadiness}
 
 
 def _run(
@@ -217,11 +274,8 @@ def _search_path(beside: Path) -> str:
 
 def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Examine the saved nets; the hidden images are painted only now."""
-    missing = [
-        rank for rank, out in enumerate(outs)
-        if not ((out / "net-symbol.json").is_file() and (out / "net-0000.params").is_file())
-    ]  # fmt: skip
-    if missing:
+    needed = ("net-symbol.json", "net-0000.params")
+    if missing := [rank for rank, out in enumerate(outs) if not all((out / name).is_file() for name in needed)]:
         return {"missing": missing}
     probes = {"test": task.test(), **{part: task.probe(part) for part in task.parts}}
     dice = task.dice()

@@ -1,8 +1,5 @@
-"""Tests of which images a net was trained on, by images with random classes (*dice*).
-
-A net that knows the classes of a half's own styles was trained on that half (:func:`luck`); one that knows those of
-validation images has learned the images themselves (:func:`remembered`). This is the idea of radioactive data
-(Sablayrolles et al., "Radioactive data: tracing through training", ICML 2020, arXiv:2002.00937). Both tests are exact,
+"""Tests of which images a net was trained on, by images with random classes (*dice*): the idea of radioactive data
+(Sablayrolles et al., "Radioactive data: tracing through training", ICML 2020, arXiv:2002.00937). They are exact,
 whatever the net answers, because only the dice are random.
 """
 
@@ -62,11 +59,8 @@ class Dice(NamedTuple):
 def luck(predicted: np.ndarray, probe: Probe, classes: int) -> tuple[float, float]:
     """Accuracy on a part's own styles, and the probability of at least this accuracy without training on the part.
 
-    Without training on the part, its styles' classes are independent of the net. So the probability is that of the
-    dice, for the given predictions, however correlated they are within a style.
-
-    Args:
-        predicted: int (N,) classes. probe: of :meth:`FreshTask.probe`. classes: their number.
+    Without it, the styles' classes are independent of the net. So the probability is that of the dice, for the given
+    predictions (int (N,)), however correlated they are within a style.
 
     >>> styles = np.repeat(np.arange(8), 20)
     >>> probe = Probe(np.zeros(160), styles % 4, styles)
@@ -84,16 +78,13 @@ def remembered(scores: np.ndarray, dice: Dice, usual: np.ndarray | None = None) 
     """The share of images whose drawn class the net prefers among the candidates, and the probability of such scores
     for a net that has not learned them.
 
-    A net is surer of learned images. So the scores are tested in five ways: by the rank of the drawn class; by the
-    number of right answers (sensitive to a little learning of all); by right answers weighted with the second and the
-    fourth power of their margin's rank (sensitive to a few learned images); and by the likelihood of the drawn class
-    (sensitive to slight preferences). Mixtures and others are tested apart, likelihoods also together, each for each
-    view. The smallest probability is multiplied by the number of tests (Bonferroni); the likelihoods of all images in
-    the original view have half of the error.
-
-    Args:
-        scores: of the net, (N, classes), at any scale; or of several views of the images, one after the other.
-        usual: scores of other images of the same styles, :meth:`Dice.usual`, which are subtracted.
+    A net is surer of learned images. So the scores ((N, classes), at any scale; or of several views, one after the
+    other; less those that are ``usual`` by :meth:`Dice.usual`) are tested in five ways: by the rank of the drawn class;
+    by the number of right answers (sensitive to a little learning of all); by right answers weighted with the second
+    and the fourth power of their margin's rank (sensitive to a few learned images); and by the likelihood of the drawn
+    class (sensitive to slight preferences). Mixtures and others are tested apart, likelihoods also together, each for
+    each view. The smallest probability is multiplied by the number of tests (Bonferroni); the likelihoods of all images
+    in the original view have half of the error.
 
     >>> rest = np.arange(40) % 4, np.ones(40, bool), np.zeros(40, int)
     >>> seen = Dice(np.zeros(40), np.tile(np.arange(4), (40, 1)), *rest)

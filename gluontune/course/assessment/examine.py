@@ -21,7 +21,8 @@ import numpy as np
 from gluontune.core.arrays import gaps
 from gluontune.core.interpreter import python
 from gluontune.course.assessment.limits import devices
-from gluontune.runtime import child_env
+from gluontune.course.assessment.task import Task
+from gluontune.runtime import child_env, mxnet
 
 _SECONDS = 300.0
 _BATCH = 250
@@ -29,31 +30,23 @@ _ALONE = 400  # images that are also predicted alone
 _WAVERS = 0.02  # share of them whose answer may differ then
 
 
-def examine(
-    folders: Sequence[Path], images: Mapping[str, np.ndarray], facts: Mapping[str, Any], read: Sequence[str] = ()
-) -> dict[str, Any]:
+def examine(folders: Sequence[Path], images: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Predictions of rank 0's net, and the difference of the other ranks' parameters.
 
-    Args:
-        folders: of the ranks' nets. images: uint8 (N, H, W, C) by name. facts: of ``task.json``.
-
-    Returns:
-        ``{"scores": {name: (N, classes)}, "difference": the largest share of an array or of answers; inf: other arrays,
-        "forward_cpu_s": CPU seconds of one image, "start_cpu_s": of a process before its work}``, or ``{"error": …}``.
+    ``folders`` are of the ranks' nets, ``images`` uint8 (N, H, W, C) by name, ``facts`` those of ``task.json``. Returns
+    ``{"scores": {name: (N, classes)}, "difference": the largest share of an array or of answers; inf: other arrays,
+    "forward_cpu_s": CPU seconds of one image, "start_cpu_s": of a process before its work}``, or ``{"error": …}``.
     """
     with tempfile.TemporaryDirectory(prefix="gluontune-examine-") as home:
-        spec = {
-            "parent": os.getpid(), "memory_mib": 8192, "cpus": None,
-            "read": [*read, *map(str, folders)], "write": [home, *devices()],
-        }  # fmt: skip
-        names = list(images)
-        header = {"folders": [str(f) for f in folders], "names": names, "facts": dict(facts)}
-        content = io.BytesIO()
-        content.write(json.dumps(header).encode() + b"\n")
-        for name in names:
-            np.save(content, images[name], allow_pickle=False)
+        places = [str(folder) for folder in folders]
+        limits = {"parent": os.getpid(), "memory_mib": 8192, "read": places, "write": [home, *devices()]}
+        header = {"folders": places, "names": list(images), "facts": dict(facts)}
+        content = io.BytesIO(json.dumps(header).encode() + b"\n")
+        content.seek(0, io.SEEK_END)
+        for array in images.values():
+            np.save(content, array, allow_pickle=False)
         module = "gluontune.course.assessment"
-        command = python("-m", f"{module}.limits", json.dumps(spec), *python("-m", f"{module}.examine"))
+        command = python("-m", f"{module}.limits", json.dumps(limits), *python("-m", f"{module}.examine"))
         env = {**child_env("as-installed"), "OMP_NUM_THREADS": "1", "HOME": home, "TMPDIR": home}
         try:
             done = subprocess.run(
@@ -79,8 +72,6 @@ def _joined(
     BatchNorm's running statistics may differ between ranks. None of these is believed, for a net of its own could be
     hidden in them: they are measured again, on ``images``.
     """
-    from gluontune.runtime import mxnet
-
     mx = mxnet()
     held = [mx.nd.load(str(folder / "net-0000.params")) for folder in folders]
     plain = [{(name, str(a.dtype)): a.astype("float32").asnumpy() for name, a in arrays.items()} for arrays in held]
@@ -93,10 +84,9 @@ def _joined(
 
 
 def _net(folder: Path, arrays: Mapping[str, Any]) -> Any:
-    from gluontune.runtime import mxnet
-
-    mxnet().nd.save("net.params", dict(arrays))
-    return mxnet().gluon.SymbolBlock.imports(str(folder / "net-symbol.json"), ["data"], "net.params")
+    mx = mxnet()
+    mx.nd.save("net.params", dict(arrays))
+    return mx.gluon.SymbolBlock.imports(str(folder / "net-symbol.json"), ["data"], "net.params")
 
 
 def _measured(
@@ -106,8 +96,6 @@ def _measured(
 
     They begin as 0 and 1, and are measured from the first layer to the last one, as the net computes when it is asked.
     """
-    from gluontune.runtime import mxnet
-
     mx = mxnet()
     places = {f"aux:{name}" for name in symbol.list_auxiliary_states()} & names
     layers, found = [], {}
@@ -136,9 +124,6 @@ def _held(net: Any) -> dict[str, np.ndarray]:
 
 
 def _answers(net: Any, images: np.ndarray, facts: Mapping[str, Any]) -> Iterator[np.ndarray]:
-    from gluontune.course.assessment.task import Task
-    from gluontune.runtime import mxnet
-
     for start in range(0, len(images), _BATCH):
         batch = Task.of(facts).normalize(images[start : start + _BATCH])
         yield net(mxnet().nd.array(batch)).astype("float32").asnumpy()

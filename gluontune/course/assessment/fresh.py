@@ -1,11 +1,6 @@
-"""The assessment's data: classes drawn anew for each assessment.
+"""The assessment's data: a class is a set of *styles* (colour patterns), drawn from a secret of 128 random bits.
 
-A class is a set of *styles* (smooth colour patterns, :mod:`gluontune.datasets.synthetic`), drawn from a secret of 128
-random bits. So neither earlier parameters nor any file contain them, and the test images are painted only after the
-learner's script and its processes have ended. Random classes reveal the images on which a net was trained
-(:mod:`gluontune.course.assessment.dice`): of the *own styles* of each half of the training images, and of two
-validation images in three, which are *mixtures* of four styles with one of their four classes, or of ordinary styles
-with one of four other classes.
+So neither earlier parameters nor any file contain them; test images are painted after the learner's script has ended.
 """
 
 from __future__ import annotations
@@ -33,25 +28,25 @@ _STRENGTH = 0.5  # of a mixture: a net that has not learned a weak one is in dou
 
 @dataclass(frozen=True)
 class Scale:
-    """Amounts: images of each part, pixels of an edge, classes, shared styles, own styles of a part.
+    """Amounts: images of each part, pixels of an edge, classes, shared styles, own styles of a part."""
 
-    ``train`` counts both halves; ``own_share`` of a half's images show its own styles; ``val_own_share`` of the
-    validation images are mixtures.
-    """
-
-    train: int = 12_000
+    train: int = 12_000  # of both halves
     val: int = 2_000
     test: int = 3_000
     edge: int = 32
     classes: int = 10
     styles: int = 40
     own_styles: int = 12
-    own_share: float = 0.15
-    val_own_share: float = 1 / 3
+    own_share: float = 0.15  # of a half's images, which show its own styles
+    val_own_share: float = 1 / 3  # of the validation images, which are mixtures
 
 
 class FreshTask:
     """One draw of the task.
+
+    Random classes reveal the images on which a net was trained (:mod:`gluontune.course.assessment.dice`): those of the
+    *own styles* of each half of the training images, and of two validation images in three, which are *mixtures* of
+    four styles with one of their four classes, or of ordinary styles with one of four other classes.
 
     Args:
         scale: amounts of data. secret: seed of all random choices; None draws 128 bits.
@@ -66,11 +61,8 @@ class FreshTask:
         self.scale = scale = scale or Scale()
         secret = secrets.randbits(128) if secret is None else secret
         self._random = np.random.default_rng([secret, 1])
-        own = scale.own_styles
-        self._own = {
-            part: np.arange(scale.styles + own * i, scale.styles + own * (i + 1)) for i, part in enumerate(PARTS)
-        }
-        count = scale.styles + own * len(PARTS)
+        count = scale.styles + scale.own_styles * len(PARTS)
+        self._own = dict(zip(PARTS, np.arange(scale.styles, count).reshape(len(PARTS), -1)))
         #: the class of each style; those of own styles are drawn independently, as ``dice.luck`` requires
         self.classes_of = self._random.integers(0, scale.classes, count)
         self.classes_of[: scale.styles] = self._random.permutation(np.arange(scale.styles) % scale.classes)
@@ -110,8 +102,7 @@ class FreshTask:
     def _records(self, stream: int, styles: np.ndarray) -> Iterator[tuple[bytes, int]]:
         """Encoded images of these styles in random order, with their classes."""
         styles = self._random.permutation(styles)
-        for data, style in zip(self._painter.images(stream, styles), styles.tolist()):
-            yield data, int(self.classes_of[style])
+        return zip(self._painter.images(stream, styles), self.classes_of[styles].tolist())
 
     def _validation(self) -> list[tuple[bytes, int]]:
         """Encoded validation images with their classes; those with random classes are kept for :meth:`dice`."""

@@ -25,19 +25,13 @@ _STEADY_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Goal:
-    """The requirements of a part, from the reference's run on the same data.
+    """The requirements of a part, from the reference's run on the same data."""
 
-    Args:
-        budget_s: seconds from the start of the first process to the end of the last one.
-        accuracy: on hidden test images (0 … 1). steadiness: score of the reference's run.
-        limit_s: seconds after which a script is ended. memory_mib: of all its processes.
-    """
-
-    budget_s: float
-    accuracy: float
-    steadiness: float
-    limit_s: float
-    memory_mib: int
+    budget_s: float  # from the start of the first process to the end of the last one
+    accuracy: float  # on hidden test images, 0 … 1
+    steadiness: float  # score of the reference's run
+    limit_s: float  # after which a script is ended
+    memory_mib: int  # of all its processes
 
 
 @dataclass
@@ -53,22 +47,17 @@ class Criterion:
 
 @dataclass
 class Part:
-    """The verdict on one run: on one rank, or on two.
-
-    ``seconds``, ``accuracy`` (None: no net to examine) and ``steadiness`` are measured; ``series`` is the monitor's;
-    ``traces`` are the accuracy on each part's own styles, and its probability by luck; ``passed``: every criterion but
-    steadiness holds.
-    """
+    """The verdict on one run, on one rank or on two; passed if every criterion but steadiness holds."""
 
     ranks: int
     goal: Goal
     seconds: float | None
-    accuracy: float | None
+    accuracy: float | None  # None: no net to examine
     steadiness: float | None
     criteria: list[Criterion] = field(default_factory=list)
-    series: Mapping[str, Any] = field(default_factory=dict)
+    series: Mapping[str, Any] = field(default_factory=dict)  # the monitor's
     peak_rss_mib: float | None = None
-    traces: Mapping[str, Any] = field(default_factory=dict)
+    traces: Mapping[str, Any] = field(default_factory=dict)  # accuracy on each part's own styles, and chance by luck
 
     @property
     def points(self) -> float:
@@ -88,14 +77,10 @@ class Part:
 
 
 def grade(ranks: int, goal: Goal, run: Mapping[str, Any], found: Mapping[str, Any], facts: Mapping[str, Any]) -> Part:
-    """The verdict.
+    """The verdict, from the supervisor's report, the examination, and the facts of ``task.json``.
 
-    Args:
-        run: the supervisor's report.
-        found: by the examination: ``{"missing": [rank, …]}``, ``{"error": …}``, or ``accuracy``, ``traces``
-            (``{part: (accuracy, luck)}``), ``samples`` (of each rank, None if it reported none), ``forward_cpu_s``,
-            ``difference``.
-        facts: of ``task.json``.
+    ``found`` is ``{"missing": [rank, …]}``, ``{"error": …}``, or ``accuracy``, ``traces`` (accuracy and luck by part),
+    ``samples`` (of each rank, None if it reported none), ``forward_cpu_s``, ``difference``.
     """
     if found.get("missing") and run["stopped_by"]:
         found = {"error": "ended by force before it had handed in its net"}
@@ -105,13 +90,15 @@ def grade(ranks: int, goal: Goal, run: Mapping[str, Any], found: Mapping[str, An
     part.traces = dict(found.get("traces", {}))
     chance = 1 / facts["classes"]
     learned = 0.0 if accuracy is None else _share(accuracy - chance, goal.accuracy - chance)
-    verdicts = {
-        "time": _time(goal, run, learned),
-        "steadiness": _steadiness(goal, run, learned),
-        "end": _end(goal, run),
-        "left behind": _left(run),
-    }
-    nothing = _nothing(found)
+    verdicts = {"time": _time(goal, run, learned), "steadiness": _steadiness(goal, run, learned)}
+    verdicts.update({"end": _end(goal, run), "left behind": _left(run)})
+    nothing = found.get("error")
+    if found.get("missing"):
+        names = ", ".join(f"rank {rank}" for rank in found["missing"])
+        nothing = (
+            f"{names} handed in no net: each rank calls task.save(net, samples) at its end; "
+            "what a script prints or writes elsewhere does not count"
+        )
     if nothing is None:
         verdicts["accuracy"] = _accuracy(goal, found["accuracy"], chance, learned)
         verdicts["data"] = _data(found, facts)
@@ -138,17 +125,6 @@ def _share(reached: float, wanted: float) -> float:
 
 
 Verdict = tuple[float, str]  # share of the points, feedback
-
-
-def _nothing(found: Mapping[str, Any]) -> str | None:
-    """The reason why there is no net to examine, or None."""
-    if found.get("missing"):
-        names = ", ".join(f"rank {rank}" for rank in found["missing"])
-        return (
-            f"{names} handed in no net: each rank calls task.save(net, samples) at its end; "
-            "what a script prints or writes elsewhere does not count"
-        )
-    return found.get("error")
 
 
 def _accuracy(goal: Goal, accuracy: float, chance: float, learned: float) -> Verdict:
@@ -254,7 +230,7 @@ def _samples(found: Mapping[str, Any], run: Mapping[str, Any], facts: Mapping[st
         if claimed is None:
             return 0.0, f"{who} did not report how many images it has trained on: task.save(net, samples)"
         if claimed < 0.95 * given:
-            return (0.0, f"{who} reports {claimed:,} images trained on, of {given:,}: at least one epoch is wanted")
+            return 0.0, f"{who} reports {claimed:,} images trained on, of {given:,}: at least one epoch is wanted"
         if run["steadiness"].get("device") == "gpu":
             continue  # its work is not the CPU's
         if max(claimed, given) * cost > end["cpu_s"]:

@@ -23,20 +23,13 @@ _LOOKS = 20  # in a row with zombies only, after which processes count as follow
 
 
 class Leftovers:
-    """The descendants of this process.
-
-    Attributes:
-        ended: commands of the killed processes, by process id.
-    """
+    """The descendants of this process."""
 
     def __init__(self) -> None:
-        self.ended: dict[int, str] = {}
+        self.ended: dict[int, str] = {}  # commands of the killed processes, by process id
 
     def end(self, grace_s: float) -> None:
-        """End the script's processes, until no descendant is left.
-
-        Args:
-            grace_s: seconds in which they may end by themselves.
+        """End the script's processes, until no descendant is left; for ``grace_s`` seconds they may end by themselves.
 
         Raises:
             GluontuneError: a process cannot be ended.

@@ -1,16 +1,6 @@
 """Limits of a process, which it sets before it executes the learner's script; and namespaces around all processes.
 
-``python -m gluontune.course.assessment.limits SPEC COMMAND…`` sets them and replaces itself by the command. With
-Linux's Landlock (from 5.13 on) the command and its children can read and write only the specified places, and inspect
-no process outside (from 6.12 on, signal none either). A seccomp filter protects affinity, priority and limits of
-other processes. Neither needs a privilege.
-Sources: https://docs.kernel.org/userspace-api/landlock.html and seccomp_filter.html beside it.
-
-Landlock does not restrict addresses: a script could have its net trained elsewhere, or ask a service of the user
-(systemd, tmux, docker) to start a process outside of the grader's reach. A namespace has only a loopback device,
-sockets in files are covered, and ``/dev/shm`` is empty and ends with its last process. Root may make namespaces;
-others need a user namespace, which some systems forbid.
-Source: https://man7.org/linux/man-pages/man7/namespaces.7.html.
+``python -m gluontune.course.assessment.limits SPEC COMMAND…`` sets them and replaces itself by the command.
 """
 
 from __future__ import annotations
@@ -87,10 +77,8 @@ def restrict_calls() -> bool:
 
     Calls that name a process (sched_setaffinity, sched_setattr, prlimit, setpriority, ioprio_set) fail with EPERM
     unless they name none, which means the caller; sched_setscheduler and sched_setparam fail for an ancestor of this
-    process. The kernel's keyrings, which would outlive the script, are closed.
-
-    Returns:
-        Whether the kernel supports it.
+    process. The kernel's keyrings, which would outlive the script, are closed. Returns whether the kernel supports it.
+    Source: https://docs.kernel.org/userspace-api/seccomp_filter.html.
     """
     known = _CALLS.get(platform.machine())
     if known is None:
@@ -122,10 +110,10 @@ def restrict_calls() -> bool:
 
 
 def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
-    """Restrict this process and its children to these places; cannot be undone.
+    """Restrict this process and its children to these places, for good. Returns whether the kernel supports it.
 
-    Returns:
-        Whether the kernel supports it.
+    By Linux's Landlock (from 5.13 on), which needs no privilege. They inspect no process outside either and, from 6.12
+    on, signal none. Source: https://docs.kernel.org/userspace-api/landlock.html.
     """
     version = landlock_version()
     if not version:
@@ -161,11 +149,11 @@ def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
 def seclude(place: str) -> bool:
     """Move this single-threaded process into new namespaces, where only this folder can be changed.
 
-    Returns:
-        Whether the kernel permits it; if not, nothing has changed.
-
-    Raises:
-        OSError: permitted to a forked process, but not to this one.
+    Landlock does not restrict addresses: a script could have its net trained elsewhere, or ask a service of the user
+    (systemd, tmux, docker) to start a process outside of the grader's reach. A namespace has only a loopback device,
+    sockets in files are covered, and ``/dev/shm`` is empty and ends with its last process. Root may make namespaces;
+    others need a user namespace, which some systems forbid. Returns whether the kernel permits it; if not, nothing has
+    changed. Source: https://man7.org/linux/man-pages/man7/namespaces.7.html.
     """
     if not hasattr(ctypes.CDLL(None), "unshare"):
         return False
@@ -222,8 +210,7 @@ def _sockets_in_files() -> list[bytes]:
 def drop_capabilities() -> bool:
     """Drop root's rights over clock, priority, memory and kernel, for this process and its children.
 
-    Returns:
-        Whether only the right to access files of other users is left (which Landlock restricts).
+    Returns whether only the right to access files of other users is left (which Landlock restricts).
     """
     libc = ctypes.CDLL(None, use_errno=True)
     for number in range(64):

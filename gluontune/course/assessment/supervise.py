@@ -1,11 +1,7 @@
 """The supervisor: a process between the grader and the learner's script that starts, watches and ends it.
 
-Orphaned processes of the script, detached or not, become children of the supervisor (Linux's
-``PR_SET_CHILD_SUBREAPER``). So none goes on after the clock has stopped.
-
-The grader starts a guard, the guard the supervisor, and the supervisor the learner's script. If the supervisor dies
-(SIGKILL, the kernel's out-of-memory killer), its processes become children of the guard, which ends them. If the guard
-or the grader dies, the kernel signals the next one below (``PR_SET_PDEATHSIG``), which ends its processes.
+The grader starts a guard, the guard the supervisor, and the supervisor the script. Orphans of the script, detached or
+not, become children of the supervisor (``PR_SET_CHILD_SUBREAPER``): none goes on after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -48,9 +44,8 @@ def run_script(spec: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any
     """Run a script under limits in its own processes, and return a report.
 
     Args:
-        spec: ``command`` (the interpreter and its arguments), ``tasks`` (for each rank its folders, ``taken`` for a
-            copy of its net when the clock stops, and ``GLUONTUNE_TASK``), ``engine``, ``seconds`` and ``memory_mib``
-            (the limits), ``read`` and ``folder``.
+        spec: ``command``, ``tasks`` (for each rank its folders, ``taken`` for a copy of its net when the clock stops,
+            and ``GLUONTUNE_TASK``), ``engine``, the limits ``seconds`` and ``memory_mib``, and ``read``.
         env: its environment.
 
     Returns:
@@ -89,8 +84,7 @@ class _Supervisor:
         self.ranks: list[subprocess.Popen[bytes]] = []
         self.logs: list[Any] = []
         self.ends: dict[int, dict[str, Any]] = {}
-        self.cluster: Any = None
-        self.meeting: Any = None
+        self.helpers: list[Any] = []
         self.stopped_by: str | None = None
         self.forced: set[int] = set()  # ranks that were ended here
         self.shared = psutil.virtual_memory().shared  # of the machine: files in memory belong to no process
@@ -123,10 +117,9 @@ class _Supervisor:
 
     def _close_helpers(self) -> None:
         """End the parameter server, which may run code that a rank has sent, and the meeting place."""
-        for helper in (self.cluster, self.meeting):
-            if helper is not None:
-                helper.close()
-        self.cluster = self.meeting = None
+        for helper in self.helpers:
+            helper.close()
+        self.helpers = []
 
     def _partners(self) -> list[dict[str, str]]:
         """Environments that connect the ranks: by the parameter server, or Horovod's rendezvous."""
@@ -136,15 +129,17 @@ class _Supervisor:
         if self.spec["engine"] == "horovod":
             from gluontune.parallel.horovod import start_meeting
 
-            self.meeting = start_meeting([count])
-            return list(self.meeting.envs)
+            meeting = start_meeting([count])
+            self.helpers.append(meeting)
+            return list(meeting.envs)
         from gluontune.parallel.kvstore import start_cluster
 
         # a server unpickles the script's optimizer, which may be any code: it runs under the script's limits
         home = tempfile.mkdtemp()
         env = {**os.environ, "HOME": home, "TMPDIR": home}
-        self.cluster = start_cluster(count, env, under=self._limited(None, [], [home]))
-        return [self.cluster.worker_env] * count
+        cluster = start_cluster(count, env, under=self._limited(None, [], [home]))
+        self.helpers.append(cluster)
+        return [cluster.worker_env] * count
 
     def _start(self, rank: int, task: dict[str, Any], env: dict[str, str]) -> None:
         from gluontune.runtime import cpus_for_rank
@@ -230,7 +225,9 @@ def copy_handed_in(out: str, taken: str) -> None:
 def become_guard(grader: int) -> None:
     """Fork: returns in the child, the future supervisor; the parent becomes its guard and never returns.
 
-    ``grader``: process id of the parent of this process; its end ends all.
+    If the supervisor dies (SIGKILL, the kernel's out-of-memory killer), its processes become children of the guard,
+    which ends them. If the guard or the grader (its process id) dies, the kernel signals the next one below
+    (``PR_SET_PDEATHSIG``), which ends its processes.
     """
     libc = ctypes.CDLL(None)
     libc.prctl(_SUBREAPER, 1, 0, 0, 0)

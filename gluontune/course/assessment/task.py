@@ -24,8 +24,7 @@ class Task:
     """The task of one process of an assessed script.
 
     Args:
-        data: this rank's folder, with ``train.rec``, ``val.rec`` and ``task.json``.
-        out: folder for this rank's net.
+        data: this rank's folder, with ``train.rec``, ``val.rec`` and ``task.json``. out: folder for this rank's net.
         rank: 0 … ``ranks`` - 1. ranks: number of processes that run the script at the same time.
         classes: number of classes. image_shape: (H, W, C).
         mean, std: of each channel, in units of 0 … 1, for :meth:`normalize`.
@@ -112,25 +111,18 @@ def task() -> Task:
     Raises:
         GluontuneError: the task's folder is missing.
     """
-    setting = os.environ.get(VARIABLE)
-    if setting is None:
-        return _practice()
-    given = json.loads(setting)
-    return _open(Path(given["data"]), Path(given["out"]), given["rank"], given["ranks"])
+    if VARIABLE in os.environ:
+        given = json.loads(os.environ[VARIABLE])
+    else:
+        from gluontune.course.assessment.fresh import FreshTask, Scale
 
-
-def _open(data: Path, out: Path, rank: int, ranks: int) -> Task:
+        folder = Path(tempfile.mkdtemp(prefix="gluontune-practice-"))
+        FreshTask(Scale(train=2000, val=300)).write(folder, 1)
+        print(f"not graded: a task to practise on is in {folder}; `gluontune assess SCRIPT.py` grades", flush=True)
+        given = {"data": folder / "rank-0", "out": folder / "out", "rank": 0, "ranks": 1}
+    place = Path(given["data"]) / "task.json"
     try:
-        facts = json.loads((data / "task.json").read_text(encoding="utf-8"))
+        facts = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise GluontuneError(f"{data / 'task.json'}: no task there: {error}") from error
-    return Task.of(facts, data, out, rank, ranks)
-
-
-def _practice() -> Task:
-    from gluontune.course.assessment.fresh import FreshTask, Scale
-
-    folder = Path(tempfile.mkdtemp(prefix="gluontune-practice-"))
-    FreshTask(Scale(train=2000, val=300)).write(folder, 1)
-    print(f"not graded: a task to practise on is in {folder}; `gluontune assess SCRIPT.py` grades", flush=True)
-    return _open(folder / "rank-0", folder / "out", 0, 1)
+        raise GluontuneError(f"{place}: no task there: {error}") from error
+    return Task.of(facts, place.parent, Path(given["out"]), given["rank"], given["ranks"])

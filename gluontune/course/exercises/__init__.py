@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from gluontune.core.errors import UsageError
-from gluontune.course.exercises import arithmetic, blocks, checkers, exchanges, steps  # noqa: F401  (they register)
+from gluontune.course.exercises import arithmetic, blocks, checkers, steps  # noqa: F401  (they register)
 from gluontune.course.exercises._registry import EXERCISES, Exercise
 
 __all__ = ["EXERCISES", "RIGHT", "Exercise", "check", "compare", "predict"]
@@ -108,15 +108,13 @@ def compare(question: str, measured: float) -> str:
     if question not in _PREDICTED:
         return f"Measured is {measured:,.4g}; nothing was predicted for {question}."
     predicted = _PREDICTED[question]
-    return f"You predicted {predicted:,.4g}, measured is {measured:,.4g}: {_difference(predicted, measured)}."
-
-
-def _difference(predicted: float, measured: float) -> str:
-    if predicted <= 0 or measured <= 0:
-        return "well guessed" if predicted == measured else "off"
-    ratio = measured / predicted
-    if 0.9 <= ratio <= 1.1:
-        return "well guessed"
-    if 0.45 <= ratio <= 0.55:
-        return "half of it"
-    return f"{ratio:.1f} times as much" if ratio > 1 else f"{100 * ratio:.0f} % of it"
+    ratio = measured / predicted if min(predicted, measured) > 0 else None
+    if predicted == measured or (ratio is not None and 0.9 <= ratio <= 1.1):
+        text = "well guessed"
+    elif ratio is None:
+        text = "off"
+    elif 0.45 <= ratio <= 0.55:
+        text = "half of it"
+    else:
+        text = f"{ratio:.1f} times as much" if ratio > 1 else f"{100 * ratio:.0f} % of it"
+    return f"You predicted {predicted:,.4g}, measured is {measured:,.4g}: {text}."

@@ -19,17 +19,11 @@ Wrong = Union[float, tuple[float, ...], Callable[[float], bool]]
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise.
+    """One exercise."""
 
-    Args:
-        checker: takes the answer and the arguments; returns None if it is right, else a hint.
-        takes: ``number``, ``text`` or ``function``.
-        solution: a right answer, as an expression of a learner; lines above it define its names.
-    """
-
-    checker: Checker
-    takes: str = "number"
-    solution: str = ""
+    checker: Checker  # takes the answer and the arguments; returns None if it is right, else a hint
+    takes: str = "number"  # or text, or function
+    solution: str = ""  # a right answer, as an expression of a learner; lines above it define its names
 
 
 EXERCISES: Registry[Exercise] = Registry("exercise")
@@ -39,7 +33,7 @@ class Hint(Exception):
     """The hint for a wrong answer, raised within a checker."""
 
 
-def exercise(name: str, solution: str, takes: str = "number") -> Callable[[Checker], Checker]:
+def exercise(name: str, solution: str, takes: str = "function") -> Callable[[Checker], Checker]:
     """Decorator that adds a checker under ``name``."""
 
     def add(checker: Checker) -> Checker:
@@ -60,8 +54,7 @@ def exercise(name: str, solution: str, takes: str = "number") -> Callable[[Check
 def calling(given: str, *known: tuple[str, str]) -> Iterator[None]:
     """A block that calls the learner's answer with ``given``: an exception becomes a :class:`Hint`.
 
-    Args:
-        known: parts of errors' messages, each with its hint.
+    ``known`` are parts of errors' messages, each with its hint.
     """
     try:
         yield
@@ -82,11 +75,9 @@ def alike(answer: np.ndarray, *known: tuple[Any, str | None], otherwise: str, at
 def number(
     name: str, truth: float, solution: str, *known: tuple[Wrong, str], otherwise: str, within: float = 0.03
 ) -> None:
-    """Add an exercise whose answer is a known number.
+    """Add an exercise whose answer is a known number; ``known`` and ``otherwise`` as for :func:`hint_for`.
 
-    Args:
-        known, otherwise: of :func:`hint_for`.
-        within: relative tolerance of the answer; 0 requires the exact number, also for mistakes.
+    ``within``: relative tolerance of the answer; 0 requires the exact number, also for mistakes.
     """
 
     def checker(answer: float) -> str | None:
@@ -107,11 +98,9 @@ def near(truth: float, share: float = 0.03) -> Callable[[float], bool]:
 
 
 def hint_for(answer: float, *known: tuple[Wrong, str], otherwise: str, within: float = 0.03) -> str:
-    """The hint for a wrong answer.
+    """The hint for a wrong answer; ``otherwise`` if none of the ``known`` mistakes matches.
 
-    Args:
-        known: results of mistakes (one, several, or a function that recognizes them), each with its hint; the first
-            match counts. otherwise: the hint for other answers.
+    A mistake is its result, several, or a function that recognizes them.
 
     >>> hint_for(99.9, (50, "half"), ((100, 200), "twice"), otherwise="no idea")
     'twice'

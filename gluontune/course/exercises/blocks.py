@@ -15,10 +15,7 @@ from gluontune.core.arrays import distance
 from gluontune.course.exercises._registry import alike, calling, close, exercise, values_of
 
 
-@exercise(
-    "write-record",
-    "lambda image, label, key: mx.recordio.pack(mx.recordio.IRHeader(0, label, key, 0), image)", "function",
-)  # fmt: skip
+@exercise("write-record", "lambda image, label, key: mx.recordio.pack(mx.recordio.IRHeader(0, label, key, 0), image)")
 def _write_record(answer: Callable[..., Any]) -> str | None:
     """The bytes of an image record, read back by MXNet."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -41,7 +38,7 @@ def _write_record(answer: Callable[..., Any]) -> str | None:
     return None if header.id == key else f"The key is read back as {header.id}; it was {key}."
 
 
-@exercise("write-hybrid-forward", "lambda F, x: F.where(x > 0, x, 0.1 * x)", "function")
+@exercise("write-hybrid-forward", "lambda F, x: F.where(x > 0, x, 0.1 * x)")
 def _write_hybrid_forward(answer: Callable[..., Any]) -> str | None:
     """x where it is positive, a tenth of it elsewhere, imperatively and as a graph."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -78,7 +75,7 @@ make
 """
 
 
-@exercise("write-trainer", _TRAINER, "function")
+@exercise("write-trainer", _TRAINER)
 def _write_trainer(answer: Callable[..., Any]) -> str | None:
     """A Trainer whose rate warms up to ``peak``, and is a tenth of it after update ``drop``."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -123,7 +120,7 @@ stochastic_depth
 """
 
 
-@exercise("write-stochastic-depth", _DEPTH, "function")
+@exercise("write-stochastic-depth", _DEPTH)
 def _write_stochastic_depth(answer: Callable[..., Any]) -> str | None:
     """A residual branch that is dropped for some images, and weighted when predicting."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -162,7 +159,7 @@ quantize
 """
 
 
-@exercise("write-quantize", _QUANTIZE, "function")
+@exercise("write-quantize", _QUANTIZE)
 def _write_quantize(answer: Callable[..., Any]) -> str | None:
     """uint8 with a scale and a zero point for the range of an array, zero included."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -198,7 +195,7 @@ to_nhwc
 """
 
 
-@exercise("write-nhwc", _NHWC, "function")
+@exercise("write-nhwc", _NHWC)
 def _write_nhwc(answer: Callable[..., Any]) -> str | None:
     """Images (N, C, H, W) and weights (O, C, KH, KW) with their channels last."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -227,7 +224,7 @@ loss
 """
 
 
-@exercise("write-loss", _SMOOTHED, "function")
+@exercise("write-loss", _SMOOTHED)
 def _write_loss(answer: Callable[..., Any]) -> str | None:
     """Cross-entropy with smoothed labels, a loss for each image."""
     mx, rng = runtime.mxnet(), np.random.default_rng()

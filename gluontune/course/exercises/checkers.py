@@ -1,4 +1,4 @@
-"""Exercises about a measured result, this machine, or a function of the learner."""
+"""Exercises about a measured result, this machine, a function of the learner, or gradients of several ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from gluontune import runtime
-from gluontune.course.exercises._registry import alike, calling, close, exercise, hint_for
+from gluontune.course.exercises._registry import alike, calling, close, exercise, hint_for, values_of
 from gluontune.optim import schedules
 from gluontune.recipe.result import RunResult
 
 
-@exercise("usable-cores", "machine['cpu']['usable_cores']")
+@exercise("usable-cores", "machine['cpu']['usable_cores']", "number")
 def _usable_cores(answer: float) -> str | None:
     """How many cores may training use here?"""
     if answer == runtime.usable_cores():
@@ -30,7 +30,7 @@ def _usable_cores(answer: float) -> str | None:
     )  # fmt: skip
 
 
-@exercise("omp-threads", "int(gt.runtime.launch_settings(processes=2).env['OMP_NUM_THREADS'])")
+@exercise("omp-threads", "int(gt.runtime.launch_settings(processes=2).env['OMP_NUM_THREADS'])", "number")
 def _omp_threads(answer: float) -> str | None:
     """Threads of each of two training processes on this machine."""
     truth, alone = (int(runtime.launch_settings(processes=n).env["OMP_NUM_THREADS"]) for n in (2, 1))
@@ -51,7 +51,7 @@ def _rate(result: RunResult) -> float:
     return result.samples_per_sec["median"] if result.samples_per_sec else math.nan
 
 
-@exercise("epoch-seconds", "num_train / result.samples_per_sec['median']")
+@exercise("epoch-seconds", "num_train / result.samples_per_sec['median']", "number")
 def _epoch_seconds(answer: float, result: RunResult, num_train: int) -> str | None:
     """Seconds that an epoch over ``num_train`` images takes at the measured rate."""
     truth = num_train / _rate(result)
@@ -65,7 +65,7 @@ def _epoch_seconds(answer: float, result: RunResult, num_train: int) -> str | No
     )  # fmt: skip
 
 
-@exercise("step-time-ms", "1000 * batch_size_per_device / result.samples_per_sec['median']")
+@exercise("step-time-ms", "1000 * batch_size_per_device / result.samples_per_sec['median']", "number")
 def _step_time_ms(answer: float, result: RunResult) -> str | None:
     """Milliseconds of one training step at the measured rate."""
     truth = 1000 * result.recipe["batch_size_per_device"] / _rate(result)
@@ -77,7 +77,7 @@ def _step_time_ms(answer: float, result: RunResult) -> str | None:
     )  # fmt: skip
 
 
-@exercise("record-bytes", "(8 + 24 + payload + 3) // 4 * 4")
+@exercise("record-bytes", "(8 + 24 + payload + 3) // 4 * 4", "number")
 def _record_bytes(answer: float, payload: int) -> str | None:
     """Bytes that a record with an image of ``payload`` bytes takes in the file."""
     body = 24 + payload
@@ -91,7 +91,7 @@ def _record_bytes(answer: float, payload: int) -> str | None:
     )  # fmt: skip
 
 
-@exercise("write-partition", "lambda n, rank, world: list(range(n // world * world))[rank::world]", "function")
+@exercise("write-partition", "lambda n, rank, world: list(range(n // world * world))[rank::world]")
 def _write_partition(answer: Callable[..., Any]) -> str | None:
     """Equally many different images for each of 4 ranks, of 103."""
     n, world = 103, 4
@@ -112,7 +112,7 @@ def _write_partition(answer: Callable[..., Any]) -> str | None:
     return None
 
 
-@exercise("write-sgd", "lambda x, y, gx, gy, lr: (x - lr * gx, y - lr * gy)", "function")
+@exercise("write-sgd", "lambda x, y, gx, gy, lr: (x - lr * gx, y - lr * gy)")
 def _write_sgd(answer: Callable[..., Any]) -> str | None:
     """One update of plain gradient descent in two dimensions."""
     with calling("", ("", "Called with (1.0, 2.0, 4.0, -2.0, 0.5) it does not give two numbers.")):
@@ -128,7 +128,7 @@ def _write_sgd(answer: Callable[..., Any]) -> str | None:
     )
 
 
-@exercise("write-schedule", "s.warmup(s.cosine(base_lr=0.4, max_update=1000), warmup_steps=100)", "function")
+@exercise("write-schedule", "s.warmup(s.cosine(base_lr=0.4, max_update=1000), warmup_steps=100)")
 def _write_schedule(answer: Callable[[int], Any]) -> str | None:
     """A warm-up of 100 updates to 0.4, then a half cosine to 0 at update 1,000."""
     truth = schedules.warmup(schedules.cosine(base_lr=0.4, max_update=1000), warmup_steps=100)
@@ -148,7 +148,7 @@ def _write_schedule(answer: Callable[[int], Any]) -> str | None:
     return f"The half cosine goes from update 100 to 1,000, {half_way}"
 
 
-@exercise("write-agreement", "lambda a, b: 100 * (a.argmax(1) == b.argmax(1)).mean()", "function")
+@exercise("write-agreement", "lambda a, b: 100 * (a.argmax(1) == b.argmax(1)).mean()")
 def _write_agreement(answer: Callable[..., Any]) -> str | None:
     """Percent of rows whose largest entry is in the same place."""
     rng = np.random.default_rng(4)
@@ -168,7 +168,7 @@ def _write_agreement(answer: Callable[..., Any]) -> str | None:
     return f"For 40 images of which {round(truth * 0.4)} agree it shall give {truth:g}; yours gives {found:g}."
 
 
-@exercise("write-hard-sigmoid", "lambda x: np.clip(0.2 * x + 0.5, 0, 1)", "function")
+@exercise("write-hard-sigmoid", "lambda x: np.clip(0.2 * x + 0.5, 0, 1)")
 def _write_hard_sigmoid(answer: Callable[..., Any]) -> str | None:
     """min(max(0.2 x + 0.5, 0), 1)."""
     x = np.linspace(-6, 6, 49)
@@ -186,7 +186,7 @@ def _write_hard_sigmoid(answer: Callable[..., Any]) -> str | None:
     )  # fmt: skip
 
 
-@exercise("assessment-budget", "2 * second.reference['2']['seconds']")
+@exercise("assessment-budget", "2 * second.reference['2']['seconds']", "number")
 def _assessment_budget(answer: float, reference: Mapping[str, Mapping[str, float]]) -> str | None:
     """Twice the reference's time on two ranks."""
     if "2" not in reference:
@@ -212,7 +212,7 @@ def _recipe_field(answer: str, recipe: Any) -> str | None:
     return "Look in recipe.yaml for the line with the path of your file."
 
 
-@exercise("speedup-hours", "24 / speedup")
+@exercise("speedup-hours", "24 / speedup", "number")
 def _speedup_hours(answer: float, speedup: float) -> str | None:
     """Hours that are left of a training of 24 hours."""
     truth = 24 / speedup
@@ -222,3 +222,74 @@ def _speedup_hours(answer: float, speedup: float) -> str | None:
         (24 - truth, "Those are the hours that you save; how many does it still take?"),
         otherwise="At so many times the speed, 24 hours become 24 divided by it.",
     )  # fmt: skip
+
+
+_ALLREDUCE = """
+def all_reduce(grads):
+    total = sum(g.as_in_context(grads[0].context) for g in grads)
+    return [total.as_in_context(g.context) for g in grads]
+all_reduce
+"""
+
+
+@exercise("write-allreduce", _ALLREDUCE)
+def _write_allreduce(answer: Callable[..., Any]) -> str | None:
+    """The sum of gradients that lie on several contexts, on each of them."""
+    mx, rng = runtime.mxnet(), np.random.default_rng()
+    parts = rng.normal(size=(int(rng.integers(3, 6)), 4, 3)).astype(np.float32)
+    grads = [mx.nd.array(part, ctx=mx.cpu(i)) for i, part in enumerate(parts)]
+    with calling(f"{len(parts)} gradients on cpu(0) to cpu({len(parts) - 1})"):
+        found = list(answer(grads))
+        values, places = [values_of(x) for x in found], [x.context for x in found]
+    if len(found) != len(parts):
+        return f"It shall give {len(parts)} arrays, one for each context; yours gives {len(found)}."
+    mean = parts.mean(0), "That is the mean; gluon.Trainer expects the sum."
+    first = parts[0], "That is the first device's gradient; the others are missing."
+    if hint := alike(values[0], mean, first, otherwise="", atol=1e-5):
+        return hint
+    if any(value.shape != (4, 3) or not np.allclose(value, parts.sum(0), atol=1e-4) for value in values):
+        return "Each of the arrays shall be the sum of all gradients."
+    if places != [mx.cpu(i) for i in range(len(parts))]:
+        return "The values are right, but each sum shall lie on the context of its gradient: as_in_context."
+    return None
+
+
+_RING = """
+def turn(parts, t):
+    n = len(parts)
+    for rank in range(n):
+        parts[(rank + 1) % n][(rank - t) % n] += parts[rank][(rank - t) % n]
+turn
+"""
+
+
+@exercise("write-ring", _RING)
+def _write_ring(answer: Callable[..., Any]) -> str | None:
+    """One turn of the first half of a ring all-reduce, on pieces in numpy."""
+    rng = np.random.default_rng()
+    n = int(rng.integers(3, 7))
+    start = rng.normal(size=(n, n, 2))
+    parts = [[piece.copy() for piece in row] for row in start]
+    for t in range(n - 1):
+        before = np.array(parts)
+        with calling(f"the pieces of {n} ranks and t={t}"):
+            answer(parts, t)
+            now = np.array(parts, dtype=np.float64)
+        if now.shape != start.shape:
+            return "The pieces keep their number and shape; only their values change."
+        changed = (np.abs(now - before) > 1e-9).any(axis=2)
+        if not changed.any():
+            return f"Turn {t} changed nothing: add in place, with +=."
+        if (changed.sum(axis=1) > 1).any():
+            return f"In turn {t} a rank got {changed.sum(axis=1).max()} pieces; it shall get one, from its left."
+        truth = before.copy()
+        for rank in range(n):
+            truth[(rank + 1) % n, (rank - t) % n] += before[rank, (rank - t) % n]
+        if not np.allclose(now, truth):
+            back = before.copy()
+            for rank in range(n):
+                back[rank - 1, (rank - t) % n] += before[rank, (rank - t) % n]
+            if np.allclose(now, back):
+                return "The pieces go the other way round: rank r sends to rank r + 1."
+            return f"In turn {t} rank r sends its piece (r − t) mod n to rank r + 1, which adds it."
+    return None

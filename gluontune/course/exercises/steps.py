@@ -17,31 +17,26 @@ from gluontune.course.exercises._registry import alike, calling, close, exercise
 from gluontune.runtime.arrays import set_data
 
 
-@exercise(
-    "write-environment", "lambda cores, processes: {'OMP_NUM_THREADS': str(max(1, cores // processes))}", "function"
-)
+@exercise("write-environment", "lambda cores, processes: {'OMP_NUM_THREADS': str(max(1, cores // processes))}")
 def _write_environment(answer: Callable[..., Any]) -> str | None:
     """The variable that gives each of several processes its share of the cores."""
     rng = np.random.default_rng()
-    for cores, processes in [(int(p * n + rng.integers(0, p)), int(p)) for n, p in rng.integers(2, 9, (6, 2))] + [
-        (2, 5)
-    ]:
+    drawn = [(int(p * n + rng.integers(0, p)), int(p)) for n, p in rng.integers(2, 9, (6, 2))]
+    for cores, processes in [*drawn, (2, 5)]:
         call = f"cores={cores}, processes={processes}"
         with calling(call):
             found = dict(answer(cores, processes))
         if "OMP_NUM_THREADS" not in found:
             return "The variable that counts MXNet's threads is OMP_NUM_THREADS: it has to be a key."
-        value = found["OMP_NUM_THREADS"]
+        value, truth = found["OMP_NUM_THREADS"], max(1, cores // processes)
         if not isinstance(value, str):
             return f"Environment variables are text: give {str(value)!r}, not {value!r}."
-        truth = max(1, cores // processes)
-        if value == str(truth):
-            continue
-        if value == str(cores):
+        if value == str(cores) and truth != cores:
             return f"With {call} each process would take all cores: they share them."
         if value in ("0", "0.0"):
             return f"With {call} a process would have no thread; one is the least."
-        return f"With {call} each process gets {truth} whole threads; yours says {value}."
+        if value != str(truth):
+            return f"With {call} each process gets {truth} whole threads; yours says {value}."
     return None
 
 
@@ -78,7 +73,7 @@ timer
 """
 
 
-@exercise("write-timer", _TIMER, "function")
+@exercise("write-timer", _TIMER)
 def _write_timer(answer: Callable[..., Any]) -> str | None:
     """Seconds a step, without the set-up and with the work that is still under way."""
     rng = np.random.default_rng()
@@ -97,10 +92,7 @@ def _write_timer(answer: Callable[..., Any]) -> str | None:
     return f"A step takes {cost:.4f} s here; yours says {found:.4f}, after {queue.steps} steps."
 
 
-@exercise(
-    "write-worker-count",
-    "lambda rate, seconds: -(-rate * seconds // 1)", "function",
-)  # fmt: skip
+@exercise("write-worker-count", "lambda rate, seconds: -(-rate * seconds // 1)")
 def _write_worker_count(answer: Callable[..., Any]) -> str | None:
     """Little's law: the images under way are the rate times the time of each."""
     rng = np.random.default_rng()
@@ -126,8 +118,8 @@ def _write_worker_count(answer: Callable[..., Any]) -> str | None:
 @exercise(
     "write-loss-scaler",
     "lambda scale, good, finite, window: (scale / 2, 0) if not finite else"
-    " (scale * 2, 0) if good + 1 == window else (scale, good + 1)", "function",
-)  # fmt: skip
+    " (scale * 2, 0) if good + 1 == window else (scale, good + 1)",
+)
 def _write_loss_scaler(answer: Callable[..., Any]) -> str | None:
     """Halve the scale after an overflow; double it after ``window`` good steps in a row."""
     rng = np.random.default_rng()
@@ -139,9 +131,8 @@ def _write_loss_scaler(answer: Callable[..., Any]) -> str | None:
         with calling(call):
             found = answer(scale, good, finite, window)
             mine = (float(found[0]), int(found[1]))
-        if not finite:
-            truth = (scale / 2, 0)
-        else:
+        truth = (scale / 2, 0)
+        if finite:
             truth = (scale * 2, 0) if good + 1 == window else (scale, good + 1)
         if mine != truth:
             if not finite and mine[0] >= scale:
@@ -167,7 +158,7 @@ lars_step
 """
 
 
-@exercise("write-lars", _LARS, "function")
+@exercise("write-lars", _LARS)
 def _write_lars(answer: Callable[..., Any]) -> str | None:
     """One LARS step of a layer, with momentum and weight decay, on NDArrays."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -205,7 +196,7 @@ nag_step
 """
 
 
-@exercise("write-nag", _NAG, "function")
+@exercise("write-nag", _NAG)
 def _write_nag(answer: Callable[..., Any]) -> str | None:
     """Nesterov's step, held against MXNet's own ``nag`` for some updates."""
     mx, rng = runtime.mxnet(), np.random.default_rng()
@@ -245,7 +236,7 @@ train_step
 """
 
 
-@exercise("write-train-step", _STEP, "function")
+@exercise("write-train-step", _STEP)
 def _write_train_step(answer: Callable[..., Any]) -> str | None:
     """One step of training, held against the update that numpy computes."""
     mx, rng = runtime.mxnet(), np.random.default_rng()

@@ -65,7 +65,9 @@ def main() -> None:
         trainer.step()
         if place == per_epoch - 1:
             seconds = time.time() - start
-            print(f"step {step + 1}: loss {loss.mean().asscalar():.3f}, {(step + 1) * batch / seconds:.0f} images/s")
+            print(
+                f"step {step + 1}: loss {loss.mean().asscalar():.3f}, {(step + 1) * batch / seconds:.0f} images/s"
+            )
     task.save(net, steps * batch)
 
 

@@ -1,9 +1,11 @@
-"""``gluontune doctor``: checks whether MXNet works on this machine, at full speed."""
+"""The machine: ``doctor`` checks it, ``monitor`` watches it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -11,13 +13,12 @@ from typing import TYPE_CHECKING, Optional
 import typer
 from rich.text import Text
 
-from gluontune.cli._common import JSON_OPTION, argument, deliver, emit, option, parse_settings, say
+from gluontune.cli._common import JSON_OPTION, argument, deliver, emit, option, parse_settings, say, stderr
 from gluontune.cli._progress import status_line
 from gluontune.core.errors import UsageError
 
 if TYPE_CHECKING:
     from gluontune.runtime.doctor import Finding
-    from gluontune.training.diagnosis import Examination
 
 _STYLES = {"ok": "green", "info": "blue", "warning": "yellow", "error": "bold red"}
 
@@ -44,11 +45,8 @@ def doctor(
     With --job or --net: profile a training step, and name its slowest path and the cure in one sentence. With a script:
     run its first steps, unchanged, and say where their time goes and what gluontune run can do about it.
     """
-    if words:
-        _examine_script(words, as_json)
-        return
-    if job is not None or net is not None:
-        _examine_job(job, net, fields or [], as_json)
+    if words or job is not None or net is not None:
+        _examine(words, job, net, fields or [], as_json)
         return
     if fields:
         raise UsageError("--set belongs to --job or --net")
@@ -57,10 +55,10 @@ def doctor(
     if install_kernel:
         _install_kernel(as_json)
     if not settings and not install_kernel:
-        _examine(data, only or [], as_json, everything or bool(only))
+        _check(data, only or [], as_json, everything or bool(only))
 
 
-def _examine(data: Path | None, only: list[str], as_json: bool, everything: bool) -> None:
+def _check(data: Path | None, only: list[str], as_json: bool, everything: bool) -> None:
     from gluontune.runtime.doctor import Options, iter_checks
 
     findings = []
@@ -79,9 +77,12 @@ def _examine(data: Path | None, only: list[str], as_json: bool, everything: bool
         raise typer.Exit(1)
 
 
-def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: bool) -> None:
+def _examine(words: list[str] | None, job: str | None, net: str | None, fields: list[str], as_json: bool) -> None:
+    """Profile a training step: of a script, or of a job or a net."""
     from gluontune.recipe import Recipe
+    from gluontune.runtime.doctor import Finding
     from gluontune.training.diagnosis import examine
+    from gluontune.training.script_diagnosis import examine_script
 
     given = {"hybridize": "static", **parse_settings(fields)}
     step = None
@@ -93,20 +94,10 @@ def _examine_job(job: str | None, net: str | None, fields: list[str], as_json: b
             job, step = file, name
         given["job"] = job
     with status_line() as tell:
-        found = examine(Recipe.from_dict(given, source="--set"), step=step, say=tell)
-    _show_examination(found, as_json)
-
-
-def _examine_script(words: list[str], as_json: bool) -> None:
-    from gluontune.training.diagnosis import examine_script
-
-    with status_line() as tell:
-        found = examine_script(words, say=tell)
-    _show_examination(found, as_json)
-
-
-def _show_examination(found: Examination, as_json: bool) -> None:
-    from gluontune.runtime.doctor import Finding
+        if words:
+            found = examine_script(words, say=tell)
+        else:
+            found = examine(Recipe.from_dict(given, source="--set"), step=step, say=tell)
 
     def show() -> None:
         _print([Finding(**finding) for finding in found.findings])
@@ -163,3 +154,64 @@ def _install_kernel(as_json: bool) -> None:
     text = f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,"
     how = "or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb"
     deliver({"kernel": str(folder)}, as_json, lambda: say(text, how))
+
+
+_DISTURBED_PCT = 10
+
+
+def monitor(
+    command: Optional[list[str]] = argument(
+        None, "Run and watch it; without one, watch --pid or the machine.", metavar="[-- COMMAND…]"
+    ),
+    period: float = option(0.25, "Seconds from sample to sample."),
+    gpus: str = option("auto", "auto, all, none, or indices such as 0,1."),
+    pid: Optional[int] = option(None, "Watch this running process and its children."),
+    seconds: Optional[float] = option(None, "Without a command: stop after these."),
+    out: Optional[Path] = option(None, "Also write each sample to FILE.jsonl."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Show utilization and how steady it is, live or around any command.
+
+    Exits 0 if the command did, 1 if it failed, 2 if there is no such command.
+    """
+    from gluontune.monitor.command import run_command, summary
+    from gluontune.monitor.live import closing_lines, watch
+    from gluontune.monitor.logs import JsonLines
+    from gluontune.monitor.sampler import Monitor
+
+    if command and (pid is not None or seconds is not None):
+        raise UsageError("--pid and --seconds are for watching without a command; leave them or the command out")
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"--seconds {seconds:g}: give a number above 0")
+    devices, log_file, failed = _gpus(gpus), str(out) if out else None, False
+    end = [] if out is None else [f"samples: {out}"]
+    facts = {"command": command} if command else {"pid": pid}
+    with contextlib.nullcontext() if out is None else JsonLines(out, facts) as log:
+        if command:
+            # With --json our stdout holds the document alone: the command's goes to stderr.
+            run = run_command(command, period, devices, on_sample=log, stdout=sys.stderr if as_json else None)
+            seen, failed, document = run.monitor, not run.ok, {**run.to_dict(), "log": log_file}
+            begin = f"{command[0]} {run.outcome} after {run.seconds:.1f} s"
+            if run.others_pct >= _DISTURBED_PCT:
+                taken = f"other programs took {run.others_pct:.0f} % of the cores meanwhile"
+                end.append(f"{taken}: they may be the cause of idle or unsteady phases above")
+        else:
+            with Monitor("machine" if pid is None else pid, period, devices, on_sample=log) as seen:
+                watch(seen, seconds, stderr)
+            document = {"pid": pid, "log": log_file, **summary(seen)}
+            begin = f"watched for {(seen.latest() or {}).get('t_s', 0):.1f} s"
+    deliver(document, as_json, lambda: say(begin, *closing_lines(seen), *end, to=stderr))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _gpus(text: str) -> str | list[int]:
+    if text in ("auto", "all", "none"):
+        return text
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise UsageError(f"--gpus {text!r}: give auto, all, none, or indices such as 0,1")
+    return [int(part) for part in parts]
+
+
+COMMANDS = (doctor, monitor)
