@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.core.errors import UsageError, did_you_mean
-from gluontune.recipe.parameters import Parameter
-from gluontune.recipe.registry import Registry
+from gluontune.recipe.registry import Parameter, Registry
 
 #: Decay factors: at least 0 and below 1.
 _SHARES = ("beta", "beta1", "beta2", "gamma1", "gamma2", "rho", "rest_momentum")

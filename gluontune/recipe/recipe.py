@@ -1,12 +1,9 @@
-"""The Recipe: a frozen description of one training run, in plain values.
-
-A recipe is read from YAML, overridden by flags, passed to a fresh process, and saved whole in the result, so that every
-figure can be reproduced.
-"""
+"""The Recipe: a frozen description of one training run, in plain values, saved whole in the result."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +15,10 @@ from gluontune.core.errors import GluontuneError, UsageError, did_you_mean
 from gluontune.core.reading import MOST_YAML, parse_yaml, read_text
 from gluontune.recipe import rules
 
-_OWN = Path(__file__).with_name("recipes")
+
+@functools.cache
+def _own() -> dict[str, dict[str, Any]]:
+    return yaml.safe_load(Path(__file__).with_name("recipes.yaml").read_text("utf-8"))
 
 
 def own_recipes() -> list[str]:
@@ -27,7 +27,7 @@ def own_recipes() -> list[str]:
     >>> own_recipes()
     ['cifar10-80', 'dawnbench-94', 'deck']
     """
-    return sorted(file.stem for file in _OWN.glob("*.yaml"))
+    return sorted(_own())
 
 
 @dataclass(frozen=True)
@@ -253,16 +253,13 @@ class Recipe:
         >>> Recipe.from_yaml("deck").net
         'cifar_resnet20_v1'
         """
-        own = own_recipes()
-        file = Path(path)
-        if str(path) in own and not file.is_file():
-            file = _OWN / f"{path}.yaml"
+        if str(path) in _own() and not Path(path).is_file():
+            return cls.from_dict(_own()[str(path)], source=str(path))
         try:
-            text = read_text(file, MOST_YAML)
+            text = read_text(path, MOST_YAML)
         except FileNotFoundError as error:
-            raise GluontuneError(
-                f"{path}: cannot read the recipe: no such file; gluontune's own are {', '.join(own)}"
-            ) from error
+            own = ", ".join(own_recipes())
+            raise GluontuneError(f"{path}: cannot read the recipe: no such file; gluontune's own are {own}") from error
         except OSError as error:
             raise GluontuneError(f"{path}: cannot read the recipe: {error.strerror or error}") from error
         except ValueError as error:

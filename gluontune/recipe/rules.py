@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.recipe.parameters import Parameter
-from gluontune.recipe.registry import resolve
+from gluontune.recipe.registry import Parameter, resolve
 
 #: The factor of the rate when the batch grows by a ratio.
 LR_SCALING: dict[str, Callable[[float], float]] = {

@@ -1,8 +1,6 @@
-"""Large batches, judged by the seconds to the accuracy of the kept recipes.
+"""Large batches: candidates are trained, and judged by the seconds to the accuracy of the kept recipes.
 
-Throughput does not decide here: a larger batch is a little faster and learns less from each image, and an optimizer
-that learns more per step may be slower and still arrive first. So each candidate is trained, with a schedule fitted
-to its length, and judged by its time to the accuracy of the recipes kept so far.
+Throughput does not decide: a larger batch is a little faster and learns less from each image.
 """
 
 from __future__ import annotations
@@ -73,7 +71,6 @@ class Batches:
         self.rounds.progress(self.row["name"], "training", 0.0, text)
 
     def _try(self, contender: Contender) -> bool:
-        """Train one. Returns whether it reached the accuracy."""
         self._tell(f"training {contender.label} for {contender.recipe.epochs:g} epochs")
         try:
             result = self.trainings.train(self.row, contender, part=_PART)

@@ -13,11 +13,10 @@ from gluontune.core.events import Guess, OnLadderEvent, RungRow, VariantRow
 from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
-from gluontune.search.accuracy import judge_quality
 from gluontune.search.batch_size import Batches
 from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.climber import LEAST_S, Climber
-from gluontune.search.judge import WORTH, compare, judge, judge_accuracy
+from gluontune.search.judge import WORTH, compare, judge, judge_accuracy, judge_quality
 from gluontune.search.measure import Contender
 from gluontune.search.parts_alone import compare_counts, note, predict, step_shares
 from gluontune.search.proof import finish
@@ -85,8 +84,6 @@ def climb(
 
 
 class _Climber(Climber[Contender]):
-    """A climb with a recipe."""
-
     rungs = RUNGS
 
     def __init__(self, recipe: Recipe, *how: Any):
@@ -140,12 +137,10 @@ class _Climber(Climber[Contender]):
         return chosen
 
     def passes(self, row: RungRow, chosen: Contender) -> bool:
-        """Whether the accuracy, or the job's metric, is kept."""
         lost = judge_accuracy(row, self.trainings.check(row, chosen, self.best))
         return not (lost or judge_quality(row, self.results.document["rungs"]))
 
     def climb(self) -> None:
-        """The rungs, then what was dropped or kept early once more, the proof, and the files of the best recipe."""
         super().climb()
         if self.best is not None and self.naive.failure is None:
             if self.best is self.naive:

@@ -3,22 +3,143 @@
 from __future__ import annotations
 
 import dataclasses
+import queue
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gluontune.core.errors import UsageError
+from gluontune import runtime
+from gluontune.core.closing import Closing
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress, progress
 from gluontune.core.journal import resumable
 from gluontune.job.arrays import read_weights, write_weights
 from gluontune.optim import evolution
+from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
 from gluontune.search.study import Study
-from gluontune.search.worker_pool import IndividualRun, WorkerPool
+from gluontune.training.group import Group, RunFailed
+
+
+@dataclass(frozen=True)
+class IndividualRun:
+    name: str
+    number: int  # unique in the search; it seeds batches and random numbers
+    weights: Path | None  # file to begin from; None: the recipe's start, or that of the seed ``start``
+    setup: dict[str, Any]  # fields of the recipe: its optimizer, hyper-parameters and schedule
+    steps: int  # SGD steps; 0 scores it only
+    updates: int = 1  # of the weights in each step
+    back_off: bool = False  # undo a step that made the fitness worse
+    score: dict[str, Any] | None = None  # of ``weights``, if known; else it is measured first
+    start: int | None = None
+    path: Path | None = None  # of the file for its weights; None saves none
+
+
+def run_individual(group: Any, run: IndividualRun) -> dict[str, Any]:
+    """Train one individual in ``group``: its final and ``best`` score, and the fitness after each step (``curve``)."""
+    group.individual(
+        "adopt", weights=None if run.weights is None else str(run.weights), changes=run.setup, number=run.number,
+        total_updates=max(1, run.steps * run.updates), start=run.start,
+    )  # fmt: skip
+    scored = trained = backed_off = 0
+
+    def take_score() -> dict[str, Any]:
+        nonlocal scored
+        found = group.individual("score")
+        scored += found["samples"]
+        return found
+
+    now = run.score or take_score()
+    best = now
+    curve: list[float | None] = []
+    for _ in range(run.steps):
+        if run.back_off:
+            group.individual("mark")
+        trained += int(group.steps(run.updates)["samples"])
+        after = take_score()
+        if run.back_off and _fitness(after) > _fitness(now):
+            group.individual("back_off")
+            backed_off += 1
+        else:
+            now = after
+        curve.append(now["fitness"])
+        best = min(best, now, key=_fitness)
+    fixed = group.individual("write", path=str(run.path))["fixed"] if run.path is not None else None
+    return {
+        "name": run.name, "setup": run.setup, "score": now, "best": best, "curve": curve, "backed_off": backed_off,
+        "trained_images": trained, "scored_images": scored, "fixed": fixed,
+    }  # fmt: skip
+
+
+def _fitness(score: dict[str, Any]) -> float:
+    return ranked_value(score["fitness"])
+
+
+class WorkerPool(Closing):
+    """``workers`` processes (None: one for each usable core) of one recipe; they share the cores evenly."""
+
+    def __init__(self, recipe: Recipe, workers: int | None = None, time_limit: float = 600.0):
+        cores = runtime.usable_cores()
+        self.workers = cores if workers is None else workers
+        if self.workers < 1:
+            raise UsageError(f"workers={workers}: give a whole number of at least 1")
+        if recipe.engine != "local" or recipe.num_devices > 1:
+            raise UsageError("a population is trained by processes of one device each: engine='local', num_devices=1")
+        if self.workers > 1 and "OMP_NUM_THREADS" not in recipe.env:
+            threads = str(max(1, cores // self.workers))
+            recipe = recipe.override(env={**recipe.env, "OMP_NUM_THREADS": threads})
+        self.recipe = recipe
+        self._groups: list[Group] = []
+        try:
+            for _ in range(self.workers):
+                self._groups.append(Group(recipe, wait=False, time_limit=time_limit))
+            for group in self._groups:
+                group.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self._groups[0].batches_per_epoch
+
+    def run(self, runs: Sequence[IndividualRun]) -> Iterator[tuple[IndividualRun, dict[str, Any]]]:
+        """Run the individuals, one per worker at a time; yields each with its record as soon as it has ended."""
+        idle: queue.SimpleQueue[Group] = queue.SimpleQueue()
+        for group in self._groups:
+            idle.put(group)
+
+        def serve(run: IndividualRun) -> tuple[IndividualRun, dict[str, Any]]:
+            group = idle.get()
+            try:
+                return run, run_individual(group, run)
+            except RunFailed as failure:
+                raise GluontuneError(f"{run.name}: its training process failed: {failure}") from failure
+            finally:
+                idle.put(group)
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            futures = [pool.submit(serve, run) for run in runs]
+            try:
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                for group in self._groups:
+                    group.kill()  # ends the waiting threads; close only once no thread waits
+                raise
+
+    def close(self) -> None:
+        for group in self._groups:
+            group.close()
+
 
 ESGD_SCHEMA = 1
 # Purposes of random numbers; each has its own stream.
@@ -214,7 +335,7 @@ class _Search:
         return self._run_all(k, runs, offspring=False)
 
     def _evolve(self, k: int, v: int, population: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Make offspring by recombination and mutation, and select the elite of all, with others by chance."""
+        """Offspring by recombination and mutation, then the elite of all, with others by chance."""
         plan = self.plan
         runs: list[IndividualRun] = []
         fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in population]
@@ -247,7 +368,6 @@ class _Search:
         return self.folder / f"{name}.npz"
 
     def _clean(self, population: Sequence[Mapping[str, Any]]) -> None:
-        """Delete the parameters of all individuals that did not survive."""
         kept = {self._file(one["name"]) for one in population}
         for path in self.folder.glob("*.npz"):
             if path not in kept:

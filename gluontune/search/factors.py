@@ -111,8 +111,6 @@ def analyse(
 
 
 class _Analysis:
-    """One analysis: the base contender, alive throughout, and the store."""
-
     def __init__(self, recipe: Recipe, store: Study, pace: Pace, tell: OnProgress, time_limit: float):
         self.recipe, self.store, self.pace, self.tell = recipe, store, pace, tell
         self.time_limit = time_limit
@@ -216,7 +214,6 @@ def train_to_targets(
 
 
 def throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> dict[str, Any]:
-    """The document's row for the slices of a set beside those of the base recipe."""
     row: dict[str, Any] = {"kind": "throughput", "set": list(chosen), "status": "ran", "reason": None}
     row.update(samples_per_sec=None, ratio=None)
     if contender.failure is not None:
@@ -228,7 +225,6 @@ def throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> 
 
 
 def tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float]) -> dict[str, Any]:
-    """The document's row for a run to the targets."""
     places = [first_crossing(accuracies(result), target) for target in targets]
     row: dict[str, Any] = {"kind": "tta", "set": list(chosen), "seed": seed, "status": "ran", "reason": None}
     row["seconds"] = [None if place is None else result.elapsed_seconds[place] for place in places]
@@ -242,7 +238,6 @@ def tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float])
 
 
 def conclude(document: dict[str, Any]) -> None:
-    """Fill ``sets``, ``interactions`` and ``leave_one_out`` from the finished pieces."""
     names = [factor["name"] for factor in document.get("factors", [])]
     targets = document["given"]["targets"]
     sets: list[dict[str, Any]] = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
 
 from gluontune.core.events import OnProgress
 from gluontune.core.stats import in_turn
@@ -13,6 +15,7 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
+from gluontune.training.script_run import ScriptRun, ScriptSite, log_name
 
 
 class Turns(Protocol):
@@ -55,7 +58,6 @@ class Contender:
         self._steps, self._step_s, self._warm = 1, 0.0, False
 
     def launch(self) -> None:
-        """Start the processes, unless they run, without waiting for them."""
         if self.group is None and self.failure is None:
             self._warm = False
             with self.guarded():
@@ -116,7 +118,6 @@ class Contender:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Record a failure of the processes as this contender's."""
         try:
             yield
         except RunFailed as failure:
@@ -149,18 +150,72 @@ class Contender:
 
     @property
     def step_s(self) -> float:
-        """Seconds that a step takes, as far as it is known."""
         return self._step_s
 
     @property
     def slice_s(self) -> float:
-        """Seconds that its slices take, as far as it is known."""
         return self._steps * self._step_s
 
     def close(self) -> None:
         if self.group is not None:
             self.group.close()
             self.group = None
+
+
+class ScriptContender(Contender):
+    """A way to run a script, in a process of its own, paused between its turns; ``logs``: the folder of its output."""
+
+    def __init__(self, run: ScriptRun, label: str, time_limit: float, logs: Path | None):
+        super().__init__(cast(Any, run), label, time_limit)
+        self._logs = logs
+        self.losses: list[float | None] = []
+        self.notes: list[str] = []
+        self.at = 0  # the script's step that it has done last
+
+    def launch(self) -> None:
+        if self.group is None and self.failure is None:
+            self._warm = False
+            site = functools.partial(ScriptSite, log=self._logs / log_name(self.label) if self._logs else None)
+            with self.guarded():
+                self.group = Group(cast(Any, self.run), time_limit=self.time_limit, wait=False, site=site)
+
+    def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
+        """The process has taken some steps before it is ready: one slice more, unless a step is as long."""
+        group = self.group
+        if group is None or self._warm:
+            return 0.0
+        with self.guarded():
+            group.wait()
+            self.losses, self._step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
+            rate: float = self.seen["samples_per_step"] / self._step_s
+            self._steps, self.at = max(1, round(slice_s / self._step_s)), self.seen["steps"]
+            if self._steps > 1 or rate < too_slow:
+                seen = group.steps(self._steps)
+                self.at = int(seen["at"])
+                self._step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
+                self._steps = max(1, round(slice_s / self._step_s))
+            group.pause()
+            self._warm = True
+            return rate
+        return 0.0
+
+    def keep_step_with(self, other: ScriptContender) -> None:
+        """Slices of as many steps as the other's, which then are the same work if both begin at the same step."""
+        self._steps, self._step_s = other._steps, other._step_s
+
+    def go_to(self, step: int) -> None:
+        """Train up to a step of the script; where its end comes before that, up to the same step of its next start."""
+        for _ in range(3):
+            if self.at < step and (seen := self.ask(lambda group: group.steps(step - self.at))):
+                self.at = int(seen["at"])
+
+    @property
+    def run(self) -> ScriptRun:
+        return cast(ScriptRun, self.recipe)
+
+    @property
+    def seen(self) -> Mapping[str, Any]:
+        return self.group.ready[0] if self.group is not None and self.group.ready else {}
 
 
 def interleave(
@@ -171,15 +226,13 @@ def interleave(
     """Measure contenders in turn, ``rounds`` times; the order rotates with each round.
 
     A disturbance of the machine then affects all alike: ratios within a round are valid where absolute times are
-    not. Failed contenders carry their ``failure``; the others go on.
+    not. Failed contenders carry their ``failure``; the others go on. Returns those that were measured in every round.
 
     Args:
         on_round: called with ``(round, rounds)``; True ends the contest.
         on_disturbed: called at the end with a sentence if the background load was a tenth of the cores or more:
             threads that wait for each other lose much more than that.
         warm_up: warms all up after their start, in place of each by itself. playing: the contenders of the next round.
-
-    Returns the contenders that were measured in every round.
     """
     field = list(contenders)
     for contender in field:

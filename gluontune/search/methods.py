@@ -100,7 +100,6 @@ def compare_methods(
 
 
 def _choose(recipe: Recipe, names: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
-    """The methods to compare, and the reasons against the others."""
     chosen, skipped = [], {}
     for card in METHODS:
         if names is not None and card.name not in names:
@@ -148,7 +147,6 @@ def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> 
 
 
 def _pairs(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> list[tuple[Row, Row]]:
-    """The runs of two sets with the same seeds."""
     runs = {(tuple(row["set"]), row["seed"]): row for row in done}
     return [(runs[base, seed], row) for (found, seed), row in runs.items() if found == name and (base, seed) in runs]
 

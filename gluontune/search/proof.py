@@ -11,11 +11,10 @@ from gluontune.core.events import RungRow, rung_row
 from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.accuracy import loss_of
 from gluontune.search.batch_size import SHORTER
-from gluontune.search.best_files import write_best
-from gluontune.search.judge import PARITY_POINTS, verdict_of
+from gluontune.search.judge import PARITY_POINTS, loss_of, verdict_of
 from gluontune.search.measure import Contender
+from gluontune.search.results_store import write_best
 from gluontune.search.revisit import revisit
 from gluontune.search.rung import Site
 from gluontune.search.rung_contest import Rounds
@@ -96,7 +95,6 @@ def _refuted(
 
 
 def _best_without_it(naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
-    """The best recipe after a rung was taken back: the one before it, with the changes that still help on top."""
     before = Recipe.from_dict(trainings.results.document["best"]["recipe"])
     best = naive if before == naive.recipe else Contender(before, "best", trainings.time_limit)
     trainings.budget.reserve(2 * trainings.seconds_of(naive))
@@ -106,16 +104,12 @@ def _best_without_it(naive: Contender, site: Site, trainings: Trainings, rounds:
 def prove(
     naive: Contender, best: Contender, trainings: Trainings, tell: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """Train both in turn, as often as the budget allows, and return the seconds of each.
+    """Train both in turn, as often as the budget allows; the document's ``proof``, or None if no pair could be trained.
 
-    The target is the lower of the climb's two accuracies, less two points: both recipes must reach it. A shortened best
-    recipe that misses it is lengthened step by step (its first training was lucky), up to the length at which the rung
-    that shortened it would be no gain; if none reaches the target, one pair is enough.
-
-    Returns:
-        the document's ``proof``; None if no pair could be trained. ``lost`` needs a collapse or several pairs:
-        trainings differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` the shorter lengths
-        that did not reach the target.
+    The target is the lower of the climb's two accuracies, less two points. A shortened best recipe that misses it is
+    lengthened step by step (its first training was lucky), up to the length at which the rung that shortened it would
+    be no gain; if none reaches the target, one pair is enough. ``lost`` needs a collapse or several pairs: trainings
+    differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` the shorter ones that missed it.
     """
     rows = trainings.results.document["rungs"]
     seen = [row["accuracy_runs"][-1] for row in rows if row["kept"] and row["accuracy_runs"]]
@@ -161,7 +155,6 @@ def _arriving(
     naive: Contender, best: Contender, result: RunResult, target: float, trainings: Trainings,
     tell: Callable[[str], None], missed: list[dict[str, float]],
 ) -> tuple[Contender, RunResult]:  # fmt: skip
-    """The best recipe at the shortest tried length that reaches the target, and its training."""
     longest, row = naive.recipe.epochs, length_rung(trainings.results.document["rungs"])
     while first_crossing(result.val_accuracy, target) is None and best.recipe.epochs < longest:
         epochs = next_length(best.recipe.epochs, longest)
@@ -236,7 +229,6 @@ def next_length(epochs: float, longest: float) -> float:
 
 
 def still_helps(row: RungRow | None, epochs: float) -> bool:
-    """Whether the rung would still be a gain at that length."""
     return row is None or verdict_of(ratio_at(row, epochs)) == "helped"
 
 

@@ -17,13 +17,13 @@ from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.search.judge import compare, judge, judge_accuracy, verdict_of
 from gluontune.search.measure import Contender
+from gluontune.search.results_store import AGAIN, WITHOUT
 from gluontune.search.rung import Site, Variant
 from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
 from gluontune.search.trainings import PART, Trainings
 from gluontune.training.group import RunFailed
 
-AGAIN, WITHOUT = "asked again", "left out"
 _LEAST_RATIO = 0.6  # to the recipe before it: a change whose interval lies below is not measured again
 _PART = 0.8  # of the free time, for one contest
 _LEAST_S = 8.0  # of measuring that a contest needs to begin
@@ -144,8 +144,6 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
 
 
 def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> list[Question]:
-    """As many questions as there is time for, the most promising first."""
-
     def promise(question: Question) -> float:
         ratio = float(question.first["median"]) if question.first else 1.0
         return ratio if question.kind == AGAIN else 1 / ratio
@@ -158,21 +156,17 @@ def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> li
 
 @dataclass
 class _Answer:
-    """A question with the row of its contest, in the form of a rung's."""
-
     question: Question
     row: RungRow | None = None
     adopted: bool = False
 
     @property
     def measured(self) -> RungRow:
-        """The row, once there is one."""
         assert self.row is not None
         return self.row
 
     @property
     def gain(self) -> float:
-        """Times the best recipe's throughput."""
         ratio = self.measured["ratio_to_previous"]
         return ratio["median"] if ratio else 0.0
 
@@ -213,7 +207,6 @@ def _measured(
 def _adopted(
     helped: Sequence[_Answer], field: Mapping[str, Contender], best: Contender, trainings: Trainings
 ) -> _Answer | None:
-    """The first answer that keeps its accuracy, or None."""
     for answer in helped:
         row, contender = answer.measured, field[answer.question.label]
         if answer.question.on_top_of and not trainings.budget.affords(trainings.seconds_of(contender), PART):

@@ -63,7 +63,6 @@ class Contest:
         return [c for c in self.field if c.failure is None and c.cut is None]
 
     def run(self) -> None:
-        """Start, warm up and measure all; the contenders carry their failures and cuts."""
         naive = self.naive if self.beside_naive else None
         everyone = list({id(c): c for c in (self.best, naive, *self.field) if c is not None}.values())
         for contender in everyone:
@@ -90,14 +89,12 @@ class Contest:
                 self.scatter.add(contender.rates, self.best.rates)
 
     def _likely(self) -> bool:
-        """Whether a variant seems to be faster, proven or not."""
         if self.best is None or not self.best.rates:
             return False
         ratios = [self._ratio(c, self.best) for c in self._alive]
         return any(ratio["median"] >= LIKELY for ratio in ratios)
 
     def _futile(self, gain: float) -> bool:
-        """Whether a gain of this much is unlikely for all variants."""
         best = self.best
         if best is None or self.rounds < LOOKS[0]:
             return False
@@ -122,7 +119,6 @@ class Contest:
         self.on_start()
 
     def _playing(self, everyone: Sequence[Contender]) -> list[Contender]:
-        """The contenders of the next round; the naive script takes part in the first few."""
         field = [c for c in everyone if c.cut is None and c.failure is None]
         if self.best is not None and self.best is not self.naive and self.rounds >= _NAIVE_ROUNDS:
             return [c for c in field if c is not self.naive]
@@ -218,7 +214,6 @@ class Rounds:
         return taken
 
     def progress(self, name: str, stage: str, done: float, detail: str, rate: float | None = None) -> None:
-        """Send a rung's progress to the live table."""
         self.tell({**progress(stage, done, detail, samples_per_sec=rate), "name": name})
 
     def _disturbed(self, name: str) -> bool:

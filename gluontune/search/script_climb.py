@@ -2,25 +2,98 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Union
 
+from gluontune import runtime
 from gluontune.capture.script import Program
+from gluontune.compute.process import bfloat16_support
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnLadderEvent, RungRow
 from gluontune.core.files import atomic_write, set_aside
+from gluontune.recipe.registry import Registry
+from gluontune.runtime import pytorch
 from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.climber import Climber
-from gluontune.search.measure import Contender
+from gluontune.search.measure import ScriptContender
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.rung import Rung, Variant
-from gluontune.search.script_rungs import SCRIPT_RUNGS
-from gluontune.training.group import Group, RunFailed
-from gluontune.training.script_run import ScriptRun, ScriptSite, log_name
+from gluontune.training.group import RunFailed
+from gluontune.training.script_run import ScriptRun
+
+#: Variants on top of a run, or the reason why there are none.
+Ways = Union[list[Variant], str]
+_THREADS = "OMP_NUM_THREADS"
+
+
+def _environment(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
+    cores = runtime.usable_cores()
+    if _THREADS in os.environ or cores < 2:  # what the user has set stays
+        return [Variant("allocator", {"runtime": "tuned"})]
+    return [
+        Variant("allocator, 1 thread", {"runtime": "tuned", "env": {_THREADS: "1"}}),
+        Variant(f"allocator, {cores} threads", {"runtime": "tuned", "env": {_THREADS: str(cores)}}),
+    ]
+
+
+def _workers(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
+    if not seen["loaders"]:
+        return "the script reads its data itself: no DataLoader of Gluon's was seen"
+    has = f"it has {seen['workers']}" if seen["workers"] else "it has none"
+    return f"a script's workers are its own ({has}): others would draw other random numbers"
+
+
+def _records(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
+    if not seen["loaders"]:
+        return "the script reads its data itself: no DataLoader of Gluon's was seen"
+    return [Variant("samples kept in memory", {"changes": ("samples", *run.changes)})]
+
+
+def _hybridized(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
+    changes = (*run.changes, "blocks")
+    return [
+        Variant(state, {"changes": changes, "state": state}) for state in ("compiled", "compiled and rewritten")
+    ]  # by the names of gluontune.capture.helpers.blocks, which needs no import here
+
+
+def _mixed_precision(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
+    support = bfloat16_support()
+    return support.message if support.level == "none" else [Variant("bfloat16", {"dtype": "bfloat16"})]
+
+
+def _modern_engine(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
+    if not pytorch.installed():
+        return f"PyTorch is not installed: {pytorch.INSTALL}"
+    threads = {} if _THREADS in os.environ else {_THREADS: str(runtime.usable_cores())}
+    kept = tuple(name for name in run.changes if name == "samples")  # blocks are MXNet's
+    changes = {"backend": "torch", "changes": kept, "state": "", "dtype": "float32", "runtime": "tuned", "env": threads}
+    return [Variant("PyTorch", changes)]
+
+
+SCRIPT_RUNGS: Registry[Rung] = Registry("rung of a script")
+
+
+def _add(name: str, sentence: str, ways: Callable[[ScriptRun, Mapping[str, Any]], Ways]) -> None:
+    def requires(run: ScriptRun, seen: Mapping[str, Any]) -> str | None:
+        found = ways(run, seen)
+        return found if isinstance(found, str) else None
+
+    SCRIPT_RUNGS.add(name, Rung(name, sentence, requires, ways))  # type: ignore[arg-type]  # asked only if it is a list
+
+
+_add("naive", "the script as python runs it", lambda run, seen: [Variant("as written", {})])
+_add("environment", "threads and allocator set before the script starts", _environment)
+_add("multi-worker", "samples made in worker processes", _workers)
+_add("records", "samples that are the same in each epoch are computed once", _records)
+_add("hybridized", "blocks called as compiled graphs, slow layers rewritten in them", _hybridized)
+_add("mixed-precision", "16-bit multiplications with 32-bit masters", _mixed_precision)
+_add("large-batch", "a larger batch", lambda run, seen: "a script's batch and rate are its own")
+_add("multi-device", "several processes", lambda run, seen: "a script chooses its devices itself")
+_add("modern-engine", "the same steps, computed by PyTorch", _modern_engine)
+
 
 _TIMED_STEPS = 20  # for the phases, at most
 _UNCHANGED = "NothingToChange"
@@ -28,68 +101,6 @@ _UNCHANGED = "NothingToChange"
 NOT_A_JOB = ("NoTraining", "TooShort", "ScriptFailed")
 _ROUNDING = 1e-5  # between the first losses of two ways that compute the same, relative; it grows with the steps
 _GROWTH, _MOST = 2.0, 1e-2  # by which it may grow with each step, and never above
-
-
-class ScriptContender(Contender):
-    """A way to run a script, in a process of its own, which is paused between its turns.
-
-    Args:
-        run: how the script is run. label, time_limit: as of Contender. logs: the folder of its output, or None.
-    """
-
-    def __init__(self, run: ScriptRun, label: str, time_limit: float, logs: Path | None):
-        super().__init__(cast(Any, run), label, time_limit)
-        self._logs = logs
-        self.losses: list[float | None] = []
-        self.notes: list[str] = []
-        self.at = 0  # the script's step that it has done last
-
-    def launch(self) -> None:
-        if self.group is None and self.failure is None:
-            self._warm = False
-            site = functools.partial(ScriptSite, log=self._logs / log_name(self.label) if self._logs else None)
-            with self.guarded():
-                self.group = Group(cast(Any, self.run), time_limit=self.time_limit, wait=False, site=site)
-
-    def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
-        """The process has taken some steps before it is ready: one slice more, unless a step is as long."""
-        group = self.group
-        if group is None or self._warm:
-            return 0.0
-        with self.guarded():
-            group.wait()
-            self.losses, self._step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
-            rate: float = self.seen["samples_per_step"] / self._step_s
-            self._steps, self.at = max(1, round(slice_s / self._step_s)), self.seen["steps"]
-            if self._steps > 1 or rate < too_slow:
-                seen = group.steps(self._steps)
-                self.at = int(seen["at"])
-                self._step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
-                self._steps = max(1, round(slice_s / self._step_s))
-            group.pause()
-            self._warm = True
-            return rate
-        return 0.0
-
-    def keep_step_with(self, other: ScriptContender) -> None:
-        """Slices of as many steps as the other's, which then are the same work if both begin at the same step."""
-        self._steps, self._step_s = other._steps, other._step_s
-
-    def go_to(self, step: int) -> None:
-        """Train up to a step of the script; where its end comes before that, up to the same step of its next start."""
-        for _ in range(3):
-            if self.at < step and (seen := self.ask(lambda group: group.steps(step - self.at))):
-                self.at = int(seen["at"])
-
-    @property
-    def run(self) -> ScriptRun:
-        """Its recipe."""
-        return cast(ScriptRun, self.recipe)
-
-    @property
-    def seen(self) -> Mapping[str, Any]:
-        """What its process saw of the script."""
-        return self.group.ready[0] if self.group is not None and self.group.ready else {}
 
 
 def climb_script(
@@ -154,8 +165,6 @@ def climb_script(
 
 
 class _Results(ResultsStore):
-    """The results of a script, whose best way is a command line, too."""
-
     def name_best(self) -> None:
         super().name_best()
         if best := self.document["best"]:
@@ -163,8 +172,6 @@ class _Results(ResultsStore):
 
 
 class _Climber(Climber[ScriptContender]):
-    """A climb with a script."""
-
     rungs = SCRIPT_RUNGS
 
     def __init__(self, run: ScriptRun, results: ResultsStore, *how: Any, dtype: str):
@@ -177,7 +184,6 @@ class _Climber(Climber[ScriptContender]):
 
     @property
     def site(self) -> Mapping[str, Any]:
-        """What is known of the script."""
         return self.naive.seen or {"loaders": 1, "workers": 0}
 
     def close(self) -> None:

@@ -65,7 +65,6 @@ class Scatter:
             self._seen += freedom
 
     def add_single(self, rates: Sequence[float]) -> None:
-        """Add one series: each slice is compared with the next."""
         self.add(rates[0::2], rates[1::2])
 
 

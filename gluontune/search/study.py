@@ -16,7 +16,7 @@ from gluontune.core.events import OnProgress
 from gluontune.core.journal import Document, another_machine
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.cost import PackageEnergy
+from gluontune.search.time_to_target import PackageEnergy
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
 
@@ -69,8 +69,6 @@ class Study(Document):
                 self._take(each, Document(each, **kind, resume=True).document)
 
     def _take(self, path: Path, part: Mapping[str, Any]) -> None:
-        """Add the pieces of a part that are not here yet."""
-
         def key(row: Mapping[str, Any]) -> list[Any]:
             return [row.get(name) for name in ("kind", "recipe", "set", "seed", "name")]
 
@@ -81,22 +79,16 @@ class Study(Document):
         self.document = {**part, **self.document, "done": self.document["done"] + new}
 
     def takes(self, number: int) -> bool:
-        """Whether this part, or the whole study, trains the repeat of this number."""
         return self.part is None or number % self.part.of == self.part.number
 
     def enter(self, *pieces: Mapping[str, Any]) -> None:
-        """Add finished pieces and save."""
         self.document["done"] += map(dict, pieces)
         self.save()
 
     def train(
         self, train: Callable[..., Any], recipe: Recipe, name: str, tell: OnProgress, time_limit: float
     ) -> tuple[RunResult, Any]:
-        """One run and its clocks, by a function like :func:`train_once`; saved as ``runs/NAME.json``.
-
-        Raises:
-            KeyboardInterrupt: the run was interrupted.
-        """
+        """One run and its clocks, by a function like :func:`train_once`; saved as ``runs/NAME.json``."""
         result, clocks = train(recipe, on_event=tell, time_limit=time_limit, machine=self.document["machine"])
         if result.status == "interrupted":
             raise KeyboardInterrupt
@@ -136,23 +128,6 @@ class Clocks:
         return time.perf_counter() - self._begin
 
 
-class _TimedValidation:
-    """A group that records its validations in ``clocks``; everything else is the group's."""
-
-    def __init__(self, group: Any, clocks: Clocks):
-        self._group, self._clocks = group, clocks
-        self._energy = PackageEnergy()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._group, name)
-
-    def validate(self) -> dict[str, float]:
-        begin = self._clocks.now()
-        seen = self._group.validate()
-        self._clocks.evaluations.append((begin, self._clocks.now(), self._energy.joules()))
-        return seen
-
-
 def train_once(
     recipe: Recipe, *, on_event: OnProgress | None = None, time_limit: float = 600.0,
     machine: dict[str, Any] | None = None,
@@ -170,8 +145,16 @@ def train_once(
         clocks.run_at = clocks.now()
         clocks.warmup_seconds = clocks.run_at - clocks.start_seconds
         result.warmup_seconds = clocks.run_at
-        timed: Any = _TimedValidation(group, clocks)
-        drive(timed, result, on_event)
+        energy, validate = PackageEnergy(), group.validate
+
+        def timed() -> dict[str, float]:
+            begin = clocks.now()
+            seen = validate()
+            clocks.evaluations.append((begin, clocks.now(), energy.joules()))
+            return seen
+
+        group.validate = timed  # type: ignore[method-assign]
+        drive(group, result, on_event)
     return result, clocks
 
 

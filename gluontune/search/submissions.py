@@ -49,8 +49,7 @@ def dawnbench_entry(document: Mapping[str, Any], name: str, author: str, author_
 
 
 def hardware(machine: Mapping[str, Any]) -> str:
-    """One line about the machine, in the form of DAWNBench's entries.
-
+    """
     >>> hardware({"cpu": {"model": "EPYC", "usable_cores": 2}, "memory_mib": 16384, "gpus": []})
     '2 cores of EPYC / 16 GiB'
     """

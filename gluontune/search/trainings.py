@@ -8,9 +8,8 @@ from gluontune.core import stats
 from gluontune.core.events import OnProgress, Progress, RungRow
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.accuracy import Loss, loss_of
 from gluontune.search.budget import Budget, BudgetSpent, fit_epochs
-from gluontune.search.judge import PARITY_POINTS
+from gluontune.search.judge import PARITY_POINTS, Loss, loss_of
 from gluontune.search.measure import Contender
 from gluontune.search.results_store import ResultsStore
 from gluontune.training.group import Group, RunFailed
@@ -22,27 +21,16 @@ _SPARE_PART = 0.05  # the same for one that can hardly change the verdict
 _STARTS_S = 8.0  # guessed, for a further process
 
 
-def same_arithmetic(recipe: Recipe, other: Recipe) -> bool:
-    """Whether two recipes compute the same numbers, at different speeds.
+def alike(recipe: Recipe, other: Recipe, but: set[str] = _NO_ARITHMETIC) -> bool:
+    """Whether two recipes compute the same numbers, at different speeds; with ``but=_ROUNDING`` but for rounding.
 
-    >>> same_arithmetic(Recipe(), Recipe(runtime="tuned")), same_arithmetic(Recipe(), Recipe(dtype="bfloat16"))
+    >>> alike(Recipe(), Recipe(runtime="tuned")), alike(Recipe(), Recipe(hybridize="static"))
     (True, False)
     """
-    return set(recipe.differences(other)) <= _NO_ARITHMETIC
-
-
-def same_but_rounding(recipe: Recipe, other: Recipe) -> bool:
-    """Whether two recipes train alike but for rounding and the order of the images.
-
-    >>> same_but_rounding(Recipe(), Recipe(hybridize="static")), same_but_rounding(Recipe(), Recipe(optimizer="muon"))
-    (True, False)
-    """
-    return set(recipe.differences(other)) <= _ROUNDING
+    return set(recipe.differences(other)) <= but
 
 
 class Trainings:
-    """Trains contenders within the budget and enters the trainings in the results."""
-
     def __init__(self, results: ResultsStore, budget: Budget, tell: OnProgress, time_limit: float):
         self.results, self.budget, self.tell, self.time_limit = results, budget, tell, time_limit
         self.validation: dict[str, float] = {}  # {"samples", "seconds"} of the naive script
@@ -59,10 +47,7 @@ class Trainings:
         naive.ask(look)
 
     def fit_length(self, row: RungRow, naive: Contender) -> Contender:
-        """The naive script, shortened if the budget requires it; the row gets a note.
-
-        If not even a short training fits, no accuracy is measured.
-        """
+        """The naive script, shortened if the budget requires it; if not even that fits, no accuracy is measured."""
         document = self.results.document
         document["num_val"] = self.num_val
         asked, batch = naive.recipe.epochs, naive.recipe.global_batch_size
@@ -87,7 +72,6 @@ class Trainings:
         return int(found) if found else None
 
     def seconds_of(self, contender: Contender) -> float:
-        """Expected seconds of a training, validation included."""
         rate = stats.interval(contender.rates)["median"] if contender.rates else 0.0
         samples = self.results.document.get("samples_per_epoch")
         if not rate or not samples:
@@ -128,8 +112,8 @@ class Trainings:
         the proof trains it with all others. ``alone``: only a change with the same numbers needs no training.
         """
         row["accuracy_runs"] = []
-        alike = same_arithmetic if alone else same_but_rounding
-        same = best is not None and alike(contender.recipe, best.recipe)
+        but = _NO_ARITHMETIC if alone else _ROUNDING
+        same = best is not None and alike(contender.recipe, best.recipe, but)
         idle = best is not None and (same or not row["kept"])
         result = self.train(row, contender, part=_SPARE_PART if idle else PART if best is not None else 1.0)
         if result is None:
@@ -171,10 +155,9 @@ class Trainings:
         return None
 
     def _untrained(self, row: RungRow, contender: Contender, best: Contender | None, same: bool) -> None:
-        """Update a row without an accuracy: the gain counts only if the numbers are the same."""
         if row["kept"]:
             row["reason"] = None
-        if best is not None and same_arithmetic(contender.recipe, best.recipe):
+        if best is not None and alike(contender.recipe, best.recipe):
             row["notes"].append("not trained again: it computes the same numbers as the recipe before it")
         elif same:
             if row["kept"]:

@@ -13,9 +13,16 @@ from gluontune.core.events import OnProgress, Progress, progress
 from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.cost import gpu_joules, usd
 from gluontune.search.study import Clocks, Part, Study, check_target, dataset_facts, train_once
-from gluontune.search.time_to_target import accuracies, first_crossing, parity, summarize, sustained_crossing
+from gluontune.search.time_to_target import (
+    accuracies,
+    first_crossing,
+    gpu_joules,
+    parity,
+    summarize,
+    sustained_crossing,
+    usd,
+)
 
 TTA_SCHEMA = 1
 RULE = (
@@ -56,7 +63,7 @@ def time_to_accuracy(
         trainers: other trainers of ``this`` or ``against`` than gluontune: ``{"against": (name, function)}``
             with a function like :func:`gluontune.search.study.train_once`. facts: added to the document.
         stop_at_target: end each run at its first crossing; the sustained one is then not known.
-        price: of this machine, from :func:`gluontune.search.cost.read_price`.
+        price: of this machine, from :func:`gluontune.search.time_to_target.read_price`.
         out: folder for ``tta.json``, written after each repeat, and the RunResults.
         resume: keep the finished repeats in ``out``, of all its parts, and do the others; ``repeats`` may have grown.
         part: do these repeats alone, for a later ``resume`` of all.
@@ -182,7 +189,6 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
 
 
 def conclude(document: dict[str, Any]) -> None:
-    """Fill ``summary``, ``ratio`` and ``parity`` from the finished repeats."""
     rows = {name: [r for r in document["done"] if r["recipe"] == name] for name in document["given"]["recipes"]}
     document["summary"] = {name: _summary(found, document["price"]) for name, found in rows.items()}
     document["ratio"] = document["parity"] = None

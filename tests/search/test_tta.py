@@ -13,7 +13,7 @@ from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.report.tta import finish_tta
-from gluontune.search import cost, submissions, tta as tta
+from gluontune.search import submissions, time_to_target, tta as tta
 from gluontune.search.study import Part
 from gluontune.search.time_to_target import parity, summarize
 
@@ -281,7 +281,7 @@ def test_a_price_table_with_a_fault_is_told_with_its_place(tmp_path, text, machi
     table = tmp_path / "prices.yaml"
     table.write_text(text)
     with pytest.raises(UsageError, match=message) as caught:
-        cost.read_price(table, machine_name)
+        time_to_target.read_price(table, machine_name)
     assert str(caught.value).startswith(str(table))
 
 
@@ -290,7 +290,7 @@ def test_energy_of_the_packages_adds_up_over_a_wrapped_counter(tmp_path):
     (zone / "intel-rapl:0:0").mkdir(parents=True)  # a part of the package: not to be counted twice
     (zone / "max_energy_range_uj").write_text("10000000")
     (zone / "energy_uj").write_text("9000000")
-    meter = cost.PackageEnergy(tmp_path)
+    meter = time_to_target.PackageEnergy(tmp_path)
     (zone / "energy_uj").write_text("1000000")
     assert meter.joules() == pytest.approx(2.0)
     (zone / "energy_uj").write_text("4000000")

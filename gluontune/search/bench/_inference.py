@@ -16,8 +16,6 @@ _JUDGED = 4096  # images on which int8 must agree
 
 
 class Predictor:
-    """A trained net that predicts batches of real images, in a mode of :data:`MODES`."""
-
     def __init__(self, mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int):
         from gluontune import compute
         from gluontune.job.trained import trained

@@ -21,8 +21,7 @@ import numpy as np
 from gluontune.codec.header import inspect
 from gluontune.codec.image import raw_to_pixels
 from gluontune.records import RecordReader
-from gluontune.search.bench._loaders_torch import random_box
-from gluontune.search.bench.batches import Batches
+from gluontune.search.bench._loaders_torch import Batches, random_box
 
 
 class _Images:
@@ -106,7 +105,6 @@ def _write(path: str, beton: str, raw: bool, workers: int) -> None:
 
 
 def _store(field: Any, destination: Any, image: tuple[np.ndarray, int, int], malloc: Any) -> None:
-    """``RGBImageField.encode`` for an image that is a JPEG file already."""
     data, height, width = image
     destination["mode"], destination["height"], destination["width"] = 0, height, width
     destination["data_ptr"], storage = malloc(data.nbytes)

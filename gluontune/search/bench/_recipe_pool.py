@@ -32,20 +32,11 @@ Idle = dict[tuple[Any, ...], list[tuple[PipedProcess, int]]]  # by kind, each wi
 
 
 def shares_processes(recipe: Recipe) -> bool:
-    """Whether a process can train other recipes before and after this one.
-
-    >>> shares_processes(Recipe()), shares_processes(Recipe(engine="kvstore"))
-    (True, False)
-    """
     return recipe.engine in _SHARING
 
 
 def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The properties that a process cannot change; recipes with equal ones can share processes.
-
-    >>> kind_of({"runtime": "tuned", "engine": "async", "num_devices": 2})
-    ('shared', 'tuned', (), False, 2)
-    """
+    """The properties that a process cannot change; recipes with equal ones can share processes."""
     engine = values.get("engine", "local")
     return (
         "shared" if engine in _SHARING else engine, values.get("runtime", "as-installed"),
@@ -69,7 +60,6 @@ class Pool(Closing):
         return _Site(self._idle, kind, self._idle.pop(kind, []), recipe, world, setup)
 
     def close(self) -> None:
-        """End all processes that wait."""
         for processes in self._idle.values():
             for process, _ in processes:
                 process.close()
@@ -77,8 +67,6 @@ class Pool(Closing):
 
 
 class _Site(LocalRanks):
-    """The ranks of one recipe, in processes of the pool."""
-
     def __init__(
         self, idle: Idle, kind: tuple[Any, ...], waiting: list[tuple[PipedProcess, int]], recipe: Recipe, world: int,
         setup: Callable[[int, int], dict[str, Any]],

@@ -23,12 +23,9 @@ from typing import Any
 
 
 def run(work: Any, command: dict[str, Any]) -> dict[str, Any]:
-    """An untimed lead-in, then the timed steps: ``{"units", "seconds", "steps"}``.
+    """An untimed lead-in of ``lead`` seconds (and at least one step, unless it is 0), then the timed steps.
 
-    Args:
-        work: has ``step()``, which returns units, and optionally ``sync()``, which waits for them.
-        command: ``lead`` seconds (and at least one step, unless it is 0), then ``steps``, or as many as
-            begin within ``seconds``.
+    These are ``steps``, or as many as begin within ``seconds``.
     """
     sync = getattr(work, "sync", None) or (lambda: None)
     if command.get("lead"):
@@ -76,7 +73,6 @@ def _serve(send: Any) -> None:
 
 
 def _make_importable() -> None:
-    """Let ``import gluontune`` import the package of this file."""
     if importlib.util.find_spec("gluontune") is not None:
         return
     folder = Path(__file__).resolve().parents[2]

@@ -23,10 +23,10 @@ from gluontune.runtime import machine_facts
 from gluontune.runtime.doctor import run_checks
 from gluontune.runtime.facts import can_run_mxnet_on_gpu
 from gluontune.runtime.launch import launch_settings
-from gluontune.search.bench._engine_work import airbench_runs, beside_smi
+from gluontune.search.bench._gluon_training import airbench_runs, beside_smi
 from gluontune.search.bench.benchmark import Terms, document
 from gluontune.search.bench.contender import OURS, Entrant
-from gluontune.search.bench.peer_script import command_of, printed
+from gluontune.search.bench.tta_peers import command_of, printed
 from gluontune.training.api import run as train
 
 UNIT = "samples_per_sec"
@@ -51,13 +51,11 @@ def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = 
 
     Args:
         pretend: on the CPU. minutes: no part begins after so many, unless it is pretended.
-        airbench: path of airbench94.py, to stand beside ``dawnbench-94``.
-        terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.benchmark.Terms`.
+        airbench: path of airbench94.py, to stand beside ``dawnbench-94``. terms: ``out``, ``resume``, ``say`` of Terms.
 
     Returns:
         ``{"rows": [{"part", "name", "status", "reason", …}], "headline", "warn", "machine", "versions",
-        "conditions"}``. ``status``: ``ok``, ``failed``, ``missing`` or ``skipped``; figures that are not there
-        are ``N/A``.
+        "conditions"}``. ``status``: ``ok``, ``failed``, ``missing`` or ``skipped``.
 
     Raises:
         GluontuneError: no GPU here, and not ``pretend``.
@@ -93,8 +91,6 @@ def row(name: str, status: str = "ok", reason: str = "", **figures: Any) -> Row:
 
 
 class _Bench:
-    """The parts, and what they share."""
-
     def __init__(self, pretend: bool, how: Terms, journal: Journal, airbench: str | None, until: float):
         self.pretend, self.how, self.journal, self.airbench, self.until = pretend, how, journal, airbench, until
         self.device = "cpu" if pretend else "gpu"
@@ -142,9 +138,8 @@ class _Bench:
         })  # fmt: skip
 
     def contest(self, name: str, recipe: Recipe, part: str = "step") -> Row:
-        """One contender alone."""
         settings = {"recipe": recipe.to_dict(), "part": part, "pretend": self.pretend}
-        target = "gluontune.search.bench._engine_work:EngineWork"
+        target = "gluontune.search.bench._gluon_training:EngineWork"
         entrant = Entrant(name, OURS, target, settings, env=self.env, slices="steps")
 
         def remarked(field: list[Any]) -> None:
@@ -168,7 +163,7 @@ class _Bench:
             found.append(row(f"GPU {gpu['index']}", seen=gpu["name"], **figures))
         can, why = can_run_mxnet_on_gpu()
         found.append(row("MXNet", "ok" if can else "missing", why))
-        sight = Entrant("PyTorch", OURS, "gluontune.search.bench._engine_work:Sight", slices="once")
+        sight = Entrant("PyTorch", OURS, "gluontune.search.bench._gluon_training:Sight", slices="once")
         (one,) = self.how.contest([sight], rounds=0, seconds=0.0)
         facts, sees = one.info, bool(one.info.get("capabilities"))
         seen = f"built for CUDA {facts.get('built_for') or 'N/A'}, code: {', '.join(facts.get('code') or ['N/A'])}"
@@ -283,7 +278,6 @@ class _Bench:
 
 
 def _trained(recipe: Recipe) -> RunResult:
-    """The result of a run that worked; a GluontuneError if it failed."""
     result = train(recipe, time_limit=180.0)
     if result.error is not None:
         raise GluontuneError(result.error["message"])

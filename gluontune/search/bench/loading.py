@@ -40,24 +40,14 @@ def run(
     files: Sequence[PathLike], *, size: int = 224, batch_size: int = 64, augment: str = "auto", boxes: bool = False,
     workers: int | None = None, **terms: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Measure every loader over each file.
+    """Measure every loader over each file, and return the document of :func:`combine`, a part for each.
 
     Args:
-        files: record files of JPEG images, or of raw pixels.
-        size: side of the crops, pixels. batch_size: images in a batch.
-        augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter if all images
-            have the crops' size.
+        files: record files of JPEG images, or of raw pixels. size: side of the crops, pixels.
+        augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter if all images have that size.
         boxes: the files are detection records: images are stretched to the size and half of them mirrored, with
             their boxes; ours against gluon-cv's.
-        workers: most threads or processes of a contender; None: the usable cores.
-        terms: of :class:`gluontune.search.bench.benchmark.Terms`.
-
-    Returns:
-        the document of :func:`combine`, a part for each file.
-
-    Raises:
-        UsageError: nothing is left to measure, or an augmentation that some contenders lack.
-        GluontuneError: a file cannot be read.
+        workers: most threads or processes of a contender; None: the usable cores. terms: of :class:`Terms`.
     """
     if augment not in ("auto", CROP, PAD_CROP):
         raise UsageError(f"augment {augment!r}: choose auto, {CROP} or {PAD_CROP}")
@@ -97,11 +87,7 @@ def _run_one(path: str, given: Mapping[str, Any], how: Terms, journal: Journal) 
 
 
 def kind_of(path: PathLike, size: int) -> tuple[str, bool]:
-    """The images' kind (``jpeg``, ``raw`` or ``other``), and whether all of a sample are ``size`` square.
-
-    Raises:
-        GluontuneError: no such file, or no records.
-    """
+    """The images' kind (``jpeg``, ``raw`` or ``other``), and whether all of a sample are ``size`` square."""
     with RecordReader(path) as reader:
         if not len(reader):
             raise GluontuneError(f"{os.fspath(path)}: the file holds no records")
@@ -167,7 +153,6 @@ def _mxnet(data: dict[str, Any], workers: int) -> list[Entrant]:
 
 
 def _peers(data: dict[str, Any], kind: str, workers: int, python: Path, folder: str) -> list[Entrant]:
-    """The entrants of the peers' environment."""
     raw = kind == "raw"
     stored: dict[str, Any] = {"num_workers": workers, "folder": folder}
     form, torch = "raw pixels" if raw else "JPEG", "PyTorch DataLoader"

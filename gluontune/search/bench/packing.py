@@ -33,21 +33,12 @@ def run(
     src: PathLike, *, root: PathLike | None = None, size: int = 256, quality: int = 90, workers: int | None = None,
     part: str = "both", **terms: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Measure both packers, first passing files through, then resizing.
+    """Measure both packers, first passing files through, then resizing; return the document of :func:`combine`.
 
     Args:
-        src, root: see ``gt.records.pack``.
-        size: shorter side after the resize, pixels. quality: of the JPEG files made, 1-100.
-        workers: most processes; None: the usable cores.
-        part: ``pass-through``, ``resize`` or ``both``.
-        terms: of :class:`gluontune.search.bench.benchmark.Terms`; a slice is a whole packing, five by default.
-
-    Returns:
-        the document of :func:`combine` with the parts ``pass-through`` and ``resize``.
-
-    Raises:
-        GluontuneError: nothing to pack.
-        UsageError: nothing is left to measure, or no such part.
+        src, root: see ``gt.records.pack``. size: shorter side after the resize, pixels.
+        quality: of the JPEG files made, 1-100. workers: most processes; None: the usable cores.
+        part: ``pass-through``, ``resize`` or ``both``. terms: of :class:`Terms`; a slice is a whole packing.
     """
     if part not in ("both", *PARTS):
         raise UsageError(f"part {part!r}: choose both, {' or '.join(PARTS)}")
@@ -130,7 +121,6 @@ class Packer:
         return report.packed
 
     def bytes(self) -> int:
-        """Size of the packed file."""
         return self.out.stat().st_size
 
 
@@ -148,7 +138,6 @@ class Im2rec:
         self.info = {"versions": {"mxnet": mx.__version__}}
 
     def step(self) -> int:
-        """Pack all; the number of records."""
         before, sys.argv = sys.argv, [str(self.script), *self.arguments]
         try:
             left = runpy.run_path(str(self.script), run_name="__main__")
@@ -163,7 +152,6 @@ class Im2rec:
         return packed
 
     def bytes(self) -> int:
-        """Size of the packed file."""
         return Path(f"{self.prefix}.rec").stat().st_size
 
 

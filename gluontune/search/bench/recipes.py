@@ -1,11 +1,8 @@
 """``gluontune bench recipes``: whether every recipe trains, or is refused before training with a reason.
 
-Recipes are drawn from all their fields, or chosen so that each pair of values occurs; each trains a few steps of a
-small net and validates. The outcome is ``trained``; ``refused``, an error before the first step that names the
-contradicting fields (or the one that this machine lacks); or ``failed``, a fault of gluontune.
-
-A process trains many recipes in a row (:mod:`gluontune.search.bench._recipe_pool`). A recipe that fails there is
-repeated in fresh processes, and this outcome counts.
+Each trains a few steps of a small net and validates: ``trained``; ``refused``, an error before the first step that
+names the contradicting fields (or the one that this machine lacks); or ``failed``, a fault of gluontune. A process
+trains many recipes in a row; one that fails there is repeated in fresh processes, and this outcome counts.
 """
 
 from __future__ import annotations
@@ -47,15 +44,12 @@ def run(
     Args:
         count: of random recipes; None takes the set that covers all pairs of values, and all recipes to be refused.
         seed: of the draws. lanes: parallel recipes; default one for each usable core.
-        time_limit: seconds of silence after which a recipe counts as hung.
-        terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.benchmark.Terms`.
+        time_limit: seconds of silence after which a recipe counts as hung. terms: ``out``, ``resume``, ``say`` of
+        Terms.
 
     Returns:
         ``{"rows": [{"place", "values", "outcome", "reason", "fields", "seconds", "fresh"}], "figures": {"recipes",
         "trained", "refused", "failed", "seconds"}, "machine", "conditions"}``. ``fresh``: in fresh processes.
-
-    Raises:
-        UsageError: a number below 1; a resume with other options.
     """
     if (count is not None and count < 1) or (lanes is not None and lanes < 1):
         raise UsageError(f"bench recipes: --count {count}, --lanes {lanes}: give at least 1")
@@ -181,7 +175,6 @@ def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], seconds
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print failures, refusals by fields, and the counts."""
     for row in found["rows"]:
         if row["outcome"] == "failed":
             usual = Recipe().to_dict()

@@ -26,8 +26,8 @@ from gluontune.core.interpreter import python
 from gluontune.core.processes import last_words, session
 from gluontune.core.stats import interval, ratio_interval
 from gluontune.core.texts import clean
-from gluontune.search.measure import interleave
-from gluontune.search.script_climb import NOT_A_JOB, ScriptContender, gap_of
+from gluontune.search.measure import ScriptContender, interleave
+from gluontune.search.script_climb import NOT_A_JOB, gap_of
 from gluontune.training.script_run import ScriptRun
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -64,9 +64,8 @@ class Site:
     def run(self, script: Script, command: Sequence[str], log: str) -> dict[str, Any]:
         """Run a command in the script's folder and environment; the file ``log`` gets what it prints.
 
-        Returns:
-            ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "cpu_seconds", "last"}``; ``last``
-            is the last line printed, or the error that ended it.
+        Returns ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "cpu_seconds", "last"}``;
+        ``last`` is the last line printed, or the error that ended it.
         """
         begun, worked = time.monotonic(), _worked()
         with tempfile.TemporaryFile() if self.folder is None else (self.folder / f"{log}.log").open("w+b") as printed:
@@ -211,7 +210,6 @@ def judged(field: Mapping[str, ScriptContender]) -> dict[str, Any]:
 
 
 def _losses(field: Mapping[str, ScriptContender], names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """How far the first losses are from those of the script as it is."""
     naive = field["as is"].losses[:_LOSSES]
     gaps = {name: gap_of(naive, field[name].losses[:_LOSSES]) for name in names}
     return {name: dict(zip(("gap", "allowed", "steps"), found)) for name, found in gaps.items()}
@@ -235,7 +233,6 @@ def migrated(script: Script, site: Site) -> dict[str, Any]:
 
 
 def _faults(project: Path) -> str:
-    """What the linter finds in a project, if there is one here."""
     words = python("-m", "ruff", "check", "--isolated", ".")
     found = subprocess.run(words, cwd=project, capture_output=True, text=True)
     return "" if found.returncode == 0 or "No module named" in found.stderr else last_words(found.stdout)

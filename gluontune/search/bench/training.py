@@ -41,10 +41,9 @@ _TWO = ("pool-to-mean", "fuse-bn-relu")  # a float32 row without the sums' rewri
 def run(
     nets: Sequence[str] = tuple(NETS), *, batch_sizes: Sequence[int] = (64,), threads: int | None = None, **terms: Any
 ) -> dict[str, Any]:
-    """Measure each network at each batch size, and return the document.
+    """Measure each network of :data:`NETS` at each batch size, and return the document.
 
     Args:
-        nets: names of :data:`NETS`. batch_sizes: images in a step.
         threads: of tuned MXNet, ours and PyTorch; default the usable cores.
         terms: of :class:`gluontune.search.bench.benchmark.Terms`, with slices of two seconds.
 
@@ -52,10 +51,6 @@ def run(
         ``{"rows": [… with "net" and "batch_size"], "cases": [{"net", "batch_size", "parameters", "figures",
         …}], "ours": {"name", "ratio_to": {peer: {"median"}}}, "figures", "machine", "conditions"}``. In
         ``figures`` the ratios named in :func:`_figures`, over several cases as geometric means.
-
-    Raises:
-        UsageError: an unknown network, or a number below 1.
-        GluontuneError: two contenders' networks differ in a shape.
     """
     for net in nets:
         if net not in NETS:
@@ -117,7 +112,6 @@ def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entr
 def torch_entrants(
     net: str, batch_size: int, image_size: int, threads: int, python: Path, dtype: str = "float32"
 ) -> list[Entrant]:
-    """PyTorch's modes: eager and compiled, each as it comes and channels_last."""
     work = {"net": net, "batch_size": batch_size, "image_size": image_size, "threads": threads}
     how: dict[str, Any] = {"python": python, "env": {"OMP_NUM_THREADS": str(threads)}, "slices": "steps"}
     found = []
@@ -131,7 +125,6 @@ def torch_entrants(
 
 
 def with_allocator(field: Sequence[Entrant], name: str, variables: Mapping[str, str]) -> list[Entrant]:
-    """The same entrants, PyTorch's with the allocator ``name``, which ``variables`` set."""
     note = f"allocator: {name}"
     return [replace(e, env={**e.env, **variables}, note=note) if e.peer == _TORCH else e for e in field]
 
@@ -193,11 +186,7 @@ def _note_losses(contenders: list[Contender]) -> None:
 
 
 def _same_shapes(net: str, contenders: Sequence[Contender]) -> list[list[int]]:
-    """The shapes of the trained parameters, in order.
-
-    Raises:
-        GluontuneError: they differ between two contenders.
-    """
+    """The shapes of the trained parameters, in order; a GluontuneError if they differ between two contenders."""
     shapes = {c.entrant.name: c.info["parameter_shapes"] for c in contenders if "parameter_shapes" in c.info}
     first = next(iter(shapes), "")
     for name, found in shapes.items():
@@ -230,7 +219,6 @@ def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
 
 
 def _join(cases: list[dict[str, Any]], conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """One document of all cases; ratios over several are geometric means."""
     names = list(dict.fromkeys(case["ours"]["name"] for case in cases if case["ours"]))
     versions = {name: version for case in cases for name, version in case["versions"].items()}
     kept = ("net", "batch_size", "image_size", "parameters", "allocator_of_pytorch", "figures", "ours")
@@ -259,7 +247,6 @@ _WORDS = {
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print a table for each case, its ratios, and their geometric means."""
     for case in found["cases"]:
         rows = [r for r in found["rows"] if (r["net"], r["batch_size"]) == (case["net"], case["batch_size"])]
         title = f"{case['net']}, batch {case['batch_size']}, {found['conditions']['threads']} threads"

@@ -1,20 +1,31 @@
-"""``gluontune tta --against-torch``: time to accuracy beside a careful PyTorch script, repeat by repeat.
+"""The peers of ``gluontune tta``: a careful PyTorch script in the peers' environment, or a script of the user's.
 
-The repeats, their order, the statistics and the pages are :mod:`gluontune.search.tta`'s; this module trains one
-repeat by PyTorch, in the peers' environment, with the mode and the allocator that were the fastest for this net in
-a short trial.
+The user's script trains once, by any library and with any validation rule. After each validation it prints a line of
+JSON: ``{"seconds": 61.5, "accuracy": 0.912}``, seconds of training so far without validation, and accuracy 0 … 1;
+``"flipped"``, the accuracy with test-time flips, is kept, too. Other lines are ignored. The seed of the repeat is in
+the environment variable ``GLUONTUNE_SEED``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import math
+import os
+import selectors
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gluontune import runtime
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress, progress
+from gluontune.core.processes import how_it_ended, session
 from gluontune.core.reading import parse_json, read_text
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
@@ -31,22 +42,14 @@ MODES = ("eager", "eager channels_last", "compile", "compile channels_last")
 _WORK = "gluontune.search.bench._torch_tta:make"
 
 
-def run(
+def against_torch(
     recipe: Recipe, *, changes: Mapping[str, Any] | None = None, mode: str | None = None, peers: Path | None = None,
     out: Path | None = None, resume: bool = False, say: Callable[[str], None] | None = None, **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Time to accuracy of ``recipe`` and of its PyTorch twin; see :func:`gluontune.ladder.time_to_accuracy`.
 
-    Args:
-        recipe: ours; the twin has its data, net, batch, ranks, augmentation, optimizer, schedule and seeds.
-        changes: fields of the twin that differ, such as a rate or an optimizer that suits it better.
-        mode: of PyTorch, such as ``compile channels_last``; None tries all of them and takes the fastest.
-        peers: the peers' environment. say: called with lines about the trial that chooses PyTorch's mode.
-        options: further arguments of ``time_to_accuracy``.
-
-    Raises:
-        UsageError: a net without a twin, or a recipe that PyTorch's script cannot follow (names the field).
-        GluontuneError: PyTorch is not installed, or none of its modes works.
+    The twin has its data, net, batch, ranks, augmentation, optimizer, schedule and seeds, but for ``changes``. ``mode``
+    is of PyTorch, such as ``compile channels_last``; None tries all of them and takes the fastest.
     """
     for name in ("dataset", "net", "val_samples", "seed"):
         if name in (changes or {}):
@@ -63,14 +66,13 @@ def run(
         settings = fastest(twin, python, say or (lambda line: None), mode)
 
     def trained(each: Recipe, **how: Any) -> tuple[RunResult, Clocks]:
-        return train_once(each, settings, python, **how)
+        return train_torch(each, settings, python, **how)
 
     options.update(against=twin, trainers={"against": (settings["name"], trained)}, facts={"torch": settings})
     return time_to_accuracy(recipe, out=out, resume=resume, **options)
 
 
 def _check(recipe: Recipe) -> None:
-    """Refuse fields that the twin does not have."""
     if recipe.job is not None or not (recipe.net.startswith("cifar_resnet") and recipe.net.endswith("_v1")):
         text = f"there is no PyTorch twin of {recipe.job or recipe.net!r}; use a cifar_resnet…_v1"
         raise UsageError(f"--against-torch: {text}")
@@ -124,7 +126,7 @@ def _settings(chosen: Entrant, recipe: Recipe, allocator: str, rates: Mapping[st
     return {**found, "samples_per_sec": dict(rates)}
 
 
-def train_once(
+def train_torch(
     recipe: Recipe, settings: Mapping[str, Any], python: Path, *, on_event: OnProgress | None = None,
     time_limit: float = 600.0, machine: dict[str, Any] | None = None,
 ) -> tuple[RunResult, Clocks]:  # fmt: skip
@@ -171,3 +173,126 @@ def _train(process: Contender, recipe: Recipe, result: RunResult, clocks: Clocks
         if recipe.target_accuracy is not None and accuracy >= recipe.target_accuracy:
             break
     result.samples_per_sec = stats.interval(rates)
+
+
+SEED_VARIABLE = "GLUONTUNE_SEED"
+_LINE = 1_000_000  # bytes of a line at most
+
+
+def against_script(recipe: Recipe, script: str, *, python: Path | None = None, **options: Any) -> dict[str, Any]:
+    """Time to accuracy of ``recipe`` and of a script: its path, with arguments as a shell takes them."""
+    command = command_of(script, python)
+
+    def trained(each: Recipe, **how: Any) -> tuple[RunResult, Clocks]:
+        return train_script(each, command, **how)
+
+    name = Path(command[1]).name
+    return time_to_accuracy(recipe, against=recipe, trainers={"against": (name, trained)}, **options)
+
+
+def command_of(script: str, python: Path | None = None) -> list[str]:
+    """
+    >>> command_of(shlex.quote(__file__) + " --epochs 8")[-2:]
+    ['--epochs', '8']
+    """
+    try:
+        path, *arguments = shlex.split(script)
+    except ValueError as error:
+        raise UsageError(f"--against-peer {script!r}: {error}; give a path, and arguments after it") from None
+    if not Path(path).is_file():
+        raise UsageError(
+            f"--against-peer {path}: no such file; give the path of a Python script that trains once and prints "
+            'a line {"seconds": …, "accuracy": …} after each validation'
+        )
+    if python is not None and not python.is_file():
+        raise UsageError(f"--peers: no interpreter at {python}")
+    return [str(python or sys.executable), path, *arguments]
+
+
+def train_script(
+    recipe: Recipe, command: Sequence[str], *, on_event: OnProgress | None = None, time_limit: float = 600.0,
+    machine: dict[str, Any] | None = None,
+) -> tuple[RunResult, Clocks]:  # fmt: skip
+    """Run the script once, in a fresh process; never raises for a failed run.
+
+    ``recipe`` has the seed, and the target at which the run ends; ``time_limit``: seconds without a line.
+    """
+    with begun(recipe, machine) as (result, clocks):
+        try:
+            for line in printed(command, recipe.seed, time_limit):
+                if (seen := _read(line)) is None:
+                    continue
+                before = result.elapsed_seconds[-1] if result.elapsed_seconds else 0.0
+                if seen["seconds"] < before:
+                    raise GluontuneError(f"its seconds went back, from {before:g} to {seen['seconds']:g}")
+                if not result.elapsed_seconds:
+                    clocks.run_at = max(0.0, clocks.now() - seen["seconds"])
+                    result.warmup_seconds = clocks.start_seconds = clocks.run_at
+                result.elapsed_seconds.append(seen["seconds"])
+                result.epoch_seconds.append(seen["seconds"] - before)
+                result.val_accuracy.append(seen["accuracy"])
+                if "flipped" in seen:
+                    result.val_metric = {"flipped": [seen["flipped"]]}
+                clocks.evaluations.append((clocks.now(), clocks.now(), None))
+                if on_event is not None:
+                    detail = f"validation {len(result.val_accuracy)}"
+                    on_event(progress("training", 0.5, detail, val_accuracy=seen["accuracy"]))
+                if recipe.target_accuracy is not None and seen["accuracy"] >= recipe.target_accuracy:
+                    break
+            if not result.val_accuracy:
+                raise GluontuneError('it printed no line {"seconds": …, "accuracy": …}')
+        except GluontuneError as error:
+            raise RunFailed("Peer", f"{command[1]}: {error}", "training") from error
+    return result, clocks
+
+
+def printed(command: Sequence[str], seed: int, time_limit: float) -> Iterator[bytes]:
+    """The lines that a script prints; it is killed when the caller has enough, and must not fail or be silent."""
+    environment = {**os.environ, SEED_VARIABLE: str(seed), "PYTHONUNBUFFERED": "1"}
+    with (
+        tempfile.TemporaryFile() as errors,
+        session(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as process,
+    ):
+        assert process.stdout is not None
+        with process.stdout:
+            yield from _lines(process.stdout, time_limit)
+        if process.wait(time_limit) != 0:
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
+            raise GluontuneError(how_it_ended("it", process.returncode, errors.read().decode(errors="replace")))
+
+
+def _lines(stream: BinaryIO | Any, time_limit: float) -> Iterator[bytes]:
+    rest, until = b"", time.monotonic() + time_limit
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, until - time.monotonic())):
+                raise GluontuneError(f"no line for {time_limit:g} s (--time-limit)")
+            chunk = os.read(stream.fileno(), 65536)
+            if not chunk:
+                return
+            until = time.monotonic() + time_limit
+            *lines, rest = (rest + chunk).split(b"\n")
+            rest = rest[-_LINE:]
+            yield from lines
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    """The seconds and the accuracy of a line, or None if it is another line.
+
+    >>> _read(b'{"seconds": 2, "accuracy": 0.5, "flipped": 0.6}'), _read(b"epoch 3 of 8")
+    ({'seconds': 2.0, 'accuracy': 0.5, 'flipped': 0.6}, None)
+    """
+    if not line.strip().startswith(b"{"):
+        return None
+    try:
+        seen = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(seen, dict) or not {"seconds", "accuracy"} <= seen.keys():
+        return None
+    for name, highest in (("seconds", math.inf), ("accuracy", 1.0), ("flipped", 1.0)):
+        value = seen.get(name, 0.0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= highest:
+            raise GluontuneError(f"{name}={value!r} in a line it printed: give a number from 0 to {highest:g}")
+    return {name: float(seen[name]) for name in ("seconds", "accuracy", "flipped") if name in seen}
