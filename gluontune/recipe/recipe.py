@@ -257,13 +257,11 @@ class Recipe:
             return cls.from_dict(_own()[str(path)], source=str(path))
         try:
             text = read_text(path, MOST_YAML)
-        except FileNotFoundError as error:
-            own = ", ".join(own_recipes())
-            raise GluontuneError(f"{path}: cannot read the recipe: no such file; gluontune's own are {own}") from error
-        except OSError as error:
-            raise GluontuneError(f"{path}: cannot read the recipe: {error.strerror or error}") from error
-        except ValueError as error:
-            raise GluontuneError(f"{path}: cannot read the recipe: {error}") from error
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            if isinstance(error, FileNotFoundError):
+                why = f"no such file; gluontune's own are {', '.join(own_recipes())}"
+            raise GluontuneError(f"{path}: cannot read the recipe: {why}") from error
         try:
             values = parse_yaml(text) or {}
         except ValueError as error:

@@ -14,7 +14,6 @@ from gluontune.core.reading import read_json
 from gluontune.core.stats import Interval
 
 SCHEMA_VERSION = 1
-STATUSES = ("ok", "failed", "interrupted")
 
 
 @dataclass

@@ -13,19 +13,18 @@ from gluontune.core.events import Guess, OnLadderEvent, RungRow, VariantRow
 from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
-from gluontune.search.batch_size import Batches
 from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.climber import LEAST_S, Climber
 from gluontune.search.judge import WORTH, compare, judge, judge_accuracy, judge_quality
 from gluontune.search.measure import Contender
-from gluontune.search.parts_alone import compare_counts, note, predict, step_shares
+from gluontune.search.parts_alone import compare_counts, predict, step_shares
 from gluontune.search.proof import finish
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.revisit import revisit
 from gluontune.search.rung import Rung, Site, Variant
 from gluontune.search.rungs import RUNGS
 from gluontune.search.study import dataset_facts
-from gluontune.search.trainings import Trainings
+from gluontune.search.trainings import Batches, Trainings
 from gluontune.training.group import RunFailed
 
 _FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
@@ -55,13 +54,11 @@ def climb(
     Args:
         recipe: the naive script, which the rungs change. Its ``epochs`` are shortened if the budget requires it.
         out: folder for ``ladder.json`` and the rungs' RunResults; written after each rung.
-        pace: ``QUICK`` or ``FULL``.
-        budget_s: seconds that the climb may take; None takes the pace's.
+        pace: ``QUICK`` or ``FULL``. budget_s: seconds that the climb may take; None takes the pace's.
         rungs: names of the rungs to climb; by default all of this pace. ``naive`` is always climbed.
         resume: go on with an interrupted climb of the same recipe in ``out``; the budget begins anew.
-        on_event: called with the events that the live table shows.
+        on_event: called with the events that the live table shows. clock: seconds that only grow, for tests.
         time_limit: seconds after which a silent training process counts as hung.
-        clock: seconds that only grow, for tests.
 
     Raises:
         GluontuneError: the data set cannot be opened, the folder cannot be written, nothing to resume. A failed rung
@@ -124,7 +121,11 @@ class _Climber(Climber[Contender]):
         self.guesses = predict(rung.name, self.best, self.field, self.site, self.pace.slice_s)
 
     def entered(self, row: RungRow) -> None:
-        note(row, self.guesses)
+        """The predictions: one for each variant, and the chosen one's as the row's."""
+        for entry, guess in zip(row["variants"], self.guesses):
+            entry["predicted"] = guess
+            if entry["chosen"]:
+                row["predicted"] = guess
 
     def checked(self, rung: Rung, row: RungRow, chosen: Contender) -> Contender:
         """The variant that arrives first where that decides; else the fastest one that keeps its accuracy."""

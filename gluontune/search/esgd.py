@@ -23,6 +23,7 @@ from gluontune.job.arrays import read_weights, write_weights
 from gluontune.optim import evolution
 from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
+from gluontune.recipe.registry import Parameter
 from gluontune.search.study import Study
 from gluontune.training.group import Group, RunFailed
 
@@ -151,17 +152,14 @@ class EsgdPlan:
     """The numbers of Algorithm 1, with the paper's names.
 
     Args:
-        population: mu, individuals of a generation.
-        generations: K.
+        population: mu, individuals of a generation. generations: K.
         sgd_steps: K_s, SGD steps of an individual in a generation; after each it is scored.
-        updates: of the weights in one SGD step; None: one epoch.
-        evolution_steps: K_v; 0 leaves evolution out.
-        offspring: lambda; None: twice the population.
+        updates: of the weights in one SGD step; None: one epoch. evolution_steps: K_v; 0 leaves evolution out.
+        offspring: lambda; None: twice the population. parents: rho, of one offspring.
         elite: m, share of the population that survives by its fitness.
-        parents: rho, of one offspring.
         sigma: of the mutation in the first generation, as a share of the root mean square of each parameter array;
-            divided by the generation's number later.
-        final_rate: rates of the last generation as a share of the first's.
+            divided by the generation's number later. final_rate: rates of the last generation as a share of the
+            first's.
         back_off: undo an SGD step in which the individual's fitness falls.
         start: ``same``: all begin with the recipe's seeded parameters, so that they can be averaged from the
             beginning; ``own``: each with parameters of its own seed.
@@ -183,16 +181,15 @@ class EsgdPlan:
     start: str = "same"
 
     def __post_init__(self) -> None:
-        for name in ("population", "generations", "sgd_steps", "evolution_steps", "parents", "updates", "offspring"):
-            value, low = getattr(self, name), 0 if name == "evolution_steps" else 1
-            if value is None and name in ("updates", "offspring"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise UsageError(f"{name}={value!r}: give a whole number of at least {low}")
-        for name, bounds in (("elite", (0.0, 1.0)), ("sigma", (0.0, 10.0)), ("final_rate", (1e-9, 1.0))):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not bounds[0] <= value <= bounds[1]:
-                raise UsageError(f"{name}={value!r}: give a number from {bounds[0]:g} to {bounds[1]:g}")
+        whole, unless_none = Parameter(int, 1), Parameter(int, 1, optional=True)
+        bounds = {
+            **dict.fromkeys(("population", "generations", "sgd_steps"), whole), "evolution_steps": Parameter(int, 0),
+            "parents": whole, "updates": unless_none, "offspring": unless_none, "elite": Parameter(low=0, high=1),
+            "sigma": Parameter(low=0, high=10), "final_rate": Parameter(low=1e-9, high=1),
+        }  # fmt: skip
+        for name, bound in bounds.items():
+            if fault := bound.fault(getattr(self, name)):
+                raise UsageError(f"{name}={getattr(self, name)!r}: give {fault}")
         if self.parents > self.population:
             raise UsageError(f"parents={self.parents} of a population of {self.population}: give at most that many")
         if self.start not in ("same", "own"):
@@ -221,7 +218,7 @@ def esgd(
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Train a population by ESGD and return its best individual.
+    """Train a population by ESGD and return its best individual, in the document of ``esgd.json``.
 
     In each generation every individual draws an optimizer and its hyper-parameters and is trained; steps that worsen
     its fitness are undone. Then offspring are made (the mean of some parents, with Gaussian noise); the best of parents
@@ -232,18 +229,12 @@ def esgd(
 
     Args:
         recipe: data, net, batch and seed; its optimizer, rate, schedule and epochs are not used.
-        plan: the numbers of the algorithm.
-        pool: optimizers with their ranges.
+        plan: the numbers of the algorithm. pool: optimizers with their ranges.
         workers: processes that train at a time; None: one for each usable core.
         out: folder for ``esgd.json``, saved after each individual, and the population's parameters; None: a
-            temporary one, without a document.
-        resume: go on with the search in ``out``.
+            temporary one, without a document. resume: go on with the search in ``out``.
         on_event: called with each :class:`gluontune.core.events.Progress`.
         time_limit: seconds of silence after which a training process counts as hung.
-
-    Returns:
-        the document of ``esgd.json``: ``given``, ``done`` (individuals, offspring, generations), ``generations``
-        (setup and scores of the best), ``best`` (with ``file`` of its parameters if ``out`` is given), ``cost``.
 
     Raises:
         UsageError: numbers out of range or contradictory. GluontuneError: a training process failed (finished

@@ -175,14 +175,12 @@ def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str])
         groups.append(tuple(names))
     for group in groups:
         alone, together = [ratios.get((name,)) for name in group], ratios.get(group)
-        row: dict[str, Any] = {"factors": list(group), "promised": None, "measured": together, "ratio": None}
-        row["verdict"] = "not known"
         if all(alone) and together:
-            row["promised"] = combine([r for r in alone if r])
-            row["ratio"] = quotient(together, row["promised"])
-            row["verdict"] = _verdict(row["ratio"], ("more than promised", "less than promised", "as promised"))
-        if together is not None or len(group) == 2:
-            rows.append(row)
+            promised = combine([ratio for ratio in alone if ratio])
+            row = {"factors": list(group), "promised": promised, "measured": together}
+            ratio = quotient(together, promised)
+            verdict = _verdict(ratio, ("more than promised", "less than promised", "as promised"))
+            rows.append({**row, "ratio": ratio, "verdict": verdict})
     return rows
 
 

@@ -47,29 +47,22 @@ def analyse(
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Switch factors on and off, and measure throughput and, with targets, time to accuracy.
+    """Switch factors on and off, and measure throughput and, with targets, time to accuracy, for ``factors.json``.
 
     Args:
         recipe: the base; its ``epochs`` are the longest run to a target.
         factors: names of rungs. own: the user's factors, see :func:`gluontune.search.factor_plan.parse_factor`.
         targets: validation accuracies, 0 … 1; one run serves them all. None: throughput alone.
-        repeats: runs of each set to the targets, by seed.
-        pairs: measure each pair of factors, for the interactions.
+        repeats: runs of each set to the targets, by seed. pairs: measure each pair of factors, for the interactions.
         every_set: run factors alone and pairs to the targets, too, not only the cumulative and leave-one-out sets.
         pace: slices of the throughput measurement.
         out: folder for ``factors.json``, written after each piece; ``resume`` goes on with it, and with its parts.
         part: do these repeats alone, for a later ``resume`` of all; the first part measures throughput, too.
-        on_event: see :func:`gt.train.run`.
-        time_limit: seconds of silence after which a run counts as hung.
-
-    Returns:
-        the document of ``factors.json``: ``factors``, ``sets`` (each with ``throughput`` and ``tta``),
-        ``interactions`` and ``leave_one_out`` by throughput and by time to accuracy.
+        on_event: see :func:`gt.train.run`. time_limit: seconds of silence after which a run counts as hung.
 
     Raises:
         UsageError: factors that contradict each other, fewer than one, a target outside 0 … 1.
-        GluontuneError: the base recipe cannot run, the data set cannot be opened.
-            Another set that fails is a row.
+        GluontuneError: the base recipe cannot run, the data set cannot be opened. Another set that fails is a row.
 
     >>> import gluontune as gt
     >>> base = gt.Recipe(net="mlp", train_samples=256, val_samples=64)
@@ -253,8 +246,7 @@ def conclude(document: dict[str, Any]) -> None:
     for place, target in enumerate(targets):
         gains[f"time to {target:g}"] = _time_gains(sets, place)
     for title, ratios in gains.items():
-        found = [row for row in factor_plan.interactions(ratios, names) if row["ratio"] is not None]
-        document["interactions"][title] = found
+        document["interactions"][title] = factor_plan.interactions(ratios, names)
         document["leave_one_out"][title] = factor_plan.leave_one_out(ratios, names)
 
 

@@ -55,13 +55,16 @@ class Contender:
         self.failure: RunFailed | None = None
         self.cut: str | None = None
         self.group: Group | None = None
-        self._steps, self._step_s, self._warm = 1, 0.0, False
+        self._steps, self.step_s, self._warm = 1, 0.0, False
 
     def launch(self) -> None:
         if self.group is None and self.failure is None:
             self._warm = False
             with self.guarded():
-                self.group = Group(self.recipe, time_limit=self.time_limit, wait=False)
+                self.group = self.start()
+
+    def start(self) -> Group:
+        return Group(self.recipe, time_limit=self.time_limit, wait=False)
 
     def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
         """Two steps for compilation and caches, then the number of steps that fill a slice; returns the last rate or 0.
@@ -81,7 +84,7 @@ class Contender:
                 for _ in range(2):  # the first estimate contains some of the warm-up
                     self._steps = max(1, round(slice_s / max(seen["seconds"], 1e-6) * seen["count"]))
                     seen = group.steps(self._steps)
-            self._step_s = seen["seconds"] / seen["count"]
+            self.step_s = seen["seconds"] / seen["count"]
             group.pause()
             self._warm = True
             return seen["samples"] / seen["seconds"]
@@ -114,7 +117,7 @@ class Contender:
     def hand_to(self, other: Contender) -> None:
         """Give the processes, which differ in the length of a training at most, to another contender."""
         other.group, self.group = self.group, None
-        other._steps, other._step_s, other._warm = self._steps, self._step_s, self._warm
+        other._steps, other.step_s, other._warm = self._steps, self.step_s, self._warm
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -142,19 +145,15 @@ class Contender:
             return
         with self.guarded():
             group.resume()
-            if self._step_s < _LONG_STEP_S:  # waking up would be a large part of the slice
+            if self.step_s < _LONG_STEP_S:  # waking up would be a large part of the slice
                 group.steps(1)
             seen = group.steps(self._steps)
             group.pause()
             self.rates.append(seen["samples"] / seen["seconds"])
 
     @property
-    def step_s(self) -> float:
-        return self._step_s
-
-    @property
     def slice_s(self) -> float:
-        return self._steps * self._step_s
+        return self._steps * self.step_s
 
     def close(self) -> None:
         if self.group is not None:
@@ -167,17 +166,13 @@ class ScriptContender(Contender):
 
     def __init__(self, run: ScriptRun, label: str, time_limit: float, logs: Path | None):
         super().__init__(cast(Any, run), label, time_limit)
-        self._logs = logs
+        self.run, self._logs = run, logs
         self.losses: list[float | None] = []
-        self.notes: list[str] = []
         self.at = 0  # the script's step that it has done last
 
-    def launch(self) -> None:
-        if self.group is None and self.failure is None:
-            self._warm = False
-            site = functools.partial(ScriptSite, log=self._logs / log_name(self.label) if self._logs else None)
-            with self.guarded():
-                self.group = Group(cast(Any, self.run), time_limit=self.time_limit, wait=False, site=site)
+    def start(self) -> Group:
+        site = functools.partial(ScriptSite, log=self._logs / log_name(self.label) if self._logs else None)
+        return Group(cast(Any, self.run), time_limit=self.time_limit, wait=False, site=site)
 
     def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
         """The process has taken some steps before it is ready: one slice more, unless a step is as long."""
@@ -186,14 +181,14 @@ class ScriptContender(Contender):
             return 0.0
         with self.guarded():
             group.wait()
-            self.losses, self._step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
-            rate: float = self.seen["samples_per_step"] / self._step_s
-            self._steps, self.at = max(1, round(slice_s / self._step_s)), self.seen["steps"]
+            self.losses, self.step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
+            rate: float = self.seen["samples_per_step"] / self.step_s
+            self._steps, self.at = max(1, round(slice_s / self.step_s)), self.seen["steps"]
             if self._steps > 1 or rate < too_slow:
                 seen = group.steps(self._steps)
                 self.at = int(seen["at"])
-                self._step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
-                self._steps = max(1, round(slice_s / self._step_s))
+                self.step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
+                self._steps = max(1, round(slice_s / self.step_s))
             group.pause()
             self._warm = True
             return rate
@@ -201,17 +196,13 @@ class ScriptContender(Contender):
 
     def keep_step_with(self, other: ScriptContender) -> None:
         """Slices of as many steps as the other's, which then are the same work if both begin at the same step."""
-        self._steps, self._step_s = other._steps, other._step_s
+        self._steps, self.step_s = other._steps, other.step_s
 
     def go_to(self, step: int) -> None:
         """Train up to a step of the script; where its end comes before that, up to the same step of its next start."""
         for _ in range(3):
             if self.at < step and (seen := self.ask(lambda group: group.steps(step - self.at))):
                 self.at = int(seen["at"])
-
-    @property
-    def run(self) -> ScriptRun:
-        return cast(ScriptRun, self.recipe)
 
     @property
     def seen(self) -> Mapping[str, Any]:

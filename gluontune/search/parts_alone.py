@@ -14,7 +14,7 @@ from typing import Any, Optional
 from gluontune import monitor, runtime
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
-from gluontune.core.events import Guess, RungRow
+from gluontune.core.events import Guess
 from gluontune.parallel.scaling import ALGORITHMS, Link, Parts, expected, minimum_bandwidth
 from gluontune.recipe import Recipe
 from gluontune.search.judge import TIE
@@ -46,14 +46,6 @@ def predict(
         for contender in field:
             contender.warm_up(slice_s)
     return maker(best, field, site)
-
-
-def note(row: RungRow, guesses: Sequence[Guess | None]) -> None:
-    """Enter the predictions into a rung's row: one for each variant, and the chosen one's as the row's."""
-    for entry, guess in zip(row["variants"], guesses):
-        entry["predicted"] = guess
-        if entry["chosen"]:
-            row["predicted"] = guess
 
 
 def _loading(contender: Contender) -> float | None:

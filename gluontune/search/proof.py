@@ -11,7 +11,6 @@ from gluontune.core.events import RungRow, rung_row
 from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.batch_size import SHORTER
 from gluontune.search.judge import PARITY_POINTS, loss_of, verdict_of
 from gluontune.search.measure import Contender
 from gluontune.search.results_store import write_best
@@ -20,7 +19,7 @@ from gluontune.search.rung import Site
 from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
 from gluontune.search.time_to_target import first_crossing
-from gluontune.search.trainings import Trainings
+from gluontune.search.trainings import SHORTER, Trainings
 from gluontune.training.group import RunFailed
 
 _MOST_PAIRS = 5
@@ -56,7 +55,10 @@ def finish(
         if proof and row is not None and shown is not None:
             results.take_back_rung(row, shown, proof)
             best.close()
-            best = _best_without_it(naive, site, trainings, rounds)
+            before = Recipe.from_dict(results.document["best"]["recipe"])  # what still helps on top of it is asked anew
+            best = naive if before == naive.recipe else Contender(before, "best", trainings.time_limit)
+            trainings.budget.reserve(2 * trainings.seconds_of(naive))
+            best = revisit(best, naive, site, trainings, rounds)
             continue
         if proof and row is not None and proof["missed"]:
             ratio = ratio_at(row, proof["epochs"])
@@ -92,13 +94,6 @@ def _refuted(
         text = "taken back: " + _LOST.format(100 * proof["pairs"][-1]["best"]["accuracy"])
         return last, {"verdict": "hurt", "measurable": True, "reason": text}
     return row, None
-
-
-def _best_without_it(naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
-    before = Recipe.from_dict(trainings.results.document["best"]["recipe"])
-    best = naive if before == naive.recipe else Contender(before, "best", trainings.time_limit)
-    trainings.budget.reserve(2 * trainings.seconds_of(naive))
-    return revisit(best, naive, site, trainings, rounds)
 
 
 def prove(

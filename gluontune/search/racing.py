@@ -56,9 +56,9 @@ class TuneResults(Document):
     def row(self, stage: str, label: str, **values: Any) -> dict[str, Any]:
         empty = dict.fromkeys(("samples_per_sec", "speedup_vs_start", "speedup_ci95", "round_eliminated"))
         row: dict[str, Any] = {
-            "stage": stage, "label": label, "status": "skipped", "reason": None, "remark": "", "changes": {},
+            "stage": stage, "label": label, "status": "skipped", "reason": None, "remark": "", "changes": {}, **empty,
+            "kept": False, **values,
         }  # fmt: skip
-        row.update({**empty, "kept": False, **values})
         self.document["tried"].append(row)
         return row
 

@@ -136,25 +136,20 @@ class Contest:
         for contender in alive:
             against_best = self._ratio(contender, best)
             if against_best["ci95"][1] < 1:
-                contender.cut = _cut(contender, against_best["median"], "the best")
+                rate, ratio = stats.interval(contender.rates)["median"], against_best["median"]
+                far = f"cut off after {len(contender.rates)} slices at {rate:,.0f} samples/s, {ratio:.2f} × the best"
+                contender.cut = far if ratio < _FAR else f"slower than the best ({ratio:.2f} × it)"
             elif contender is not leader:
-                ratio = self._ratio(contender, leader)
-                if ratio["ci95"][1] < 1:
-                    contender.cut = f"slower than {leader.label} ({ratio['median']:.2f} × it)"
+                beside = self._ratio(contender, leader)
+                if beside["ci95"][1] < 1:
+                    contender.cut = f"slower than {leader.label} ({beside['median']:.2f} × it)"
         alive = self._alive
         ratios = [self._ratio(c, best) for c in alive]
-        if all(ratio["ci95"][1] < MAYBE for ratio in ratios):
+        if all(each["ci95"][1] < MAYBE for each in ratios):
             return True
         if self.hurries and self._futile(FUTILE):
             return True
         return any(map(helps, ratios)) and (len(alive) == 1 or self.rounds >= _SETTLED)
-
-
-def _cut(contender: Contender, ratio: float, of: str) -> str:
-    rate = stats.interval(contender.rates)["median"]
-    if ratio >= _FAR:
-        return f"slower than {of} ({ratio:.2f} × it)"
-    return f"cut off after {len(contender.rates)} slices at {rate:,.0f} samples/s, {ratio:.2f} × {of}"
 
 
 class Rounds:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Union, cast
 
 from gluontune import runtime
 from gluontune.capture.script import Program
@@ -24,76 +24,60 @@ from gluontune.search.rung import Rung, Variant
 from gluontune.training.group import RunFailed
 from gluontune.training.script_run import ScriptRun
 
-#: Variants on top of a run, or the reason why there are none.
-Ways = Union[list[Variant], str]
 _THREADS = "OMP_NUM_THREADS"
 
 
-def _environment(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
-    cores = runtime.usable_cores()
-    if _THREADS in os.environ or cores < 2:  # what the user has set stays
-        return [Variant("allocator", {"runtime": "tuned"})]
-    return [
-        Variant("allocator, 1 thread", {"runtime": "tuned", "env": {_THREADS: "1"}}),
-        Variant(f"allocator, {cores} threads", {"runtime": "tuned", "env": {_THREADS: str(cores)}}),
-    ]
-
-
-def _workers(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
-    if not seen["loaders"]:
-        return "the script reads its data itself: no DataLoader of Gluon's was seen"
+def _ways(run: ScriptRun, seen: Mapping[str, Any]) -> dict[str, Union[list[Variant], str]]:
+    """By rung: the variants on top of a run, or the reason why there are none."""
+    cores, given = runtime.usable_cores(), _THREADS in os.environ  # what the user has set stays
+    counts = () if given or cores < 2 else (1, cores)
+    threads = [(f", {n} thread{'s' * (n > 1)}", {"env": {_THREADS: str(n)}}) for n in counts] or [("", {})]
+    unseen = "" if seen["loaders"] else "the script reads its data itself: no DataLoader of Gluon's was seen"
     has = f"it has {seen['workers']}" if seen["workers"] else "it has none"
-    return f"a script's workers are its own ({has}): others would draw other random numbers"
+    half = bfloat16_support()
+    on_torch = {
+        "backend": "torch", "changes": tuple(name for name in run.changes if name == "samples"),  # blocks are MXNet's
+        "state": "", "dtype": "float32", "runtime": "tuned", "env": {} if given else {_THREADS: str(cores)},
+    }  # fmt: skip
+    return {
+        "naive": [Variant("as written", {})],
+        "environment": [Variant(f"allocator{words}", {"runtime": "tuned", **env}) for words, env in threads],
+        "multi-worker": unseen or f"a script's workers are its own ({has}): others would draw other random numbers",
+        "records": unseen or [Variant("samples kept in memory", {"changes": ("samples", *run.changes)})],
+        "hybridized": [
+            Variant(state, {"changes": (*run.changes, "blocks"), "state": state})
+            for state in ("compiled", "compiled and rewritten")
+        ],  # by the names of gluontune.capture.helpers.blocks, which needs no import here
+        "mixed-precision": half.message if half.level == "none" else [Variant("bfloat16", {"dtype": "bfloat16"})],
+        "large-batch": "a script's batch and rate are its own",
+        "multi-device": "a script chooses its devices itself",
+        "modern-engine": (
+            [Variant("PyTorch", on_torch)] if pytorch.installed() else f"PyTorch is not installed: {pytorch.INSTALL}"
+        ),
+    }
 
 
-def _records(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
-    if not seen["loaders"]:
-        return "the script reads its data itself: no DataLoader of Gluon's was seen"
-    return [Variant("samples kept in memory", {"changes": ("samples", *run.changes)})]
+def _rung(name: str, sentence: str) -> Rung:
+    def requires(run: ScriptRun, seen: Mapping[str, Any]) -> str | None:
+        found = _ways(run, seen)[name]
+        return found if isinstance(found, str) else None
 
-
-def _hybridized(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
-    changes = (*run.changes, "blocks")
-    return [
-        Variant(state, {"changes": changes, "state": state}) for state in ("compiled", "compiled and rewritten")
-    ]  # by the names of gluontune.capture.helpers.blocks, which needs no import here
-
-
-def _mixed_precision(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
-    support = bfloat16_support()
-    return support.message if support.level == "none" else [Variant("bfloat16", {"dtype": "bfloat16"})]
-
-
-def _modern_engine(run: ScriptRun, seen: Mapping[str, Any]) -> Ways:
-    if not pytorch.installed():
-        return f"PyTorch is not installed: {pytorch.INSTALL}"
-    threads = {} if _THREADS in os.environ else {_THREADS: str(runtime.usable_cores())}
-    kept = tuple(name for name in run.changes if name == "samples")  # blocks are MXNet's
-    changes = {"backend": "torch", "changes": kept, "state": "", "dtype": "float32", "runtime": "tuned", "env": threads}
-    return [Variant("PyTorch", changes)]
+    return Rung(name, sentence, requires, lambda run, seen: cast(Any, _ways(run, seen)[name]))
 
 
 SCRIPT_RUNGS: Registry[Rung] = Registry("rung of a script")
-
-
-def _add(name: str, sentence: str, ways: Callable[[ScriptRun, Mapping[str, Any]], Ways]) -> None:
-    def requires(run: ScriptRun, seen: Mapping[str, Any]) -> str | None:
-        found = ways(run, seen)
-        return found if isinstance(found, str) else None
-
-    SCRIPT_RUNGS.add(name, Rung(name, sentence, requires, ways))  # type: ignore[arg-type]  # asked only if it is a list
-
-
-_add("naive", "the script as python runs it", lambda run, seen: [Variant("as written", {})])
-_add("environment", "threads and allocator set before the script starts", _environment)
-_add("multi-worker", "samples made in worker processes", _workers)
-_add("records", "samples that are the same in each epoch are computed once", _records)
-_add("hybridized", "blocks called as compiled graphs, slow layers rewritten in them", _hybridized)
-_add("mixed-precision", "16-bit multiplications with 32-bit masters", _mixed_precision)
-_add("large-batch", "a larger batch", lambda run, seen: "a script's batch and rate are its own")
-_add("multi-device", "several processes", lambda run, seen: "a script chooses its devices itself")
-_add("modern-engine", "the same steps, computed by PyTorch", _modern_engine)
-
+for _name, _sentence in {
+    "naive": "the script as python runs it",
+    "environment": "threads and allocator set before the script starts",
+    "multi-worker": "samples made in worker processes",
+    "records": "samples that are the same in each epoch are computed once",
+    "hybridized": "blocks called as compiled graphs, slow layers rewritten in them",
+    "mixed-precision": "16-bit multiplications with 32-bit masters",
+    "large-batch": "a larger batch",
+    "multi-device": "several processes",
+    "modern-engine": "the same steps, computed by PyTorch",
+}.items():
+    SCRIPT_RUNGS.add(_name, _rung(_name, _sentence))
 
 _TIMED_STEPS = 20  # for the phases, at most
 _UNCHANGED = "NothingToChange"

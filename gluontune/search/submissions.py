@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gluontune.core.files import atomic_write, write_json
+from gluontune.core.files import atomic_write
 from gluontune.recipe import Recipe
 
 
@@ -27,11 +27,7 @@ def dawnbench_tsv(row: Mapping[str, Any]) -> str:
 
 
 def dawnbench_entry(document: Mapping[str, Any], name: str, author: str, author_email: str) -> dict[str, Any]:
-    """The JSON entry beside the TSV; ``misc`` holds the statistics over the repeats.
-
-    Args:
-        document: of ``tta.json``. name: ``this`` or ``against``.
-    """
+    """The JSON entry beside the TSV, of the recipe ``name`` in ``tta.json``; ``misc`` has the repeats' statistics."""
     machine, recipe = document["machine"], document["given"]["recipes"][name]
     ours = f"MXNet {machine.get('packages', {}).get('mxnet', '')} (gluontune {document['gluontune']})"
     times = {what: document["summary"][name][what] for what in ("train_seconds", "wall_seconds")}
@@ -63,13 +59,10 @@ def hardware(machine: Mapping[str, Any]) -> str:
 
 
 def mllog_lines(document: Mapping[str, Any], row: Mapping[str, Any], org: str) -> list[str]:
-    """One repeat as MLPerf training log lines.
+    """One repeat as MLPerf training log lines, which ``mlperf_logging.compliance_checker --ruleset 4.0.0`` accepts.
 
     The division is ``open`` and the benchmark ``resnet`` (image classification), whatever the data set: the lines are
-    for tools that read the format, not for a submission. The checker of ``mlperf-logging`` accepts them:
-    ``python -m mlperf_logging.compliance_checker --ruleset 4.0.0 FILE``.
-
-    Source: mlcommons/logging, ``mllog`` and ``compliance_checker/training_4.0.0``.
+    for tools that read the format, not for a submission. Source: mlcommons/logging, ``mllog``, ``training_4.0.0``.
     """
     recipe, clock = document["given"]["recipes"][row["recipe"]], row["mlperf"]
     facts, begin = document["dataset"], clock["started_at"]
@@ -122,7 +115,7 @@ def write_submissions(
 
     The DAWNBench JSON stands beside the TSV of the repeat with the median time; every repeat has its own TSV, too.
     """
-    written: list[Path] = []
+    texts: dict[Path, str] = {}
     for name in document["given"]["recipes"]:
         rows = [r for r in document["done"] if r["recipe"] == name and r["val_accuracy"]]
         entry = dawnbench_entry(document, name, author, author_email)
@@ -130,18 +123,14 @@ def write_submissions(
                         (author, entry["model"], name, entry["hardware"], "gluontune"))  # fmt: skip
         base = Path(folder) / "dawnbench"
         for row in rows:
-            _write_text(base / f"{stem}_seed{row['seed']}.tsv", dawnbench_tsv(row), written)
+            texts[base / f"{stem}_seed{row['seed']}.tsv"] = dawnbench_tsv(row)
             log = Path(folder) / "mlperf" / f"{name}_seed{row['seed']}.log"
-            _write_text(log, "\n".join(mllog_lines(document, row, author)) + "\n", written)
+            texts[log] = "\n".join(mllog_lines(document, row, author)) + "\n"
         reached = sorted((r for r in rows if r["first"]), key=lambda r: r["first"]["train_seconds"])
         if reached:
-            write_json(base / f"{stem}.json", entry)
-            written.append(base / f"{stem}.json")
-            _write_text(base / f"{stem}.tsv", dawnbench_tsv(reached[(len(reached) - 1) // 2]), written)
-    return written
-
-
-def _write_text(path: Path, text: str, written: list[Path]) -> None:
-    with atomic_write(path, "w") as stream:
-        stream.write(text)
-    written.append(path)
+            texts[base / f"{stem}.json"] = json.dumps(entry, indent=2, allow_nan=False) + "\n"
+            texts[base / f"{stem}.tsv"] = dawnbench_tsv(reached[(len(reached) - 1) // 2])
+    for path, text in texts.items():
+        with atomic_write(path, "w") as stream:
+            stream.write(text)
+    return list(texts)

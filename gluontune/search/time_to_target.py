@@ -51,11 +51,8 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
 
     Mean, median and coefficient of variation are of the seconds of repeats that ``reached`` it, as in DAWNBench's
     analysis. Two figures count failures, too: ``median_of_all``, where a failure is longer than any time, and
-    ``expected_seconds``, until a success if failed runs are started again.
-
-    Returns:
-        ``repeats``, ``reached``, ``failed``, and figures that are None if no repeat reached the target; an interval is
-        None if fewer than three did.
+    ``expected_seconds``, until a success if failed runs are started again. Figures are None if no repeat reached the
+    target, an interval if fewer than three did.
 
     Source: Coleman et al., *Analysis of DAWNBench*, 2019 (coefficient of variation, share of runs);
     Hansen et al., *Real-parameter black-box optimization benchmarking*, 2010 (expected running time).
@@ -165,14 +162,9 @@ EXAMPLE = "prices: [{machine: my-server, usd_per_hour: 0.34, date: 2026-01-31, s
 def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
     """One machine's price, ``{"machine", "usd_per_hour", "date", "source"}``, from a table in YAML.
 
-    Each price needs its date (``yyyy-mm-dd``) and its source, so that a reader can judge it.
-
-    Args:
-        path: the table. machine: of the entry; may be omitted for a table of one.
-
-    Raises:
-        GluontuneError: the file cannot be read.
-        UsageError: a field is missing or wrong, or the machine is not in the table; names the entry.
+    Each price needs its date (``yyyy-mm-dd``) and its source, so that a reader can judge it. ``machine``, of the entry,
+    may be omitted for a table of one. GluontuneError: the file cannot be read. UsageError names the entry that is
+    wrong.
 
     >>> import pathlib, tempfile
     >>> table = pathlib.Path(tempfile.mkdtemp()) / "prices.yaml"
@@ -181,11 +173,9 @@ def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
     0.5
     """
     try:
-        text = read_text(path, MOST_YAML)
+        document = parse_yaml(read_text(path, MOST_YAML))
     except (OSError, UnicodeDecodeError) as error:
         raise GluontuneError(f"{path}: cannot read the price table: {error}") from error
-    try:
-        document = parse_yaml(text)
     except ValueError as error:
         raise UsageError(f"{path}: not valid YAML: {error}") from error
     entries = document.get("prices") if isinstance(document, Mapping) else None

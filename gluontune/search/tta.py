@@ -52,11 +52,10 @@ def time_to_accuracy(
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Train a recipe ``repeats`` times, each with its own seed, and measure the time to the target.
+    """Train a recipe ``repeats`` times, each with its own seed; return the times to the target, as in ``tta.json``.
 
     Args:
-        recipe: what to train, for all of its ``epochs``.
-        target: validation accuracy, 0 … 1.
+        recipe: what to train, for all of its ``epochs``. target: validation accuracy, 0 … 1.
         repeats: runs of each recipe. seeds: of the runs; by default ``recipe.seed``, ``recipe.seed + 1``, ….
         against: a second recipe, run in turn with the first, repeat by repeat, with the same seeds; the
             ratio of the times is then that within each repeat.
@@ -69,14 +68,9 @@ def time_to_accuracy(
         part: do these repeats alone, for a later ``resume`` of all.
         on_event: called with progress events. time_limit: seconds of silence that count as hung.
 
-    Returns:
-        the document of ``tta.json``: ``rule``, ``given``, ``done`` (one row a repeat), ``summary`` by recipe,
-        ``ratio`` and ``parity`` if there is a second recipe.
-
     Raises:
         UsageError: a target outside 0 … 1, no repeats, seeds that are too few or repeat.
-        GluontuneError: the data set cannot be opened, the folder cannot be written.
-            A run that fails, or never reaches the target, is a row.
+        GluontuneError: the data set cannot be opened, the folder cannot be written. A run that fails is a row.
 
     >>> import gluontune as gt
     >>> fast = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128, optimizer="adam")

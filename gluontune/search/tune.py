@@ -149,23 +149,15 @@ def tune(
         recipe: the start; its epochs do not matter.
         budget_minutes: no heat begins that would end later; options that were not tried have rows with that reason.
         out: folder for ``tune.json`` (after each heat) and ``recipe.yaml`` (the best so far).
-        knobs: names of :data:`gluontune.search.tune.KNOBS`; all by default.
+        knobs: names of :data:`KNOBS`; all by default.
         batch_sizes: per device; tried only if given, because another batch size trains another model.
         resume: go on with the search in ``out``; its heats are not measured again.
-        slice_s: seconds of one repeat of a contender, about.
-        on_event: called with the events that :func:`gluontune.train.run` sends too.
+        slice_s: seconds of one repeat of a contender, about. on_event: called as by :func:`gluontune.train.run`.
         time_limit: seconds after which a silent training process counts as hung.
-
-    Returns:
-        ``{"schema_version", "complete", "machine", "base_recipe", "tried": [{"stage", "label", "status":
-        "ran|failed|skipped", "reason", "changes", "samples_per_sec": {"median", "ci95", "n"},
-        "speedup_vs_start", "speedup_ci95", "round_eliminated", "kept"}], "best": {"name", "recipe",
-        "samples_per_sec", "speedup_vs_start", "speedup_ci95"}, "sentence", "notes", "heats", …}``.
 
     Raises:
         UsageError: an unknown knob, a budget or batch size that is too small.
-        GluontuneError: the start does not train, or the folder cannot be written. A failed option is a row, never an
-            exception.
+        GluontuneError: the start does not train, or the folder cannot be written. A failed option is a row.
 
     >>> import gluontune as gt
     >>> start = gt.Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)

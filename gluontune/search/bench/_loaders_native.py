@@ -24,13 +24,6 @@ from gluontune.records import RecordReader
 from gluontune.search.bench._loaders_torch import Batches, random_box
 
 
-class _Images:
-    """DALI's dense uint8 NHWC tensor of a batch."""
-
-    def __init__(self, tensors: Any):
-        self.shape, self.dtype = tensors.as_tensor().shape(), "uint8"
-
-
 def dali(path: str, size: int, batch_size: int, augment: str, num_threads: int, prefetch: int) -> Batches:
     """``readers.mxnet`` → decode the crop's region, resize, flip on the CPU; uint8 NHWC, the resize not antialiased."""
     library = importlib.import_module("nvidia.dali")
@@ -65,8 +58,10 @@ def dali(path: str, size: int, batch_size: int, augment: str, num_threads: int, 
         while True:
             yield made.run()
 
-    info = {"versions": {"nvidia-dali": library.__version__}}
-    return Batches(epoch, lambda batch: _Images(batch[0]), info)
+    def images(batch: Any) -> Any:  # a dense uint8 NHWC tensor
+        return types.SimpleNamespace(shape=batch[0].as_tensor().shape(), dtype="uint8")
+
+    return Batches(epoch, images, {"versions": {"nvidia-dali": library.__version__}})
 
 
 class _Payloads:

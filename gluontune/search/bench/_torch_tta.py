@@ -1,11 +1,10 @@
 """A whole training in PyTorch: the work of the peer in ``gluontune tta --against-torch``.
 
 A careful PyTorch script: the images decoded once and cached as uint8, each batch augmented as a whole,
-channels_last and ``torch.compile`` where they pay, gradients set to None, no weight decay on biases and
-BatchNorm. Net, images, order, augmentation, loss, update and schedule are those of our recipe; the first
-weights are drawn as PyTorch's users do (He et al., normal, fan out). MXNet's momentum contains the rate,
-PyTorch's does not: while the rate changes, NAG and SGD differ slightly, as between any two such scripts.
-torch is imported by :func:`make`, in the peers' environment.
+channels_last and ``torch.compile`` where they pay, no weight decay on biases and BatchNorm. Net, images, order,
+augmentation, loss, update and schedule are those of our recipe; the first weights are drawn as PyTorch's users do
+(He et al., normal, fan out). MXNet's momentum contains the rate, PyTorch's does not: while the rate changes, NAG and
+SGD differ slightly, as between any two such scripts. torch is imported by :func:`make`, in the peers' environment.
 """
 
 from __future__ import annotations

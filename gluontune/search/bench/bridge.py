@@ -196,11 +196,6 @@ def run(
         gradients: of which networks gradients are compared: ``family`` (the first that converts), ``all`` or ``none``.
         resume: keep the rows of networks that were converted or not traced. time_limit: seconds for one network.
         judging: makes the judge of a time limit, with ``names``, ``row`` and ``close`` as :class:`JudgeProcess`.
-
-    Returns:
-        ``{"rows": [{"name", "family", "shape", "status", "reason", "float32", "float64", "gradients", "statistics"}],
-        "figures": {"names", "traced", "converted", "agree_float32", "agree_float64", "gradients", "agree_gradients"},
-        "machine", "conditions"}``. Differences are relative to the array's largest value.
     """
     tell = say or (lambda line: None)
     if gradients not in ("family", "all", "none"):

@@ -176,15 +176,12 @@ class Contender:
                     continue
                 if event["event"] == wanted:
                     return event
-                raise self._explain(event, process)
-
-    def _explain(self, event: dict[str, Any], process: PipedProcess) -> ContenderFailed:
-        if event["event"] != "error":
-            return ContenderFailed(process.how_ended("its process"), log=process.tail())
-        if event["missing"]:
-            cure = to_make("peers") if self.entrant.python is not None else f"pip install {event['missing']}"
-            return ContenderFailed(f"{event['missing']} is not installed: {cure}", "missing")
-        return ContenderFailed(f"{event['type']}: {event['message']}", log=process.tail())
+                if event["event"] != "error":
+                    raise ContenderFailed(process.how_ended("its process"), log=process.tail())
+                if event["missing"]:
+                    cure = to_make("peers") if self.entrant.python is not None else f"pip install {event['missing']}"
+                    raise ContenderFailed(f"{event['missing']} is not installed: {cure}", "missing")
+                raise ContenderFailed(f"{event['type']}: {event['message']}", log=process.tail())
 
     def _memory(self) -> float:
         assert self._process is not None

@@ -51,14 +51,7 @@ def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = 
 
     Args:
         pretend: on the CPU. minutes: no part begins after so many, unless it is pretended.
-        airbench: path of airbench94.py, to stand beside ``dawnbench-94``. terms: ``out``, ``resume``, ``say`` of Terms.
-
-    Returns:
-        ``{"rows": [{"part", "name", "status", "reason", …}], "headline", "warn", "machine", "versions",
-        "conditions"}``. ``status``: ``ok``, ``failed``, ``missing`` or ``skipped``.
-
-    Raises:
-        GluontuneError: no GPU here, and not ``pretend``.
+        airbench: path of airbench94.py, to stand beside ``dawnbench-94``. terms: ``out``, ``resume``, ``say``.
     """
     pace = {"seconds": 0.05, "rounds": 1} if pretend else {"seconds": 0.5, "rounds": 3}
     how, machine = Terms(**{**pace, **terms}), machine_facts()

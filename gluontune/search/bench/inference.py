@@ -46,14 +46,13 @@ def run(
     Args:
         recipe: net and data set if ``source`` does not name them. source: a checkpoint, a folder of them,
             ``.params`` or ``.npz``; None: random weights (accuracy at chance level, agreement still counts).
-        modes: rungs to run; all by default. The reference always runs.
-        batch_size: images in a step of the throughput. val_images: for accuracy and agreement.
-        latencies: predictions of one image each. terms: of :class:`gluontune.search.bench.benchmark.Terms`.
+        modes: rungs to run; all by default. The reference always runs. latencies: predictions of one image each.
+        batch_size: images in a step of the throughput. val_images: for accuracy and agreement. terms: of
+        :class:`Terms`.
 
-    Returns:
-        the document of :func:`gluontune.search.bench.benchmark.document`; each row has ``latency_ms`` (``p50``,
-        ``p90``, ``p99`` of the better number of ``threads``, and ``p50_by_threads``), ``accuracy``,
-        ``agree_pct`` and ``ratio_to_hybridized``; ``best`` names the rung that agrees on 99 % of the images.
+    Returns the document of :func:`document`; each row has ``latency_ms`` (``p50``, ``p90``, ``p99`` of the better
+    number of ``threads``), ``accuracy``, ``agree_pct`` and ``ratio_to_hybridized``; ``best`` is a rung that agrees on
+    99 %.
     """
     if (unknown := next((mode for mode in modes or () if mode not in MODES), None)) is not None:
         close = nearest(unknown, list(MODES), n=2)

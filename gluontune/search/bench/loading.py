@@ -2,15 +2,12 @@
 
 All make batches of random-resized crops, half of them mirrored, as uint8, from shuffled records in the page
 cache: NHWC, or NCHW if the peer makes that. Data of the crops' size are padded by 4 and cropped instead. No
-contender normalizes. Record files for it, of any photographs:
+contender normalizes. Record files for it, of any photographs (a list may name a file many times):
 
-    gluontune pack photos.lst full.rec --root photos
     gluontune pack photos.lst p256.rec --root photos --resize 256 --quality 90 --format jpg
     gluontune pack photos.lst raw256.rec --root photos --resize 256 --format raw
-    gluontune bench loading p256.rec full.rec raw256.rec --size 224
+    gluontune bench loading p256.rec raw256.rec --size 224
     gluontune bench loading detection.rec --boxes --size 300
-
-A list may name a file many times, so that few photographs fill an epoch.
 """
 
 from __future__ import annotations

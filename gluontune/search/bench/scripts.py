@@ -69,16 +69,8 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     """Run every script of a list through the stages and return the document, saved as ``OUT/scripts.json`` after each.
 
-    A script that does not run as it is goes through no other stage.
-
-    Args:
-        listed: see :func:`read_list`. only: names, or parts of names. stages: default all.
-        time_limit: seconds for one process. out: a folder, for the document and what the scripts print.
-        resume: keep the stages that ended well.
-
-    Returns:
-        ``{"rows": [{"name", "note", "command", "stages": {NAME: {"status", "last", …}}}], "figures": {NAME: {"ok",
-        "of"}}, …}``; a stage that measures ``ratios`` has the ``median``, the ``least`` and the count ``n`` of each.
+    A script that does not run as it is goes through no other stage. ``only``: names, or parts of names; ``stages``:
+    default all; ``time_limit``: seconds for one process; ``resume``: keep the stages that ended well.
     """
     scripts = {script.name: script for script in read_list(listed)}
     chosen = [scripts[name] for name in selected(scripts, only)]

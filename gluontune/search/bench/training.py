@@ -41,16 +41,10 @@ _TWO = ("pool-to-mean", "fuse-bn-relu")  # a float32 row without the sums' rewri
 def run(
     nets: Sequence[str] = tuple(NETS), *, batch_sizes: Sequence[int] = (64,), threads: int | None = None, **terms: Any
 ) -> dict[str, Any]:
-    """Measure each network of :data:`NETS` at each batch size, and return the document.
+    """Measure each network of :data:`NETS` at each batch size, and return the document, a case for each.
 
-    Args:
-        threads: of tuned MXNet, ours and PyTorch; default the usable cores.
-        terms: of :class:`gluontune.search.bench.benchmark.Terms`, with slices of two seconds.
-
-    Returns:
-        ``{"rows": [… with "net" and "batch_size"], "cases": [{"net", "batch_size", "parameters", "figures",
-        …}], "ours": {"name", "ratio_to": {peer: {"median"}}}, "figures", "machine", "conditions"}``. In
-        ``figures`` the ratios named in :func:`_figures`, over several cases as geometric means.
+    ``threads``: of tuned MXNet, ours and PyTorch; default the usable cores. ``terms``: of :class:`Terms`. Over several
+    cases the ratios are geometric means.
     """
     for net in nets:
         if net not in NETS:
@@ -84,20 +78,20 @@ def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entr
         mxnet("MXNet tuned, imperative", _MXNET, tuned, note="threads and allocator"),
         mxnet("MXNet tuned, static", _MXNET, tuned, note="threads and allocator", mode="static"),
     ]
-    for dtype, rewrites in _REWRITES.items():
-        if dtype == "bfloat16" and not bf16:
-            continue
-        made: dict[str, Any] = {"mode": "static", "rewrites": rewrites, "dtype": dtype, "trainer": "gluontune"}
-        found.append(mxnet(f"gluontune {dtype}", OURS, tuned, note=" + ".join(rewrites), **made))
-        if dtype == "float32":
-            two = {**made, "rewrites": _TWO}
-            found.append(mxnet("gluontune, two rewrites, float32", OURS, tuned, note=" + ".join(_TWO), **two))
-        if dtype == "bfloat16" and runtime.amx_support().level == "granted":
-            amx = {**tuned, **runtime.AMX_ENV}
-            found.append(mxnet(f"gluontune {dtype}, AMX", OURS, amx, note=" + ".join(rewrites), **made))
-            made["rewrites"] = ("pool-to-mean", "fuse-bn-relu", "narrow-in-float32")
-            note = " + ".join(made["rewrites"])
-            found.append(mxnet(f"gluontune {dtype}, AMX, narrow in float32", OURS, amx, note=note, **made))
+    ours: list[tuple[str, Mapping[str, str], tuple[str, ...]]] = [
+        ("gluontune float32", tuned, _REWRITES["float32"]),
+        ("gluontune, two rewrites, float32", tuned, _TWO),
+    ]
+    if bf16:
+        ours.append(("gluontune bfloat16", tuned, _REWRITES["bfloat16"]))
+    if bf16 and runtime.amx_support().level == "granted":
+        amx = {**tuned, **runtime.AMX_ENV}
+        ours.append(("gluontune bfloat16, AMX", amx, _REWRITES["bfloat16"]))
+        ours.append(("gluontune bfloat16, AMX, narrow in float32", amx, (*_TWO, "narrow-in-float32")))
+    for name, env, rewrites in ours:
+        dtype = "bfloat16" if "bfloat16" in name else "float32"
+        made = {"mode": "static", "rewrites": rewrites, "dtype": dtype, "trainer": "gluontune"}
+        found.append(mxnet(name, OURS, env, note=" + ".join(rewrites), **made))
     for dtype in _REWRITES if bf16 else ("float32",):
         for compiled in (False, True):
             variant = f"{'compiled, ' if compiled else ''}{dtype}"
