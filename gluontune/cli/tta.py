@@ -83,10 +83,9 @@ def tta(
     """
     from gluontune import report
     from gluontune.report.tta import finish_tta
-    from gluontune.search import submissions
     from gluontune.search.bench import tta_peers
     from gluontune.search.bench.contender import peer_python
-    from gluontune.search.study import Part
+    from gluontune.search.study import Part, write_submissions
     from gluontune.search.time_to_target import read_price
     from gluontune.search.tta import time_to_accuracy
 
@@ -128,7 +127,7 @@ def tta(
     if part is not None:
         return finish_part(found, part, as_json)
     finish_tta(found, out, others)
-    submissions.write_submissions(found, out, author=about.author, author_email=about.author_email)
+    write_submissions(found, out, author=about.author, author_email=about.author_email)
 
     def tell() -> None:
         stdout.print(report.tta_table(found))

@@ -10,7 +10,7 @@ import tta_fakes as runs
 from gluontune.cli.main import main
 from gluontune.recipe import Recipe
 from gluontune.report.tta import finish_tta
-from gluontune.search import submissions, tta as tta
+from gluontune.search import study, tta as tta
 from gluontune.search.bench import tta_peers
 from gluontune.search.bench.contender import ContenderFailed
 
@@ -75,7 +75,7 @@ def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
     assert found["torch"] == MODE and Twin.made[0].entrant.settings["recipe"]["learning_rate"] == 0.1
     finish_tta(found, tmp_path / "out")
     assert "faster than PyTorch compile channels_last" in found["sentence"]
-    submissions.write_submissions(found, tmp_path / "out")
+    study.write_submissions(found, tmp_path / "out")
     entry = next((tmp_path / "out" / "dawnbench").glob("*against*gluontune.json"))
     assert json.loads(entry.read_text())["framework"].startswith("PyTorch")
     # A resume goes on in the mode that was chosen, and trains what is left.
