@@ -78,7 +78,7 @@ def run_individual(group: Any, run: IndividualRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _fitness(score: dict[str, Any]) -> float:
+def _fitness(score: Mapping[str, Any]) -> float:
     return ranked_value(score["fitness"])
 
 
@@ -301,9 +301,11 @@ class _Search:
                 ended = {"name": f"generation {k}", "population": population}
                 self.done[ended["name"]] = ended
                 self.store.enter(ended)
-                self._clean(population)
+                kept = {self._file(one["name"]) for one in population}
+                for path in set(self.folder.glob("*.npz")) - kept:
+                    path.unlink()
             population = ended["population"]
-            best = min(population, key=lambda one: evolution.ranked_value(one["score"]["fitness"]))
+            best = min(population, key=lambda one: _fitness(one["score"]))
             born = sum(one["offspring"] for one in population[: plan.kept]) / max(plan.kept, 1)
             entry = {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
             document["generations"].append(entry)
@@ -329,7 +331,7 @@ class _Search:
         """Offspring by recombination and mutation, then the elite of all, with others by chance."""
         plan = self.plan
         runs: list[IndividualRun] = []
-        fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in population]
+        fitness = [_fitness(one["score"]) for one in population]
         fixed = self.done[population[0]["name"]]["fixed"] or ()
         for o in range(plan.children):
             run = IndividualRun(f"g{k:03d}-v{v}-o{o:03d}", 0, self._file(f"g{k:03d}-v{v}-o{o:03d}"), {}, steps=0)
@@ -341,7 +343,7 @@ class _Search:
                 write_weights(run.weights, evolution.mutate(child, plan.sigma / k, rng, fixed))
             runs.append(dataclasses.replace(run, path=run.weights))
         everyone = [*population, *self._run_all(k, runs, offspring=True)]
-        fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in everyone]
+        fitness = [_fitness(one["score"]) for one in everyone]
         places = evolution.select(fitness, plan.population, plan.kept, self._rng(_CHOICE, k, v))
         return [everyone[place] for place in places]
 
@@ -357,12 +359,6 @@ class _Search:
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.npz"
-
-    def _clean(self, population: Sequence[Mapping[str, Any]]) -> None:
-        kept = {self._file(one["name"]) for one in population}
-        for path in self.folder.glob("*.npz"):
-            if path not in kept:
-                path.unlink()
 
     def _rng(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *key])

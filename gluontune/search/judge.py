@@ -10,7 +10,6 @@ from typing import Any
 
 from gluontune.core import stats
 from gluontune.core.events import RungRow, VariantRow
-from gluontune.core.stats import Interval
 from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender
 from gluontune.search.rung import Variant
 from gluontune.search.sequential import Scatter, ratio_at_look
@@ -163,7 +162,7 @@ LOAD_BOUND = 0.5  # of the recipe before it: background load does not explain a 
 _CORE_FIELDS = {"runtime", "loader", "num_workers", "engine", "num_devices"}
 
 
-def verdict_of(ratio: Interval) -> str:
+def verdict_of(ratio: stats.Interval) -> str:
     """``helped``, ``no gain`` or ``hurt`` from the interval of a throughput ratio.
 
     >>> verdict_of({"median": 1.4, "ci95": [1.3, 1.5], "n": 7})
@@ -178,7 +177,7 @@ def verdict_of(ratio: Interval) -> str:
     return "hurt" if ratio["ci95"][1] < COSTS else "no gain"
 
 
-def helps(ratio: Interval) -> bool:
+def helps(ratio: stats.Interval) -> bool:
     return ratio["ci95"][0] > 1.0 and ratio["median"] >= WORTH
 
 
@@ -215,7 +214,7 @@ def compare(
     return chosen
 
 
-def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> Interval:
+def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> stats.Interval:
     """The ratio to the best; a variant cut off while warming up was twice below a quarter of it."""
     if contender.cut and len(contender.rates) == 1:
         median = contender.rates[0] / stats.interval(best.rates)["median"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gluontune.core import stats
 from gluontune.core.events import RungRow, rung_row
-from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.judge import PARITY_POINTS, loss_of, verdict_of
@@ -36,11 +36,7 @@ def finish(
 
     Returns the contender of the recipe in the files.
     """
-    results = trainings.results
-
-    def tell(text: str) -> None:
-        rounds.progress("proof", "proof", 0.0, text)
-
+    results, tell = trainings.results, partial(rounds.progress, "proof", "proof", 0.0)
     while best is not None and best is not naive and naive.failure is None:
         trainings.budget.release_proof()
         for contender in (naive, best):
@@ -202,7 +198,7 @@ def by_time(row: RungRow) -> bool:
     return bool((row["seconds_to_accuracy"] or {}).get("ratio"))
 
 
-def ratio_at(row: RungRow, epochs: float) -> Interval:
+def ratio_at(row: RungRow, epochs: float) -> stats.Interval:
     """The rung's gain in time to the accuracy for a training of ``epochs``.
 
     >>> row = {"recipe": {"epochs": 0.5},

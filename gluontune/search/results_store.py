@@ -184,20 +184,18 @@ def write_best(document: Mapping[str, Any], folder: Path, step: str = "usual") -
     Returns:
         ``{"yaml", "script", "reason"}``: names, and the reason for no script; None if naive is the best.
     """
-    if document["best"] is None or document["best"]["name"] == "naive":
-        set_aside(folder / "best.yaml")
-        set_aside(folder / "best.py")
-        return None
-    best = Recipe.from_dict(document["best"]["recipe"])
-    with atomic_write(folder / "best.yaml") as file:
-        file.write(best_yaml(document).encode("utf-8"))
-    reason = _no_script(best, step)
-    if reason is not None:
-        set_aside(folder / "best.py")
-    else:
-        with atomic_write(folder / "best.py") as file:
-            file.write(best_script(document).encode("utf-8"))
-    return {"yaml": "best.yaml", "script": None if reason else "best.py", "reason": reason}
+    found, texts = None, {"best.yaml": "", "best.py": ""}
+    if document["best"] is not None and document["best"]["name"] != "naive":
+        reason = _no_script(Recipe.from_dict(document["best"]["recipe"]), step)
+        texts = {"best.yaml": best_yaml(document), "best.py": "" if reason else best_script(document)}
+        found = {"yaml": "best.yaml", "script": None if reason else "best.py", "reason": reason}
+    for name, text in texts.items():
+        if not text:
+            set_aside(folder / name)
+            continue
+        with atomic_write(folder / name) as file:
+            file.write(text.encode("utf-8"))
+    return found
 
 
 def _no_script(best: Recipe, step: str) -> str | None:

@@ -119,7 +119,8 @@ def parity(
     mine, reference = ([None if e is None or not math.isfinite(e) else e for e in side] for side in (mine, reference))
     reached, theirs = [e for e in mine if e is not None], [e for e in reference if e is not None]
     found: dict[str, Any] = {"verdict": "too few repeats", "suspicious": False, "epochs_ratio": None, "p": None}
-    if len(reference) >= 2 and len(mine) >= 2 and _rate(mine) < _rate(reference) - 0.25:
+    tried = len(reference) >= 2 and len(mine) >= 2
+    if tried and len(reached) / len(mine) < len(theirs) / len(reference) - 0.25:
         of = f"{len(theirs)} of {len(reference)}"
         text = f"{len(reached)} of {len(mine)} repeats reached the target; the reference {of}"
         return {**found, "verdict": "fails more often", "reason": text}
@@ -138,10 +139,6 @@ def parity(
         found["suspicious"] = gap > 0
         found["reason"] += f"; final accuracy {100 * gap:+.1f} points"
     return found
-
-
-def _rate(epochs: Sequence[float | None]) -> float:
-    return sum(e is not None for e in epochs) / len(epochs)
 
 
 def _welch(a: Sequence[float], b: Sequence[float]) -> float | None:

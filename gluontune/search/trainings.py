@@ -8,7 +8,6 @@ from typing import Any
 
 from gluontune.core import stats
 from gluontune.core.events import OnProgress, Progress, RungRow, VariantRow
-from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.budget import SHORTEST_UPDATES, Budget, BudgetSpent, fit_epochs
@@ -207,7 +206,7 @@ class Batches:
         self.winner: Contender | None = None
         self.added: list[Contender] = []  # started here, for a shorter length
 
-    def promise(self, contender: Contender) -> Interval:
+    def promise(self, contender: Contender) -> stats.Interval:
         """Time of the best recipe's training ÷ time of this one's, from the slices of both."""
         ratio = ratio_at_look(contender.rates, self.best.rates, len(self.field), self.rounds.scatter)
         return stats.scaled(ratio, self.best.recipe.epochs / contender.recipe.epochs)

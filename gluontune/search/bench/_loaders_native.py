@@ -54,14 +54,10 @@ def dali(path: str, size: int, batch_size: int, augment: str, num_threads: int, 
     made = build()
     made.build()
 
-    def epoch(number: int) -> Iterator[Any]:
-        while True:
-            yield made.run()
-
     def images(batch: Any) -> Any:  # a dense uint8 NHWC tensor
         return types.SimpleNamespace(shape=batch[0].as_tensor().shape(), dtype="uint8")
 
-    return Batches(epoch, images, {"versions": {"nvidia-dali": library.__version__}})
+    return Batches(lambda number: iter(made.run, None), images, {"versions": {"nvidia-dali": library.__version__}})
 
 
 class _Payloads:
@@ -153,10 +149,6 @@ def spdl(path: str, size: int, batch_size: int, augment: str, num_threads: int) 
     except RuntimeError as error:
         raise RuntimeError(f"{error} (SPDL wants FFmpeg; Debian, Ubuntu: apt install ffmpeg)") from error
 
-    def together(frames: Any) -> np.ndarray:
-        batch: np.ndarray = media.to_numpy(media.convert_frames(frames))
-        return batch
-
     def epoch(number: int) -> Iterator[np.ndarray]:
         order = np.random.default_rng(number).permutation(len(reader)).tolist()
         pipeline = (
@@ -164,7 +156,7 @@ def spdl(path: str, size: int, batch_size: int, augment: str, num_threads: int) 
             .add_source(order)
             .pipe(decode, concurrency=num_threads)
             .aggregate(batch_size, drop_last=True)
-            .pipe(together)
+            .pipe(lambda frames: media.to_numpy(media.convert_frames(frames)))
             .add_sink(2)
             .build(num_threads=num_threads, max_failures=0)
         )

@@ -202,16 +202,12 @@ def show(found: Mapping[str, Any], console: Any, title: str = "", unit: str = UN
     │ threads   │ 204            │ 194-214 │             │ 61  │
     └──...
     """
-    if "parts" not in found:
-        _show(found, console, title, unit)
-        return
-    for name, part in found["parts"].items():
-        _show({**part, "rows": [row for row in found["rows"] if row["part"] == name]}, console, name, unit)
-
-
-def _show(found: Mapping[str, Any], console: Any, title: str, unit: str) -> None:
     from rich.table import Table
 
+    for name, part in found.get("parts", {}).items():
+        show({**part, "rows": [row for row in found["rows"] if row["part"] == name]}, console, name, unit)
+    if "parts" in found:
+        return
     failed = any(row["status"] != "ok" for row in found["rows"])
     table = Table("contender", unit.replace("_", " "), "95 %", "÷ best peer", "MiB", title=title)
     if failed:

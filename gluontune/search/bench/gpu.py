@@ -135,11 +135,10 @@ class _Bench:
         target = "gluontune.search.bench._gluon_training:EngineWork"
         entrant = Entrant(name, OURS, target, settings, env=self.env, slices="steps")
 
-        def remarked(field: list[Any]) -> None:
-            if field[0].failure is None:
-                field[0].info["remarks"] = field[0].ask("remarks")
+        def finish(field: list[Any]) -> None:
+            field[0].info["remarks"] = field[0].ask("remarks")
 
-        (one,) = self.how.contest([entrant], say=self.how.say, time_limit=180.0, finish=remarked, **self.how.pace)
+        (one,) = self.how.contest([entrant], say=self.how.say, time_limit=180.0, finish=finish, **self.how.pace)
         found = document([one], conditions={}, unit=UNIT)
         (made,) = found["rows"]
         remarks = "; ".join([*one.info.get("notes", []), *(one.info.get("remarks") or [])])
@@ -197,26 +196,25 @@ class _Bench:
         ways: dict[str, dict[str, Any]] = {
             "before: one loader thread, eager": slow, "after: resident": {"hybridize": "hybridized"}
         }  # fmt: skip
-        small = {**self._small(), "seconds": 1.0 if self.pretend else 12.0}
-        return [self._watched(name, self.recipe(**{**small, **changes})) for name, changes in ways.items()]
+        small, rows = {**self._small(), "seconds": 1.0 if self.pretend else 12.0}, []
+        for name, changes in ways.items():
+            with beside_smi() as theirs:
+                result = _trained(self.recipe(**{**small, **changes}))
+            series: Mapping[str, Any] = result.utilization.get("gpu_util_pct") or {}
+            ours = [value for value in next(iter(series.values()), ()) if value is not None]
+            rate, steady = result.samples_per_sec, result.steadiness
+            figures: dict[str, Any] = {
+                "images_a_second": round(rate["median"]) if rate else None, "busy_pct": steady.get("mean_pct"),
+                "idle_pct": steady.get("below_10_pct"), "nvml_pct": statistics.mean(ours) if ours else None,
+                "nvidia_smi_pct": theirs[0], "nvml_mib": result.peak_gpu_mib, "nvidia_smi_mib": theirs[1],
+            }  # fmt: skip
+            rows.append(row(name, reason="; ".join(result.notes), **figures))
+        return rows
 
     def _small(self) -> dict[str, Any]:
         if self.pretend:
             return {"dataset": "sample", "net": "mlp", "train_samples": 640, "val_samples": 100, "epochs": 1.0}
         return {"dataset": "cifar10", "net": "cifar_resnet20_v1", "batch_size_per_device": 512}
-
-    def _watched(self, name: str, recipe: Recipe) -> Row:
-        with beside_smi() as theirs:
-            result = _trained(recipe)
-        series: Mapping[str, Any] = result.utilization.get("gpu_util_pct") or {}
-        ours = [value for value in next(iter(series.values()), ()) if value is not None]
-        rate, steady = result.samples_per_sec, result.steadiness
-        figures: dict[str, Any] = {
-            "images_a_second": round(rate["median"]) if rate else None, "busy_pct": steady.get("mean_pct"),
-            "idle_pct": steady.get("below_10_pct"), "nvml_pct": statistics.mean(ours) if ours else None,
-            "nvidia_smi_pct": theirs[0], "nvml_mib": result.peak_gpu_mib, "nvidia_smi_mib": theirs[1],
-        }  # fmt: skip
-        return row(name, reason="; ".join(result.notes), **figures)
 
     def accuracy(self, name: str) -> list[Row]:
         """Seconds of training to the target of a recipe of gluontune's, and of its naive twin."""

@@ -105,8 +105,8 @@ def run(
 
 
 def _beside(contender: Contender, reference: Contender, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(("latency_ms", "accuracy", "agree_pct", "output_error"))
-    found["ratio_to_hybridized"] = None
+    names = ("latency_ms", "accuracy", "agree_pct", "output_error", "ratio_to_hybridized")
+    found: dict[str, Any] = dict.fromkeys(names)
     if contender.failure is not None:
         return found
     mine = extra[contender.entrant.name]

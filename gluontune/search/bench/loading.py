@@ -160,16 +160,16 @@ def _peers(kind: str, workers: int, folder: str) -> list[Row]:
         rows.append((f"{torch}, {count} workers, {decoder}", torch, "torch:dataloader", by, note))
     if kind == "jpeg":
         tar, mds = (f"{made}the same JPEG bytes in {shards} shards, OpenCV" for shards in ("tar", "MDS"))
-        threads, both = {"num_threads": workers}, {"threads": workers, "processes": 0}
+        decoding, both = {"num_threads": workers}, {"threads": workers, "processes": 0}
         processes = {"threads": 1, "processes": workers}
         region = f"{made}the crop's region decoded, OpenCV resizes"
         rows += [
             (f"WebDataset, {workers} workers", "WebDataset", "torch:webdataset", stored, tar),
             (f"MosaicML Streaming, {workers} workers", "MosaicML Streaming", "torch:streaming", stored, mds),
-            (f"SPDL, {workers} threads", "SPDL", "native:spdl", threads, f"{made}its decoder, FFmpeg's"),
+            (f"SPDL, {workers} threads", "SPDL", "native:spdl", decoding, f"{made}its decoder, FFmpeg's"),
             (f"Grain, {workers} threads", "Grain", "torch:grain", both, f"{made}OpenCV"),
             (f"Grain, {workers} processes", "Grain", "torch:grain", processes, f"{made}OpenCV"),
-            (f"nvImageCodec CPU, {workers} threads", "nvImageCodec", "native:nvimagecodec", threads, region),
+            (f"nvImageCodec CPU, {workers} threads", "nvImageCodec", "native:nvimagecodec", decoding, region),
         ]
     return rows
 

@@ -227,17 +227,15 @@ def _trained(recipe: Recipe, values: Mapping[str, Any], pool: Pool | None, limit
     except RunFailed as failure:
         if failure.kind in _EXPECTED and failure.phase not in _UNDER_WAY:
             return {**_refusal(failure.message, values), **fresh}
-        return {**_failed(f"{failure.kind}: {failure}", failure.log[-2000:]), **fresh}
+        reason, log = f"{failure.kind}: {failure}", failure.log[-2000:]
     except GluontuneError as error:
         return {**_refusal(str(error), values), **fresh}
-    numbers = [*result.train_loss, *result.val_loss, *result.val_accuracy]
-    if not numbers or not all(map(math.isfinite, numbers)) or not result.val_accuracy or result.steps < 1:
-        return {**_failed(f"trained {result.steps} steps, but losses and accuracies are {numbers}", ""), **fresh}
-    return {"outcome": "trained", "reason": "", "fields": [], **fresh}
-
-
-def _failed(reason: str, log: str) -> dict[str, Any]:
-    return {"outcome": "failed", "reason": reason, "fields": [], "log": log}
+    else:
+        numbers = [*result.train_loss, *result.val_loss, *result.val_accuracy]
+        if result.val_accuracy and result.steps > 0 and all(map(math.isfinite, numbers)):
+            return {"outcome": "trained", "reason": "", "fields": [], **fresh}
+        reason, log = f"trained {result.steps} steps, but losses and accuracies are {numbers}", ""
+    return {"outcome": "failed", "reason": reason, "fields": [], "log": log, **fresh}
 
 
 def _refusal(message: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,11 +96,7 @@ STAGES: dict[str, Stage] = {}
 
 
 def stage(name: str) -> Callable[[Stage], Stage]:
-    def enter(function: Stage) -> Stage:
-        STAGES[name] = function
-        return function
-
-    return enter
+    return lambda function: STAGES.setdefault(name, function)
 
 
 @stage("as is")

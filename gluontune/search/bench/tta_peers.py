@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -65,10 +66,8 @@ def against_torch(
     if settings is None:
         settings = fastest(twin, python, say or (lambda line: None), mode)
 
-    def trained(each: Recipe, **how: Any) -> tuple[RunResult, Clocks]:
-        return train_torch(each, settings, python, **how)
-
-    options.update(against=twin, trainers={"against": (settings["name"], trained)}, facts={"torch": settings})
+    trainers = {"against": (settings["name"], partial(train_torch, settings=settings, python=python))}
+    options.update(against=twin, trainers=trainers, facts={"torch": settings})
     return time_to_accuracy(recipe, out=out, resume=resume, **options)
 
 
@@ -104,13 +103,11 @@ def fastest(
     """
     threads = max(1, runtime.usable_cores() // recipe.num_devices)
     modes = torch_entrants(recipe.net, recipe.batch_size_per_device, 32, threads, python, recipe.dtype)
-    if mode is None:
-        name, env = allocator_of(modes, say, contest)
-    else:
-        name, env = "glibc", allocators()["glibc"]
-    modes = with_allocator(modes, name, env)
     if mode is not None:
-        return _settings(modes[MODES.index(mode)], recipe, name, {})
+        tuned = with_allocator(modes, "glibc", allocators()["glibc"])
+        return _settings(tuned[MODES.index(mode)], recipe, "glibc", {})
+    name, env = allocator_of(modes, say, contest)
+    modes = with_allocator(modes, name, env)
     field = contest(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
     rates = {c.entrant.name: stats.interval(c.rates)["median"] for c in field if c.failure is None}
     if not rates:
@@ -182,12 +179,8 @@ _LINE = 1_000_000  # bytes of a line at most
 def against_script(recipe: Recipe, script: str, *, python: Path | None = None, **options: Any) -> dict[str, Any]:
     """Time to accuracy of ``recipe`` and of a script: its path, with arguments as a shell takes them."""
     command = command_of(script, python)
-
-    def trained(each: Recipe, **how: Any) -> tuple[RunResult, Clocks]:
-        return train_script(each, command, **how)
-
-    name = Path(command[1]).name
-    return time_to_accuracy(recipe, against=recipe, trainers={"against": (name, trained)}, **options)
+    trainers = {"against": (Path(command[1]).name, partial(train_script, command=command))}
+    return time_to_accuracy(recipe, against=recipe, trainers=trainers, **options)
 
 
 def command_of(script: str, python: Path | None = None) -> list[str]:
