@@ -67,7 +67,7 @@ class Contender:
         return Group(self.recipe, time_limit=self.time_limit, wait=False)
 
     def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
-        """Two steps for compilation and caches, then the number of steps that fill a slice; returns the last rate or 0.
+        """The last rate, or 0; then it is known how many steps fill a slice.
 
         Twice below ``too_slow`` samples a second ends the warm-up.
         """
@@ -76,19 +76,23 @@ class Contender:
             return 0.0
         with self.guarded():
             group.wait()
-            group.steps(2)
-            seen = group.steps(1)
-            if too_slow and seen["samples"] / seen["seconds"] < too_slow:
-                seen = group.steps(1)
-            elif seen["seconds"] < slice_s:
-                for _ in range(2):  # the first estimate contains some of the warm-up
-                    self._steps = max(1, round(slice_s / max(seen["seconds"], 1e-6) * seen["count"]))
-                    seen = group.steps(self._steps)
-            self.step_s = seen["seconds"] / seen["count"]
+            rate = self.first_rate(group, slice_s, too_slow)
             group.pause()
             self._warm = True
-            return seen["samples"] / seen["seconds"]
+            return rate
         return 0.0
+
+    def first_rate(self, group: Group, slice_s: float, too_slow: float) -> float:
+        group.steps(2)  # compilation and caches
+        seen = group.steps(1)
+        if too_slow and seen["samples"] / seen["seconds"] < too_slow:
+            seen = group.steps(1)
+        elif seen["seconds"] < slice_s:
+            for _ in range(2):  # the first estimate contains some of the warm-up
+                self._steps = max(1, round(slice_s / max(seen["seconds"], 1e-6) * seen["count"]))
+                seen = group.steps(self._steps)
+        self.step_s = seen["seconds"] / seen["count"]
+        return seen["samples"] / seen["seconds"]
 
     def train(self, result: RunResult, on_event: OnProgress | None = None) -> None:
         """The recipe's whole training from its seeded start, into ``result``; paused again afterwards.
@@ -174,25 +178,17 @@ class ScriptContender(Contender):
         site = functools.partial(ScriptSite, log=self._logs / log_name(self.label) if self._logs else None)
         return Group(cast(Any, self.run), time_limit=self.time_limit, wait=False, site=site)
 
-    def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
+    def first_rate(self, group: Group, slice_s: float, too_slow: float) -> float:
         """The process has taken some steps before it is ready: one slice more, unless a step is as long."""
-        group = self.group
-        if group is None or self._warm:
-            return 0.0
-        with self.guarded():
-            group.wait()
-            self.losses, self.step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
-            rate: float = self.seen["samples_per_step"] / self.step_s
-            self._steps, self.at = max(1, round(slice_s / self.step_s)), self.seen["steps"]
-            if self._steps > 1 or rate < too_slow:
-                seen = group.steps(self._steps)
-                self.at = int(seen["at"])
-                self.step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
-                self._steps = max(1, round(slice_s / self.step_s))
-            group.pause()
-            self._warm = True
-            return rate
-        return 0.0
+        self.losses, self.step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
+        rate: float = self.seen["samples_per_step"] / self.step_s
+        self._steps, self.at = max(1, round(slice_s / self.step_s)), self.seen["steps"]
+        if self._steps > 1 or rate < too_slow:
+            seen = group.steps(self._steps)
+            self.at = int(seen["at"])
+            self.step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
+            self._steps = max(1, round(slice_s / self.step_s))
+        return rate
 
     def keep_step_with(self, other: ScriptContender) -> None:
         """Slices of as many steps as the other's, which then are the same work if both begin at the same step."""

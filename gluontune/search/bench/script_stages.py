@@ -113,9 +113,9 @@ def captured(script: Script, site: Site) -> dict[str, Any]:
         options = json.dumps({"out": str(out), "steps": 20})
         program = Program(script.path, script.argv)
         done = site.run(script, command(program, "gluontune.capture.capturing", options), "captured")
-        found = json.loads(out.read_text("utf-8")) if out.exists() else None
-    if found is None:
-        return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
+        if not out.exists():
+            return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
+        found = json.loads(out.read_text("utf-8"))
     gaps = list((found["gaps_float64"] or {"": None}).values())
     kinds = {"kinds": len(found["kinds"]), "steps": found["steps"], "gap": None if None in gaps else max(gaps)}
     if found["refused"]:
@@ -221,14 +221,10 @@ def migrated(script: Script, site: Site) -> dict[str, Any]:
         if done["status"] != "ok":
             refused = done["exit"] == 1 and not out.exists()
             return {**done, "status": "refused" if refused else done["status"]}
-        faults = _faults(out)
+        words = python("-m", "ruff", "check", "--isolated", ".")
+        linted = subprocess.run(words, cwd=out, capture_output=True, text=True)
         by_hand = sum("BY HAND" in line for line in (out / "data.py").read_text("utf-8").splitlines())
-    if faults:
+    there = "No module named" not in linted.stderr
+    if linted.returncode and there and (faults := last_words(linted.stdout)):
         return {**done, "status": "failed", "last": faults}
     return {**done, "by_hand": by_hand, "cell": "checked" if not by_hand else f"checked, {by_hand} by hand"}
-
-
-def _faults(project: Path) -> str:
-    words = python("-m", "ruff", "check", "--isolated", ".")
-    found = subprocess.run(words, cwd=project, capture_output=True, text=True)
-    return "" if found.returncode == 0 or "No module named" in found.stderr else last_words(found.stdout)

@@ -163,7 +163,13 @@ def _case(net: str, batch: int, threads: int, how: Terms, journal: Journal) -> d
     if any(e.peer == _TORCH for e in chosen) and python.is_file():
         name, variables = allocator_of(wanted, say, how.contest)
         chosen = with_allocator(chosen, name, variables)
-    contenders = how.contest(chosen, say=say, finish=_note_losses, journal=journal, key=where, **how.pace)
+
+    def finish(measured: list[Contender]) -> None:
+        for contender in measured:
+            if contender.failure is None:
+                contender.info["loss"] = contender.ask("last_loss")
+
+    contenders = how.contest(chosen, say=say, finish=finish, journal=journal, key=where, **how.pace)
     shapes = _same_shapes(net, contenders)
     conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
     found = document(contenders, conditions=conditions, unit=UNIT)
@@ -171,12 +177,6 @@ def _case(net: str, batch: int, threads: int, how: Terms, journal: Journal) -> d
         row["info"].pop("parameter_shapes", None)
         row.update(net=net, batch_size=batch)
     return {**found, **conditions, "parameters": sum(map(math.prod, shapes)), "figures": _figures(contenders)}
-
-
-def _note_losses(contenders: list[Contender]) -> None:
-    for contender in contenders:
-        if contender.failure is None:
-            contender.info["loss"] = contender.ask("last_loss")
 
 
 def _same_shapes(net: str, contenders: Sequence[Contender]) -> list[list[int]]:
