@@ -98,8 +98,7 @@ class _Climber(Climber[Contender]):
         if self._site is None:
             self.naive.launch()  # a resumed climb has no naive process yet
             self.naive.warm_up(self.pace.slice_s)
-            ready = self.naive.group.ready[0] if self.naive.group is not None else {}
-            self._site = Site.of(ready, self.results.document["machine"], self.naive.recipe)
+            self._site = Site.of(self.naive.seen, self.results.document["machine"], self.naive.recipe)
         return self._site
 
     def in_order(self, names: list[str]) -> list[str]:

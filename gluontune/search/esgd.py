@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import queue
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -251,17 +251,12 @@ def esgd(
     pool_dicts = [dataclasses.asdict(entry) for entry in pool]
     given = {"recipe": recipe.to_dict(), "plan": dataclasses.asdict(plan), "pool": pool_dicts}
     store = Study("esgd", ESGD_SCHEMA, given, out, resume)
-    folder = Path(tempfile.mkdtemp(prefix="gluontune-esgd-")) if out is None else Path(out)
-    document = store.document
-    try:
-        with store.under_way(), WorkerPool(recipe, workers, time_limit) as worker_pool:
-            _Search(plan, pool, worker_pool, store, folder / "population", on_event).run()
-    finally:
-        if out is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    document["cost"] = cost(document["done"])
+    place: Any = tempfile.TemporaryDirectory(prefix="gluontune-esgd-") if out is None else contextlib.nullcontext(out)
+    with place as folder, store.under_way(), WorkerPool(recipe, workers, time_limit) as worker_pool:
+        _Search(plan, pool, worker_pool, store, Path(folder) / "population", on_event).run()
+    store.document["cost"] = cost(store.document["done"])
     store.save()
-    return document
+    return store.document
 
 
 def cost(done: Sequence[Mapping[str, Any]]) -> dict[str, int]:

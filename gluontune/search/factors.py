@@ -6,6 +6,7 @@ accuracy by whole trainings. Sets that do not reach the target stay in the table
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,15 +89,12 @@ def analyse(
     facts = dataset_facts(recipe)
     store = Study("factors", FACTORS_SCHEMA, given, out, resume, part)
     store.document.update(dataset=facts, repeats=repeats)
-    analysis = _Analysis(recipe, store, pace, on_event or (lambda event: None), time_limit)
-    try:
-        with store.under_way():
-            analysis.choose(factors, own)
-            if store.takes(0):
-                analysis.throughput(pairs)
-            analysis.to_targets(targets, repeats, every_set)
-    finally:
-        analysis.close()
+    tell = on_event or (lambda event: None)
+    with contextlib.closing(_Analysis(recipe, store, pace, tell, time_limit)) as analysis, store.under_way():
+        analysis.choose(factors, own)
+        if store.takes(0):
+            analysis.throughput(pairs)
+        analysis.to_targets(targets, repeats, every_set)
     if part is None:
         conclude(store.document)
     store.save()
@@ -124,8 +122,7 @@ class _Analysis:
             return
         self.tell({**progress("starting", 0.0), "set": "base", "piece": 1, "pieces": 1})
         self._start_base()
-        ready = self.base.group.ready[0] if self.base.group is not None else {}
-        site = Site.of(ready, document["machine"], self.recipe)
+        site = Site.of(self.base.seen, document["machine"], self.recipe)
         self.factors, skipped = factor_plan.resolve_factors(self.recipe, site, names, users)
         if not self.factors:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())

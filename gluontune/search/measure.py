@@ -156,6 +156,11 @@ class Contender:
             self.rates.append(seen["samples"] / seen["seconds"])
 
     @property
+    def seen(self) -> Mapping[str, Any]:
+        """What its first process reported when it was ready; empty if there is none."""
+        return self.group.ready[0] if self.group is not None and self.group.ready else {}
+
+    @property
     def slice_s(self) -> float:
         return self._steps * self.step_s
 
@@ -199,10 +204,6 @@ class ScriptContender(Contender):
         for _ in range(3):
             if self.at < step and (seen := self.ask(lambda group: group.steps(step - self.at))):
                 self.at = int(seen["at"])
-
-    @property
-    def seen(self) -> Mapping[str, Any]:
-        return self.group.ready[0] if self.group is not None and self.group.ready else {}
 
 
 def interleave(

@@ -199,10 +199,7 @@ class Racing:
         return heat
 
     def _read_site(self) -> None:
-        group = self.start.group
-        if group is None:
-            return
-        site = Site.of(group.ready[0], self.results.document["machine"], self.start.recipe)
+        site = Site.of(self.start.seen, self.results.document["machine"], self.start.recipe)
         self.results.document["site"] = {**dataclasses.asdict(site), "rewrites": list(site.rewrites)}
         needed = 2 * (self.start.ask(lambda group: group.peak_rss_mib()) or 0.0)
         limit = runtime.memory_limit_mib()

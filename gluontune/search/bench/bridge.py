@@ -6,6 +6,7 @@ gradients in training mode in float64 with dropout off. "not traced": it cannot 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -203,24 +204,19 @@ def run(
     rows = _known(out) if resume else {}
     if out is not None:
         writable_folder(out.absolute().parent)
-    judge = judging(time_limit)
-    try:
+    with contextlib.closing(judging(time_limit)) as judge:
         names = _names(nets, judge.names(), quick)
         if not resume:
             set_aside(out)
-        document = _document([rows[n] for n in names if n in rows], time_limit)
         for place, name in enumerate(names):
             if name in rows:
                 continue
             tell(f"{place + 1}/{len(names)} {name}")
             done = any(r["gradients"] is not None for r in rows.values() if r["family"] == family(name))
             rows[name] = judge.row(name, gradients == "all" or (gradients == "family" and not done))
-            document = _document([rows[n] for n in names if n in rows], time_limit)
             if out is not None:
-                write_json(out, document)
-    finally:
-        judge.close()
-    return document
+                write_json(out, _document([rows[n] for n in names if n in rows], time_limit))
+    return _document([rows[name] for name in names], time_limit)
 
 
 def _names(nets: Sequence[str] | None, known: list[str], quick: bool) -> list[str]:
@@ -250,10 +246,9 @@ def _document(rows: Sequence[Mapping[str, Any]], time_limit: float) -> dict[str,
         "agree_float64": within("float64", FLOAT64), "gradients": sum(r["gradients"] is not None for r in rows),
         "agree_gradients": within("gradients", GRADIENTS),
     }  # fmt: skip
-    conditions = {"time_limit": time_limit, "bars": [FLOAT32, FLOAT64, GRADIENTS]}
-    machine = machine_facts()
     return {
-        "schema_version": SCHEMA, "rows": list(rows), "figures": figures, "machine": machine, "conditions": conditions
+        "schema_version": SCHEMA, "rows": list(rows), "figures": figures, "machine": machine_facts(),
+        "conditions": {"time_limit": time_limit, "bars": [FLOAT32, FLOAT64, GRADIENTS]},
     }  # fmt: skip
 
 

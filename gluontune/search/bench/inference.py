@@ -8,6 +8,7 @@ another process, and the better of the two is the latency.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,12 +124,9 @@ def _beside(contender: Contender, reference: Contender, extra: Mapping[str, Mapp
 def _one_thread(entrant: Entrant, count: int, tell: Callable[[str], None]) -> dict[int, list[float]]:
     """Milliseconds of ``count`` predictions of one image with one thread; empty if that fails."""
     tell(f"latency of {entrant.name} with one thread")
-    alone = Contender(replace(entrant, env=launch_settings(cores=1).env))
-    try:
+    with contextlib.closing(Contender(replace(entrant, env=launch_settings(cores=1).env))) as alone:
         alone.launch()
         times = alone.ask("latency", count=count)
-    finally:
-        alone.close()
     if alone.failure is not None:
         tell(f"{entrant.name} with one thread: {alone.failure}")
         return {}

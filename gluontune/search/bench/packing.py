@@ -42,23 +42,20 @@ def run(
     """
     if part not in ("both", *PARTS):
         raise UsageError(f"part {part!r}: choose both, {' or '.join(PARTS)}")
-    cores, parts, how = workers or usable_cores(), {}, Terms(**{"rounds": 5, **terms})
+    cores, how = workers or usable_cores(), Terms(**{"rounds": 5, **terms})
     given = {
         "src": os.path.abspath(src), "root": str(root), "size": size, "quality": quality, "workers": cores,
         "rounds": how.rounds, "only": list(how.only or ()),
     }  # fmt: skip
     with how.journal("bench packing", given) as journal, tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
         lst, base = write_list(src, root, Path(folder))
-        for name in PARTS if part == "both" else (part,):
-            if name in journal.pieces:
-                parts[name] = journal.pieces[name]
-                continue
-            resized, sizes = size if name == "resize" else None, dict[str, Any]()
-            place = Path(folder) / name
+
+        def measured(name: str) -> dict[str, Any]:
+            resized, place, sizes = size if name == "resize" else None, Path(folder, name), dict[str, Any]()
             place.mkdir()
             field = how.kept(entrants(str(lst), str(base), str(place), resized, quality, cores))
 
-            def weigh(done: list[Contender], sizes: dict[str, Any] = sizes) -> None:
+            def weigh(done: list[Contender]) -> None:
                 sizes.update({c.entrant.name: c.ask("bytes") for c in done})
 
             done = how.contest(field, rounds=how.rounds, say=partial(how.tell, of=name), finish=weigh)
@@ -66,9 +63,10 @@ def run(
                 "images": len(lst.read_text(encoding="utf-8").splitlines()), "resize": resized,
                 "quality": quality if resized else None, "most_workers": cores, "rounds": how.rounds, "bytes": sizes,
             }  # fmt: skip
-            parts[name] = document(done, conditions=conditions)
-            journal.keep(name, parts[name])
-    return combine(parts)
+            return document(done, conditions=conditions)
+
+        names = PARTS if part == "both" else (part,)
+        return combine({name: journal.piece(name, partial(measured, name)) for name in names})
 
 
 def write_list(src: PathLike, root: PathLike | None, folder: Path) -> tuple[Path, Path]:

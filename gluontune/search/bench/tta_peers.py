@@ -8,6 +8,7 @@ the environment variable ``GLUONTUNE_SEED``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -132,18 +133,15 @@ def train_torch(
     how = {name: settings[name] for name in ("threads", "channels_last", "compiled")}
     entrant = Entrant(settings["name"], "PyTorch", _WORK, {"recipe": facts, **how}, python, settings["env"])
     process = Contender(entrant, time_limit=time_limit)
-    with begun(recipe, machine) as (result, clocks):
-        try:
-            process.launch()
-            result.warmup_seconds = clocks.run_at = clocks.now()
-            clocks.warmup_seconds = process.info.get("warmup_seconds", 0.0)
-            clocks.start_seconds = clocks.run_at - clocks.warmup_seconds
-            if process.failure is None:
-                _train(process, recipe, result, clocks, on_event)
-            if process.failure is not None:
-                raise RunFailed("PyTorch", str(process.failure), "training" if result.steps else "starting")
-        finally:
-            process.close()
+    with begun(recipe, machine) as (result, clocks), contextlib.closing(process):
+        process.launch()
+        result.warmup_seconds = clocks.run_at = clocks.now()
+        clocks.warmup_seconds = process.info.get("warmup_seconds", 0.0)
+        clocks.start_seconds = clocks.run_at - clocks.warmup_seconds
+        if process.failure is None:
+            _train(process, recipe, result, clocks, on_event)
+        if process.failure is not None:
+            raise RunFailed("PyTorch", str(process.failure), "training" if result.steps else "starting")
     return result, clocks
 
 
