@@ -156,11 +156,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in rules.COLLECTIONS:
-            object.__setattr__(self, name, _settled(getattr(self, name)))
+            object.__setattr__(self, name, _copied(getattr(self, name), tuple))  # equal when read back from YAML
         rules.check(self)
 
     def __hash__(self) -> int:
-        return hash(tuple(_hashable(getattr(self, f.name)) for f in dataclasses.fields(self)))
+        return hash(tuple(_copied(getattr(self, f.name), tuple, frozenset) for f in dataclasses.fields(self)))
 
     @property
     def global_batch_size(self) -> int:
@@ -216,7 +216,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON or YAML."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {f.name: _copied(getattr(self, f.name), list) for f in dataclasses.fields(self)}
 
     def differences(self, other: Recipe) -> dict[str, Any]:
         """The fields of this recipe whose value differs in ``other``.
@@ -275,20 +275,8 @@ class Recipe:
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
 
-def _settled(value: Any) -> Any:
-    """Copies of collections, with tuples for lists, so that a recipe read back from YAML is equal."""
+def _copied(value: Any, sequence: Any, mapping: Any = dict) -> Any:
+    """A copy whose lists and tuples are of the type ``sequence``, and whose mappings are ``mapping`` of their pairs."""
     if isinstance(value, Mapping):
-        return {name: _settled(item) for name, item in value.items()}
-    return tuple(_settled(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return frozenset((name, _hashable(item)) for name, item in value.items())
-    return tuple(_hashable(item) for item in value) if isinstance(value, tuple) else value
+        return mapping((name, _copied(item, sequence, mapping)) for name, item in value.items())
+    return sequence(_copied(i, sequence, mapping) for i in value) if isinstance(value, (list, tuple)) else value

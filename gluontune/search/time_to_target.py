@@ -17,6 +17,7 @@ from typing import Any
 from gluontune.core import stats
 from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.core.reading import MOST_YAML, parse_yaml, read_text
+from gluontune.recipe.registry import Parameter
 from gluontune.recipe.result import RunResult
 
 POINTS = 0.02  # of final accuracy, as in the ladder's gate
@@ -197,8 +198,8 @@ def _checked(entry: Any, where: str) -> dict[str, Any]:
         what = f"fields {', '.join(missing)} are" if len(missing) > 1 else f"field {missing[0]} is"
         raise UsageError(f"{where}{named}: the {what} missing; write it as\n{EXAMPLE}")
     price = entry["usd_per_hour"]
-    if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < math.inf:
-        raise UsageError(f"{where}: usd_per_hour={price!r}: give a number above 0")
+    if fault := Parameter(above=0).fault(price):
+        raise UsageError(f"{where}: usd_per_hour={price!r}: give {fault}")
     date = str(entry["date"])
     try:
         datetime.date.fromisoformat(date)

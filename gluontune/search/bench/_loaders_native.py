@@ -21,7 +21,7 @@ import numpy as np
 from gluontune.codec.header import inspect
 from gluontune.codec.image import raw_to_pixels
 from gluontune.records import RecordReader
-from gluontune.search.bench._loaders_torch import Batches, random_box
+from gluontune.search.bench._loaders_torch import Batches, Payloads, random_box
 
 
 def dali(path: str, size: int, batch_size: int, augment: str, num_threads: int, prefetch: int) -> Batches:
@@ -60,17 +60,15 @@ def dali(path: str, size: int, batch_size: int, augment: str, num_threads: int, 
     return Batches(lambda number: iter(made.run, None), images, {"versions": {"nvidia-dali": library.__version__}})
 
 
-class _Payloads:
+class _Images(Payloads):
     """The input of FFCV's writer: the image of each record, JPEG bytes with their size, or pixels."""
 
     def __init__(self, path: str, raw: bool):
-        self.reader, self.raw = RecordReader(path), raw
+        super().__init__(path)
+        self.raw = raw
 
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def __getitem__(self, index: int) -> tuple[Any]:
-        payload = self.reader.payload(int(index))
+    def __getitem__(self, index: Any) -> tuple[Any]:
+        payload = super().__getitem__(index)
         if self.raw:
             pixels = raw_to_pixels(payload)  # FFCV keeps no grey images
             return (np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels,)
@@ -83,7 +81,7 @@ class _Payloads:
 def _write(path: str, beton: str, raw: bool, workers: int) -> None:
     """The records of ``path`` as a ``.beton``, without another decoding and encoding of JPEG files."""
     field = importlib.import_module("ffcv.fields").RGBImageField(write_mode="raw" if raw else "jpg")
-    data = _Payloads(path, raw)
+    data = _Images(path, raw)
     data[0], data[len(data) - 1]  # FFCV's writer hangs if a worker fails
     need, free = os.path.getsize(path), shutil.disk_usage(Path(beton).parent).free
     if free < 1.1 * need:

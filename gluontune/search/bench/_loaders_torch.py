@@ -161,18 +161,28 @@ class Crops:
         return cv2.flip(image, 1) if random.random() < 0.5 else image.copy()
 
 
-class Records:
-    """A map-style data set over a record file: uint8 HWC tensors."""
+class Payloads:
+    """The payloads of a record file, by index."""
 
-    def __init__(self, path: str, crops: Crops):
-        self.reader, self.crops = RecordReader(path), crops
-        self.from_numpy = importlib.import_module("torch").from_numpy
+    def __init__(self, path: str):
+        self.reader = RecordReader(path)
 
     def __len__(self) -> int:
         return len(self.reader)
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.from_numpy(self.crops(self.reader.payload(index))), index
+    def __getitem__(self, index: Any) -> Any:
+        return self.reader.payload(int(index))
+
+
+class Records(Payloads):
+    """A map-style data set over a record file: uint8 HWC tensors."""
+
+    def __init__(self, path: str, crops: Crops):
+        super().__init__(path)
+        self.crops, self.from_numpy = crops, importlib.import_module("torch").from_numpy
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.from_numpy(self.crops(super().__getitem__(index))), index
 
 
 def dataloader(path: str, size: int, batch_size: int, augment: str, num_workers: int, decoder: str) -> Batches:
@@ -286,17 +296,6 @@ def _let_torchvision_in(torch: Any) -> None:
         torch.library.define(f"torchvision::{name}", "(Tensor any) -> Tensor")
 
 
-class _Payloads:
-    def __init__(self, path: str):
-        self.reader = RecordReader(path)
-
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.reader.payload(int(index))
-
-
 def grain(path: str, size: int, batch_size: int, augment: str, threads: int, processes: int) -> Batches:
     """A shuffled ``MapDataset``, decoded by OpenCV on ``threads``, or in ``processes`` if above 0."""
     library = importlib.import_module("grain")
@@ -305,7 +304,7 @@ def grain(path: str, size: int, batch_size: int, augment: str, threads: int, pro
     options = library.ReadOptions(num_threads=max(1, threads), prefetch_buffer_size=2 * batch_size)
 
     def epoch(number: int) -> Any:
-        data = library.MapDataset.source(_Payloads(path)).shuffle(seed=number).map(Crops(size, augment, "OpenCV"))
+        data = library.MapDataset.source(Payloads(path)).shuffle(seed=number).map(Crops(size, augment, "OpenCV"))
         made = data.to_iter_dataset(options).batch(batch_size, drop_remainder=True)
         if processes:
             made = made.mp_prefetch(library.MultiprocessingOptions(num_workers=processes))
