@@ -12,9 +12,8 @@ import numpy as np
 from gluontune.core.errors import GluontuneError
 from gluontune.optim import evolution
 from gluontune.recipe import Recipe
-from gluontune.search.esgd import EsgdPlan, cost, esgd
+from gluontune.search.esgd import EsgdPlan, IndividualRun, WorkerPool, cost, esgd
 from gluontune.search.study import Study
-from gluontune.search.worker_pool import IndividualRun, WorkerPool
 
 __all__ = ["CONTENDERS", "conclude", "contend"]
 

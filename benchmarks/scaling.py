@@ -22,8 +22,8 @@ from gluontune.core.journal import Journal
 from gluontune.parallel import horovod
 from gluontune.parallel.scaling import Parts, expected
 from gluontune.recipe import Recipe
-from gluontune.search.device_scaling import measure_parts
 from gluontune.search.measure import Contender, interleave
+from gluontune.search.parts_alone import measure_parts
 from gluontune.training.group import Group
 
 __all__ = ["BAR_PCT", "run", "show"]

@@ -6,15 +6,14 @@ from gluontune.search.budget import (
     parse_budget as parse_budget,
 )
 from gluontune.search.climb import climb as climb
-from gluontune.search.device_scaling import scale as scale
 from gluontune.search.esgd import EsgdPlan as EsgdPlan, esgd as esgd
 from gluontune.search.factors import analyse
-from gluontune.search.knobs import KNOBS as KNOBS
 from gluontune.search.methods import compare_methods
+from gluontune.search.parts_alone import scale as scale
 from gluontune.search.rungs import RUNGS as RUNGS
 from gluontune.search.script_climb import climb_script as climb_script
 from gluontune.search.tta import time_to_accuracy
-from gluontune.search.tune import tune as tune
+from gluontune.search.tune import KNOBS as KNOBS, tune as tune
 
 factors = analyse
 methods = compare_methods

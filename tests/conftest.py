@@ -18,7 +18,7 @@ def reused():
 
     For what a training shows; a test of how it starts, is hurt or ends, or of bits, has processes of its own.
     """
-    from gluontune.search.bench._recipe_pool import Pool
+    from gluontune.search.bench.recipes import Pool
 
     with Pool() as pool:
         yield pool

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gluontune.core.errors import UsageError, nearest
-from gluontune.recipe.parameters import Parameter
-from gluontune.recipe.registry import Registry
+from gluontune.recipe.registry import Parameter, Registry
 
 if TYPE_CHECKING:
     from gluontune.recipe import Recipe

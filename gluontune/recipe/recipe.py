@@ -1,12 +1,9 @@
-"""The Recipe: a frozen description of one training run, in plain values.
-
-A recipe is read from YAML, overridden by flags, passed to a fresh process, and saved whole in the result, so that every
-figure can be reproduced.
-"""
+"""The Recipe: a frozen description of one training run, in plain values, saved whole in the result."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +15,10 @@ from gluontune.core.errors import GluontuneError, UsageError, did_you_mean
 from gluontune.core.reading import MOST_YAML, parse_yaml, read_text
 from gluontune.recipe import rules
 
-_OWN = Path(__file__).with_name("recipes")
+
+@functools.cache
+def _own() -> dict[str, dict[str, Any]]:
+    return yaml.safe_load(Path(__file__).with_name("recipes.yaml").read_text("utf-8"))
 
 
 def own_recipes() -> list[str]:
@@ -27,7 +27,7 @@ def own_recipes() -> list[str]:
     >>> own_recipes()
     ['cifar10-80', 'dawnbench-94', 'deck']
     """
-    return sorted(file.stem for file in _OWN.glob("*.yaml"))
+    return sorted(_own())
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in rules.COLLECTIONS:
-            object.__setattr__(self, name, _settled(getattr(self, name)))
+            object.__setattr__(self, name, _copied(getattr(self, name), tuple))  # equal when read back from YAML
         rules.check(self)
 
     def __hash__(self) -> int:
-        return hash(tuple(_hashable(getattr(self, f.name)) for f in dataclasses.fields(self)))
+        return hash(tuple(_copied(getattr(self, f.name), tuple, frozenset) for f in dataclasses.fields(self)))
 
     @property
     def global_batch_size(self) -> int:
@@ -216,7 +216,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON or YAML."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {f.name: _copied(getattr(self, f.name), list) for f in dataclasses.fields(self)}
 
     def differences(self, other: Recipe) -> dict[str, Any]:
         """The fields of this recipe whose value differs in ``other``.
@@ -253,20 +253,15 @@ class Recipe:
         >>> Recipe.from_yaml("deck").net
         'cifar_resnet20_v1'
         """
-        own = own_recipes()
-        file = Path(path)
-        if str(path) in own and not file.is_file():
-            file = _OWN / f"{path}.yaml"
+        if str(path) in _own() and not Path(path).is_file():
+            return cls.from_dict(_own()[str(path)], source=str(path))
         try:
-            text = read_text(file, MOST_YAML)
-        except FileNotFoundError as error:
-            raise GluontuneError(
-                f"{path}: cannot read the recipe: no such file; gluontune's own are {', '.join(own)}"
-            ) from error
-        except OSError as error:
-            raise GluontuneError(f"{path}: cannot read the recipe: {error.strerror or error}") from error
-        except ValueError as error:
-            raise GluontuneError(f"{path}: cannot read the recipe: {error}") from error
+            text = read_text(path, MOST_YAML)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            if isinstance(error, FileNotFoundError):
+                why = f"no such file; gluontune's own are {', '.join(own_recipes())}"
+            raise GluontuneError(f"{path}: cannot read the recipe: {why}") from error
         try:
             values = parse_yaml(text) or {}
         except ValueError as error:
@@ -280,20 +275,8 @@ class Recipe:
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
 
-def _settled(value: Any) -> Any:
-    """Copies of collections, with tuples for lists, so that a recipe read back from YAML is equal."""
+def _copied(value: Any, sequence: Any, mapping: Any = dict) -> Any:
+    """A copy whose lists and tuples are of the type ``sequence``, and whose mappings are ``mapping`` of their pairs."""
     if isinstance(value, Mapping):
-        return {name: _settled(item) for name, item in value.items()}
-    return tuple(_settled(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return frozenset((name, _hashable(item)) for name, item in value.items())
-    return tuple(_hashable(item) for item in value) if isinstance(value, tuple) else value
+        return mapping((name, _copied(item, sequence, mapping)) for name, item in value.items())
+    return sequence(_copied(i, sequence, mapping) for i in value) if isinstance(value, (list, tuple)) else value

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Callable, Generic, TypeVar
 
 from gluontune.core.errors import UnknownNameError
@@ -12,9 +14,7 @@ T = TypeVar("T")
 
 
 def resolve(path: str) -> Any:
-    """Import the object that ``"package.module:attribute"`` names.
-
-    Entries have such strings, so that a listing imports nothing.
+    """The object that ``"package.module:attribute"`` names; with such entries a listing imports nothing.
 
     >>> resolve("math:gcd")(12, 18)
     6
@@ -49,7 +49,6 @@ class Registry(Generic[T]):
         return entry
 
     def remove(self, name: str) -> None:
-        """Remove an entry, such as one of a plug-in."""
         del self._entries[name]
 
     def alias(self, other: str, name: str) -> None:
@@ -57,7 +56,6 @@ class Registry(Generic[T]):
         self._aliases[other] = name
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator form of :meth:`add`."""
         return lambda entry: self.add(name, entry)
 
     def __getitem__(self, name: str) -> T:
@@ -80,3 +78,52 @@ class Registry(Generic[T]):
 
     def items(self) -> list[tuple[str, T]]:
         return list(self._entries.items())
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number in bounds, true or false, or one of some choices.
+
+    Args:
+        kind: ``float``, ``int`` or ``bool``.
+        low, high: smallest and largest value, or None.
+        above, below: exclusive bounds.
+        optional: None is allowed, ``none`` in a text.
+        choices: the allowed texts, in place of a number.
+
+    >>> rate = Parameter(low=0, below=1)
+    >>> rate.fault(0.5), rate.fault(1), Parameter(int, 1).fault(2.0)
+    ('', 'a number of at least 0 and below 1', 'a whole number of at least 1')
+    """
+
+    kind: type = float
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    optional: bool = False
+    choices: tuple[str, ...] = ()
+
+    def fault(self, value: Any) -> str:
+        """A description of the allowed values, or "" if ``value`` is one of them."""
+        if self.choices:
+            return "" if value in self.choices else f"one of {', '.join(self.choices)}"
+        if self.kind is bool:
+            return "" if isinstance(value, bool) else "true or false"
+        if value is None and self.optional:
+            return ""
+        kinds = (int,) if self.kind is int else (int, float)
+        right = isinstance(value, kinds) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        if (
+            right
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        ):
+            return ""
+        noun = "a whole number" if self.kind is int else "a number"
+        if self.low is not None and self.high is not None:
+            return f"{noun} from {self.low:g} to {self.high:g}"
+        least = f" of at least {self.low:g}" if self.above is None else f" above {self.above:g}"
+        return f"{noun}{least}{'' if self.below is None else f' and below {self.below:g}'}"

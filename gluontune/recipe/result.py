@@ -14,7 +14,6 @@ from gluontune.core.reading import read_json
 from gluontune.core.stats import Interval
 
 SCHEMA_VERSION = 1
-STATUSES = ("ok", "failed", "interrupted")
 
 
 @dataclass
@@ -101,10 +100,8 @@ class RunResult:
         return cls(**{name: value for name, value in values.items() if name in known})
 
     def save(self, path: str | Path) -> None:
-        """Write as JSON, atomically."""
         write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> RunResult:
-        """Read what :meth:`save` wrote."""
         return cls.from_dict(read_json(path), source=str(path))

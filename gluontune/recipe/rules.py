@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.recipe.parameters import Parameter
-from gluontune.recipe.registry import resolve
+from gluontune.recipe.registry import Parameter, resolve
 
 #: The factor of the rate when the batch grows by a ratio.
 LR_SCALING: dict[str, Callable[[float], float]] = {
@@ -95,19 +94,13 @@ Holds = Callable[[Any], bool]
 # Values that are too large: field, condition, way out.
 _TOO_LARGE: tuple[tuple[str, Holds, str], ...] = (
     ("stochastic_depth", lambda r: r.stochastic_depth >= 1, "give a rate below 1, such as 0.2"),
-    (
-        "target_accuracy",
-        # A job may measure something else than accuracy.
-        lambda r: r.target_accuracy is not None and r.target_accuracy > 1 and r.job is None,
-        "give a share between 0 and 1, such as 0.8",
-    ),
+    # A job may measure something else than accuracy.
+    ("target_accuracy", lambda r: r.target_accuracy is not None and r.target_accuracy > 1 and r.job is None,
+     "give a share between 0 and 1, such as 0.8"),
     ("momentum", lambda r: r.momentum >= 1, "give a number of at least 0 and below 1"),
-    (
-        "warmup_epochs",
-        lambda r: r.warmup_epochs >= r.epochs,
-        "it is as long as the run, or longer than the run (epochs={0.epochs:g}); warm up for less",
-    ),
-)
+    ("warmup_epochs", lambda r: r.warmup_epochs >= r.epochs,
+     "it is as long as the run, or longer than the run (epochs={0.epochs:g}); warm up for less"),
+)  # fmt: skip
 
 
 def _of_kind(recipe: Any, *kinds: str) -> bool:

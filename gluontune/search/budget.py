@@ -34,9 +34,8 @@ class Pace:
     """How long a ladder may take.
 
     Args:
-        rounds: slices of each contender, in studies other than a climb.
+        name: ``quick``, ``full`` or another. rounds: slices of each contender, in studies other than a climb.
         slice_s: seconds of a slice. epochs: of a training. budget_s: seconds of the whole climb.
-        name: ``quick``, ``full`` or another.
     """
 
     name: str
@@ -52,7 +51,7 @@ FULL = Pace("full", rounds=12, slice_s=1.0, epochs=2, budget_s=3600.0)
 
 
 class BudgetSpent(Exception):
-    """The time of a task is over."""
+    pass
 
 
 class Budget:
@@ -77,7 +76,6 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Until the end of the budget; below 0 after it."""
         return self.total_s - self.spent_s
 
     @property
@@ -86,11 +84,9 @@ class Budget:
         return self.left_s - self.reserved_s
 
     def release_proof(self) -> None:
-        """Stop reserving time: the proof begins, or there is nothing to prove."""
         self.reserved_s = 0.0
 
     def share_s(self, rung: str, still: Sequence[str]) -> float:
-        """Seconds of one rung, among the remaining ones (itself included)."""
         names = [*still, *([] if rung in still else [rung])]
         whole = sum(WEIGHTS.get(name, 1.0) for name in names) + 1.0  # one part for the revisit at the end
         return max(0.0, self.free_s) * WEIGHTS.get(rung, 1.0) / whole
@@ -105,11 +101,9 @@ class Budget:
         return max(2, int(part * self.share_s(rung, still) / starts_s))
 
     def reserve(self, seconds: float) -> None:
-        """Update the time reserved for the proof."""
         self.reserved_s = min(PROOF * self.total_s, seconds)
 
     def affords(self, seconds: float, part: float = 1.0) -> bool:
-        """Whether ``seconds`` fit into ``part`` of the free time."""
         return seconds <= part * self.free_s
 
     def wait(self, disturbed: Callable[[], bool], sleep: Callable[[float], None] | None = None) -> bool:
@@ -139,8 +133,6 @@ def fit_epochs(
 ) -> float | None:
     """Epochs of a training, at most ``epochs``, that fit into its part of the budget; None if they are too few steps.
 
-    >>> fit_epochs(1.0, batches_per_epoch=156, step_s=0.15, validation_s=3.0, budget_s=300)
-    1.0
     >>> fit_epochs(1.0, batches_per_epoch=781, step_s=0.15, validation_s=3.0, budget_s=300)
     0.25
     >>> fit_epochs(1.0, batches_per_epoch=156, step_s=2.0, validation_s=30.0, budget_s=300) is None
@@ -156,10 +148,7 @@ def fit_epochs(
 
 
 def parse_budget(text: str) -> float:
-    """Seconds from ``5m``, ``300s``, ``1.5h``; a number alone is minutes.
-
-    Args:
-        text: a number and a unit.
+    """Seconds from a ``text`` such as ``5m``, ``300s``, ``1.5h``; a number alone is minutes.
 
     Raises:
         UsageError: not of that form, or less than half a minute.

@@ -13,20 +13,18 @@ from gluontune.core.events import Guess, OnLadderEvent, RungRow, VariantRow
 from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
-from gluontune.search.accuracy import judge_quality
-from gluontune.search.batch_size import Batches
 from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.climber import LEAST_S, Climber
-from gluontune.search.judge import WORTH, compare, judge, judge_accuracy
+from gluontune.search.judge import WORTH, compare, judge, judge_accuracy, judge_quality
 from gluontune.search.measure import Contender
-from gluontune.search.parts_alone import compare_counts, note, predict, step_shares
+from gluontune.search.parts_alone import compare_counts, predict, step_shares
 from gluontune.search.proof import finish
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.revisit import revisit
 from gluontune.search.rung import Rung, Site, Variant
 from gluontune.search.rungs import RUNGS
 from gluontune.search.study import dataset_facts
-from gluontune.search.trainings import Trainings
+from gluontune.search.trainings import Batches, Trainings
 from gluontune.training.group import RunFailed
 
 _FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
@@ -56,13 +54,11 @@ def climb(
     Args:
         recipe: the naive script, which the rungs change. Its ``epochs`` are shortened if the budget requires it.
         out: folder for ``ladder.json`` and the rungs' RunResults; written after each rung.
-        pace: ``QUICK`` or ``FULL``.
-        budget_s: seconds that the climb may take; None takes the pace's.
+        pace: ``QUICK`` or ``FULL``. budget_s: seconds that the climb may take; None takes the pace's.
         rungs: names of the rungs to climb; by default all of this pace. ``naive`` is always climbed.
         resume: go on with an interrupted climb of the same recipe in ``out``; the budget begins anew.
-        on_event: called with the events that the live table shows.
+        on_event: called with the events that the live table shows. clock: seconds that only grow, for tests.
         time_limit: seconds after which a silent training process counts as hung.
-        clock: seconds that only grow, for tests.
 
     Raises:
         GluontuneError: the data set cannot be opened, the folder cannot be written, nothing to resume. A failed rung
@@ -85,8 +81,6 @@ def climb(
 
 
 class _Climber(Climber[Contender]):
-    """A climb with a recipe."""
-
     rungs = RUNGS
 
     def __init__(self, recipe: Recipe, *how: Any):
@@ -104,8 +98,7 @@ class _Climber(Climber[Contender]):
         if self._site is None:
             self.naive.launch()  # a resumed climb has no naive process yet
             self.naive.warm_up(self.pace.slice_s)
-            ready = self.naive.group.ready[0] if self.naive.group is not None else {}
-            self._site = Site.of(ready, self.results.document["machine"], self.naive.recipe)
+            self._site = Site.of(self.naive.seen, self.results.document["machine"], self.naive.recipe)
         return self._site
 
     def in_order(self, names: list[str]) -> list[str]:
@@ -127,7 +120,11 @@ class _Climber(Climber[Contender]):
         self.guesses = predict(rung.name, self.best, self.field, self.site, self.pace.slice_s)
 
     def entered(self, row: RungRow) -> None:
-        note(row, self.guesses)
+        """The predictions: one for each variant, and the chosen one's as the row's."""
+        for entry, guess in zip(row["variants"], self.guesses):
+            entry["predicted"] = guess
+            if entry["chosen"]:
+                row["predicted"] = guess
 
     def checked(self, rung: Rung, row: RungRow, chosen: Contender) -> Contender:
         """The variant that arrives first where that decides; else the fastest one that keeps its accuracy."""
@@ -140,12 +137,10 @@ class _Climber(Climber[Contender]):
         return chosen
 
     def passes(self, row: RungRow, chosen: Contender) -> bool:
-        """Whether the accuracy, or the job's metric, is kept."""
         lost = judge_accuracy(row, self.trainings.check(row, chosen, self.best))
         return not (lost or judge_quality(row, self.results.document["rungs"]))
 
     def climb(self) -> None:
-        """The rungs, then what was dropped or kept early once more, the proof, and the files of the best recipe."""
         super().climb()
         if self.best is not None and self.naive.failure is None:
             if self.best is self.naive:

@@ -51,7 +51,6 @@ class Climber(Generic[C]):
                 contender.close()
 
     def run(self) -> dict[str, Any]:
-        """Climb, and return the document; an interrupt ends the climb early."""
         try:
             with self.results.under_way():
                 self.climb()
@@ -69,7 +68,10 @@ class Climber(Generic[C]):
         todo = list(self.names)
         while todo:
             name, *todo = self.in_order(todo)
-            self.still = self._possible([name, *todo])
+            self.still = [name, *todo]  # what still needs time: the rungs that this machine or job can run
+            if self.best is not None:
+                base = self.best.recipe
+                self.still = [each for each in self.still if self.rungs[each].offers(base, self.site)[1] is None]
             row = self.results.finished(name)
             if row is not None:
                 if row["kept"]:
@@ -98,20 +100,11 @@ class Climber(Generic[C]):
             self.tell({"event": "rung-end", "row": row})
 
     def in_order(self, names: list[str]) -> list[str]:
-        """The rungs that are left, the next one first."""
         return names
 
     def failed(self, row: RungRow, failure: RunFailed) -> None:
-        """Enter the failure of a rung."""
         row.update({"status": "failed", "verdict": "n/a", "kept": False, "error": failure.to_dict()})
         row.update({"reason": str(failure), "finished": True})
-
-    def _possible(self, names: list[str]) -> list[str]:
-        """The rungs that still need time: those that this machine or job can run."""
-        if self.best is None:
-            return names
-        base = self.best.recipe
-        return [name for name in names if self.rungs[name].offers(base, self.site)[1] is None]
 
     def climb_rung(self, rung: Rung, row: RungRow) -> None:
         """Measure the variants of a rung, judge them, and go on from the best one."""
@@ -141,11 +134,7 @@ class Climber(Generic[C]):
     def entered(self, row: RungRow) -> None: ...
 
     def compared(self, row: RungRow, variants: list[Variant]) -> C:
-        """The contender to go on with, after ``row`` has the figures of all.
-
-        Raises:
-            RunFailed: none ran.
-        """
+        """The contender to go on with, after ``row`` has the figures of all; RunFailed if none ran."""
         chosen: Any = compare(row, self.field, variants, self.naive, self.best, self.rounds.scatter)
         self.entered(row)
         if chosen is None:
@@ -175,7 +164,6 @@ class Climber(Generic[C]):
         return [variant for variant in variants if variant in kept]
 
     def measure(self, row: RungRow, field: list[C], races: bool = True) -> None:
-        """The contest of ``field`` beside the best."""
         best = None if field == [self.naive] else self.best
         if best is not None:
             row["over_naive"] = self.results.over_naive()  # the contest takes it out again if naive takes part

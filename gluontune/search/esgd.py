@@ -2,23 +2,145 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import shutil
+import queue
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gluontune.core.errors import UsageError
+from gluontune import runtime
+from gluontune.core.closing import Closing
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress, progress
 from gluontune.core.journal import resumable
 from gluontune.job.batches import read_weights, write_weights
 from gluontune.optim import evolution
+from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
+from gluontune.recipe.registry import Parameter
 from gluontune.search.study import Study
-from gluontune.search.worker_pool import IndividualRun, WorkerPool
+from gluontune.training.group import Group, RunFailed
+
+
+@dataclass(frozen=True)
+class IndividualRun:
+    name: str
+    number: int  # unique in the search; it seeds batches and random numbers
+    weights: Path | None  # file to begin from; None: the recipe's start, or that of the seed ``start``
+    setup: dict[str, Any]  # fields of the recipe: its optimizer, hyper-parameters and schedule
+    steps: int  # SGD steps; 0 scores it only
+    updates: int = 1  # of the weights in each step
+    back_off: bool = False  # undo a step that made the fitness worse
+    score: dict[str, Any] | None = None  # of ``weights``, if known; else it is measured first
+    start: int | None = None
+    path: Path | None = None  # of the file for its weights; None saves none
+
+
+def run_individual(group: Any, run: IndividualRun) -> dict[str, Any]:
+    """Train one individual in ``group``: its final and ``best`` score, and the fitness after each step (``curve``)."""
+    group.individual(
+        "adopt", weights=None if run.weights is None else str(run.weights), changes=run.setup, number=run.number,
+        total_updates=max(1, run.steps * run.updates), start=run.start,
+    )  # fmt: skip
+    scored = trained = backed_off = 0
+
+    def take_score() -> dict[str, Any]:
+        nonlocal scored
+        found = group.individual("score")
+        scored += found["samples"]
+        return found
+
+    now = run.score or take_score()
+    best = now
+    curve: list[float | None] = []
+    for _ in range(run.steps):
+        if run.back_off:
+            group.individual("mark")
+        trained += int(group.steps(run.updates)["samples"])
+        after = take_score()
+        if run.back_off and _fitness(after) > _fitness(now):
+            group.individual("back_off")
+            backed_off += 1
+        else:
+            now = after
+        curve.append(now["fitness"])
+        best = min(best, now, key=_fitness)
+    fixed = group.individual("write", path=str(run.path))["fixed"] if run.path is not None else None
+    return {
+        "name": run.name, "setup": run.setup, "score": now, "best": best, "curve": curve, "backed_off": backed_off,
+        "trained_images": trained, "scored_images": scored, "fixed": fixed,
+    }  # fmt: skip
+
+
+def _fitness(score: Mapping[str, Any]) -> float:
+    return ranked_value(score["fitness"])
+
+
+class WorkerPool(Closing):
+    """``workers`` processes (None: one for each usable core) of one recipe; they share the cores evenly."""
+
+    def __init__(self, recipe: Recipe, workers: int | None = None, time_limit: float = 600.0):
+        cores = runtime.usable_cores()
+        self.workers = cores if workers is None else workers
+        if self.workers < 1:
+            raise UsageError(f"workers={workers}: give a whole number of at least 1")
+        if recipe.engine != "local" or recipe.num_devices > 1:
+            raise UsageError("a population is trained by processes of one device each: engine='local', num_devices=1")
+        if self.workers > 1 and "OMP_NUM_THREADS" not in recipe.env:
+            threads = str(max(1, cores // self.workers))
+            recipe = recipe.override(env={**recipe.env, "OMP_NUM_THREADS": threads})
+        self.recipe = recipe
+        self._groups: list[Group] = []
+        try:
+            for _ in range(self.workers):
+                self._groups.append(Group(recipe, wait=False, time_limit=time_limit))
+            for group in self._groups:
+                group.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self._groups[0].batches_per_epoch
+
+    def run(self, runs: Sequence[IndividualRun]) -> Iterator[tuple[IndividualRun, dict[str, Any]]]:
+        """Run the individuals, one per worker at a time; yields each with its record as soon as it has ended."""
+        idle: queue.SimpleQueue[Group] = queue.SimpleQueue()
+        for group in self._groups:
+            idle.put(group)
+
+        def serve(run: IndividualRun) -> tuple[IndividualRun, dict[str, Any]]:
+            group = idle.get()
+            try:
+                return run, run_individual(group, run)
+            except RunFailed as failure:
+                raise GluontuneError(f"{run.name}: its training process failed: {failure}") from failure
+            finally:
+                idle.put(group)
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            futures = [pool.submit(serve, run) for run in runs]
+            try:
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                for group in self._groups:
+                    group.kill()  # ends the waiting threads; close only once no thread waits
+                raise
+
+    def close(self) -> None:
+        for group in self._groups:
+            group.close()
+
 
 ESGD_SCHEMA = 1
 # Purposes of random numbers; each has its own stream.
@@ -30,17 +152,14 @@ class EsgdPlan:
     """The numbers of Algorithm 1, with the paper's names.
 
     Args:
-        population: mu, individuals of a generation.
-        generations: K.
+        population: mu, individuals of a generation. generations: K.
         sgd_steps: K_s, SGD steps of an individual in a generation; after each it is scored.
-        updates: of the weights in one SGD step; None: one epoch.
-        evolution_steps: K_v; 0 leaves evolution out.
-        offspring: lambda; None: twice the population.
+        updates: of the weights in one SGD step; None: one epoch. evolution_steps: K_v; 0 leaves evolution out.
+        offspring: lambda; None: twice the population. parents: rho, of one offspring.
         elite: m, share of the population that survives by its fitness.
-        parents: rho, of one offspring.
         sigma: of the mutation in the first generation, as a share of the root mean square of each parameter array;
-            divided by the generation's number later.
-        final_rate: rates of the last generation as a share of the first's.
+            divided by the generation's number later. final_rate: rates of the last generation as a share of the
+            first's.
         back_off: undo an SGD step in which the individual's fitness falls.
         start: ``same``: all begin with the recipe's seeded parameters, so that they can be averaged from the
             beginning; ``own``: each with parameters of its own seed.
@@ -62,16 +181,15 @@ class EsgdPlan:
     start: str = "same"
 
     def __post_init__(self) -> None:
-        for name in ("population", "generations", "sgd_steps", "evolution_steps", "parents", "updates", "offspring"):
-            value, low = getattr(self, name), 0 if name == "evolution_steps" else 1
-            if value is None and name in ("updates", "offspring"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise UsageError(f"{name}={value!r}: give a whole number of at least {low}")
-        for name, bounds in (("elite", (0.0, 1.0)), ("sigma", (0.0, 10.0)), ("final_rate", (1e-9, 1.0))):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not bounds[0] <= value <= bounds[1]:
-                raise UsageError(f"{name}={value!r}: give a number from {bounds[0]:g} to {bounds[1]:g}")
+        whole, unless_none = Parameter(int, 1), Parameter(int, 1, optional=True)
+        bounds = {
+            **dict.fromkeys(("population", "generations", "sgd_steps"), whole), "evolution_steps": Parameter(int, 0),
+            "parents": whole, "updates": unless_none, "offspring": unless_none, "elite": Parameter(low=0, high=1),
+            "sigma": Parameter(low=0, high=10), "final_rate": Parameter(low=1e-9, high=1),
+        }  # fmt: skip
+        for name, bound in bounds.items():
+            if fault := bound.fault(getattr(self, name)):
+                raise UsageError(f"{name}={getattr(self, name)!r}: give {fault}")
         if self.parents > self.population:
             raise UsageError(f"parents={self.parents} of a population of {self.population}: give at most that many")
         if self.start not in ("same", "own"):
@@ -100,7 +218,7 @@ def esgd(
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Train a population by ESGD and return its best individual.
+    """Train a population by ESGD and return its best individual, in the document of ``esgd.json``.
 
     In each generation every individual draws an optimizer and its hyper-parameters and is trained; steps that worsen
     its fitness are undone. Then offspring are made (the mean of some parents, with Gaussian noise); the best of parents
@@ -111,18 +229,12 @@ def esgd(
 
     Args:
         recipe: data, net, batch and seed; its optimizer, rate, schedule and epochs are not used.
-        plan: the numbers of the algorithm.
-        pool: optimizers with their ranges.
+        plan: the numbers of the algorithm. pool: optimizers with their ranges.
         workers: processes that train at a time; None: one for each usable core.
         out: folder for ``esgd.json``, saved after each individual, and the population's parameters; None: a
-            temporary one, without a document.
-        resume: go on with the search in ``out``.
+            temporary one, without a document. resume: go on with the search in ``out``.
         on_event: called with each :class:`gluontune.core.events.Progress`.
         time_limit: seconds of silence after which a training process counts as hung.
-
-    Returns:
-        the document of ``esgd.json``: ``given``, ``done`` (individuals, offspring, generations), ``generations``
-        (setup and scores of the best), ``best`` (with ``file`` of its parameters if ``out`` is given), ``cost``.
 
     Raises:
         UsageError: numbers out of range or contradictory. GluontuneError: a training process failed (finished
@@ -139,17 +251,12 @@ def esgd(
     pool_dicts = [dataclasses.asdict(entry) for entry in pool]
     given = {"recipe": recipe.to_dict(), "plan": dataclasses.asdict(plan), "pool": pool_dicts}
     store = Study("esgd", ESGD_SCHEMA, given, out, resume)
-    folder = Path(tempfile.mkdtemp(prefix="gluontune-esgd-")) if out is None else Path(out)
-    document = store.document
-    try:
-        with store.under_way(), WorkerPool(recipe, workers, time_limit) as worker_pool:
-            _Search(plan, pool, worker_pool, store, folder / "population", on_event).run()
-    finally:
-        if out is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    document["cost"] = cost(document["done"])
+    place: Any = tempfile.TemporaryDirectory(prefix="gluontune-esgd-") if out is None else contextlib.nullcontext(out)
+    with place as folder, store.under_way(), WorkerPool(recipe, workers, time_limit) as worker_pool:
+        _Search(plan, pool, worker_pool, store, Path(folder) / "population", on_event).run()
+    store.document["cost"] = cost(store.document["done"])
     store.save()
-    return document
+    return store.document
 
 
 def cost(done: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -189,9 +296,11 @@ class _Search:
                 ended = {"name": f"generation {k}", "population": population}
                 self.done[ended["name"]] = ended
                 self.store.enter(ended)
-                self._clean(population)
+                kept = {self._file(one["name"]) for one in population}
+                for path in set(self.folder.glob("*.npz")) - kept:
+                    path.unlink()
             population = ended["population"]
-            best = min(population, key=lambda one: evolution.ranked_value(one["score"]["fitness"]))
+            best = min(population, key=lambda one: _fitness(one["score"]))
             born = sum(one["offspring"] for one in population[: plan.kept]) / max(plan.kept, 1)
             entry = {"generation": k, "best": best, "population": population, "offspring_share_of_elite": born}
             document["generations"].append(entry)
@@ -214,10 +323,10 @@ class _Search:
         return self._run_all(k, runs, offspring=False)
 
     def _evolve(self, k: int, v: int, population: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Make offspring by recombination and mutation, and select the elite of all, with others by chance."""
+        """Offspring by recombination and mutation, then the elite of all, with others by chance."""
         plan = self.plan
         runs: list[IndividualRun] = []
-        fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in population]
+        fitness = [_fitness(one["score"]) for one in population]
         fixed = self.done[population[0]["name"]]["fixed"] or ()
         for o in range(plan.children):
             run = IndividualRun(f"g{k:03d}-v{v}-o{o:03d}", 0, self._file(f"g{k:03d}-v{v}-o{o:03d}"), {}, steps=0)
@@ -229,7 +338,7 @@ class _Search:
                 write_weights(run.weights, evolution.mutate(child, plan.sigma / k, rng, fixed))
             runs.append(dataclasses.replace(run, path=run.weights))
         everyone = [*population, *self._run_all(k, runs, offspring=True)]
-        fitness = [evolution.ranked_value(one["score"]["fitness"]) for one in everyone]
+        fitness = [_fitness(one["score"]) for one in everyone]
         places = evolution.select(fitness, plan.population, plan.kept, self._rng(_CHOICE, k, v))
         return [everyone[place] for place in places]
 
@@ -245,13 +354,6 @@ class _Search:
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.npz"
-
-    def _clean(self, population: Sequence[Mapping[str, Any]]) -> None:
-        """Delete the parameters of all individuals that did not survive."""
-        kept = {self._file(one["name"]) for one in population}
-        for path in self.folder.glob("*.npz"):
-            if path not in kept:
-                path.unlink()
 
     def _rng(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *key])

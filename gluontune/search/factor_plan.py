@@ -24,8 +24,6 @@ FactorSet = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Factor:
-    """A set of recipe changes that is switched on or off, with a name and a sentence."""
-
     name: str
     sentence: str
     changes: Mapping[str, Any]
@@ -45,9 +43,6 @@ EXTRA_FACTORS = {
 
 def parse_factor(text: str) -> Factor:
     """A factor of the user's from ``NAME:FIELD=VALUE,FIELD=VALUE``; values are read as YAML.
-
-    Raises:
-        UsageError: another form, an unknown field, or a value that is not YAML.
 
     >>> parse_factor("big:batch_size_per_device=256, rewrites=[a, b]").changes
     {'batch_size_per_device': 256, 'rewrites': ['a', 'b']}
@@ -74,11 +69,7 @@ def parse_factor(text: str) -> Factor:
 def resolve_factors(
     recipe: Recipe, site: Site, names: Sequence[str] | None, users: Sequence[Factor]
 ) -> tuple[list[Factor], dict[str, str]]:
-    """The factors to analyse, and the reasons against the others; ``names`` None takes :data:`DEFAULT_FACTORS`.
-
-    Raises:
-        UsageError: an unknown rung; what :func:`check_factors` refuses.
-    """
+    """The factors to analyse, and the reasons against the others; ``names`` None takes :data:`DEFAULT_FACTORS`."""
     found, skipped = [], {}
     for name in DEFAULT_FACTORS if names is None else names:
         if name in EXTRA_FACTORS:
@@ -98,7 +89,6 @@ def resolve_factors(
 
 
 def check_factors(recipe: Recipe, factors: Sequence[Factor]) -> None:
-    """Refuse factors that cannot be combined."""
     for first, second in itertools.combinations(factors, 2):
         if first.name == second.name:
             raise UsageError(f"factor {first.name!r} is there twice: give each a name of its own")
@@ -114,7 +104,6 @@ def check_factors(recipe: Recipe, factors: Sequence[Factor]) -> None:
 
 
 def recipe_of(recipe: Recipe, factors: Sequence[Factor]) -> Recipe:
-    """The recipe with these factors switched on."""
     return recipe.override(**{field: value for factor in factors for field, value in factor.changes.items()})
 
 
@@ -157,10 +146,6 @@ def plan(names: Sequence[str], pairs: bool = True) -> dict[FactorSet, list[str]]
 
 
 def set_name(chosen: Sequence[str]) -> str:
-    """
-    >>> set_name(()), set_name(("a", "b"))
-    ('base', 'a + b')
-    """
     return " + ".join(chosen) or "base"
 
 
@@ -168,11 +153,6 @@ Ratio = Mapping[str, Any]  # {"median", "ci95"}
 
 
 def quotient(mine: Ratio, theirs: Ratio) -> dict[str, Any]:
-    """Ratio of two independent ratios, with its interval.
-
-    >>> quotient({"median": 6.0, "ci95": [6.0, 6.0]}, {"median": 3.0, "ci95": [3.0, 3.0]})
-    {'median': 2.0, 'ci95': [2.0, 2.0]}
-    """
     bounds = theirs["ci95"]
     inverse = {"median": 1 / theirs["median"], "ci95": [1 / bounds[1], 1 / bounds[0]] if bounds else None}
     return combine([mine, inverse])
@@ -195,14 +175,12 @@ def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str])
         groups.append(tuple(names))
     for group in groups:
         alone, together = [ratios.get((name,)) for name in group], ratios.get(group)
-        row: dict[str, Any] = {"factors": list(group), "promised": None, "measured": together, "ratio": None}
-        row["verdict"] = "not known"
         if all(alone) and together:
-            row["promised"] = combine([r for r in alone if r])
-            row["ratio"] = quotient(together, row["promised"])
-            row["verdict"] = _verdict(row["ratio"], ("more than promised", "less than promised", "as promised"))
-        if together is not None or len(group) == 2:
-            rows.append(row)
+            promised = combine([ratio for ratio in alone if ratio])
+            row = {"factors": list(group), "promised": promised, "measured": together}
+            ratio = quotient(together, promised)
+            verdict = _verdict(ratio, ("more than promised", "less than promised", "as promised"))
+            rows.append({**row, "ratio": ratio, "verdict": verdict})
     return rows
 
 
@@ -220,7 +198,6 @@ def leave_one_out(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str]
 
 
 def _verdict(ratio: Ratio, words: tuple[str, str, str]) -> str:
-    """Above 1, below 1, or neither for certain."""
     if ratio["ci95"] is None:
         return "one run"
     return words[0] if ratio["ci95"][0] > 1 else words[1] if ratio["ci95"][1] < 1 else words[2]

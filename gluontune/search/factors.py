@@ -6,6 +6,7 @@ accuracy by whole trainings. Sets that do not reach the target stay in the table
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,29 +48,22 @@ def analyse(
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Switch factors on and off, and measure throughput and, with targets, time to accuracy.
+    """Switch factors on and off, and measure throughput and, with targets, time to accuracy, for ``factors.json``.
 
     Args:
         recipe: the base; its ``epochs`` are the longest run to a target.
         factors: names of rungs. own: the user's factors, see :func:`gluontune.search.factor_plan.parse_factor`.
         targets: validation accuracies, 0 … 1; one run serves them all. None: throughput alone.
-        repeats: runs of each set to the targets, by seed.
-        pairs: measure each pair of factors, for the interactions.
+        repeats: runs of each set to the targets, by seed. pairs: measure each pair of factors, for the interactions.
         every_set: run factors alone and pairs to the targets, too, not only the cumulative and leave-one-out sets.
         pace: slices of the throughput measurement.
         out: folder for ``factors.json``, written after each piece; ``resume`` goes on with it, and with its parts.
         part: do these repeats alone, for a later ``resume`` of all; the first part measures throughput, too.
-        on_event: see :func:`gt.train.run`.
-        time_limit: seconds of silence after which a run counts as hung.
-
-    Returns:
-        the document of ``factors.json``: ``factors``, ``sets`` (each with ``throughput`` and ``tta``),
-        ``interactions`` and ``leave_one_out`` by throughput and by time to accuracy.
+        on_event: see :func:`gt.train.run`. time_limit: seconds of silence after which a run counts as hung.
 
     Raises:
         UsageError: factors that contradict each other, fewer than one, a target outside 0 … 1.
-        GluontuneError: the base recipe cannot run, the data set cannot be opened.
-            Another set that fails is a row.
+        GluontuneError: the base recipe cannot run, the data set cannot be opened. Another set that fails is a row.
 
     >>> import gluontune as gt
     >>> base = gt.Recipe(net="mlp", train_samples=256, val_samples=64)
@@ -95,15 +89,12 @@ def analyse(
     facts = dataset_facts(recipe)
     store = Study("factors", FACTORS_SCHEMA, given, out, resume, part)
     store.document.update(dataset=facts, repeats=repeats)
-    analysis = _Analysis(recipe, store, pace, on_event or (lambda event: None), time_limit)
-    try:
-        with store.under_way():
-            analysis.choose(factors, own)
-            if store.takes(0):
-                analysis.throughput(pairs)
-            analysis.to_targets(targets, repeats, every_set)
-    finally:
-        analysis.close()
+    tell = on_event or (lambda event: None)
+    with contextlib.closing(_Analysis(recipe, store, pace, tell, time_limit)) as analysis, store.under_way():
+        analysis.choose(factors, own)
+        if store.takes(0):
+            analysis.throughput(pairs)
+        analysis.to_targets(targets, repeats, every_set)
     if part is None:
         conclude(store.document)
     store.save()
@@ -111,8 +102,6 @@ def analyse(
 
 
 class _Analysis:
-    """One analysis: the base contender, alive throughout, and the store."""
-
     def __init__(self, recipe: Recipe, store: Study, pace: Pace, tell: OnProgress, time_limit: float):
         self.recipe, self.store, self.pace, self.tell = recipe, store, pace, tell
         self.time_limit = time_limit
@@ -133,8 +122,7 @@ class _Analysis:
             return
         self.tell({**progress("starting", 0.0), "set": "base", "piece": 1, "pieces": 1})
         self._start_base()
-        ready = self.base.group.ready[0] if self.base.group is not None else {}
-        site = Site.of(ready, document["machine"], self.recipe)
+        site = Site.of(self.base.seen, document["machine"], self.recipe)
         self.factors, skipped = factor_plan.resolve_factors(self.recipe, site, names, users)
         if not self.factors:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
@@ -216,7 +204,6 @@ def train_to_targets(
 
 
 def throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> dict[str, Any]:
-    """The document's row for the slices of a set beside those of the base recipe."""
     row: dict[str, Any] = {"kind": "throughput", "set": list(chosen), "status": "ran", "reason": None}
     row.update(samples_per_sec=None, ratio=None)
     if contender.failure is not None:
@@ -228,7 +215,6 @@ def throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> 
 
 
 def tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float]) -> dict[str, Any]:
-    """The document's row for a run to the targets."""
     places = [first_crossing(accuracies(result), target) for target in targets]
     row: dict[str, Any] = {"kind": "tta", "set": list(chosen), "seed": seed, "status": "ran", "reason": None}
     row["seconds"] = [None if place is None else result.elapsed_seconds[place] for place in places]
@@ -242,7 +228,6 @@ def tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float])
 
 
 def conclude(document: dict[str, Any]) -> None:
-    """Fill ``sets``, ``interactions`` and ``leave_one_out`` from the finished pieces."""
     names = [factor["name"] for factor in document.get("factors", [])]
     targets = document["given"]["targets"]
     sets: list[dict[str, Any]] = []
@@ -258,8 +243,7 @@ def conclude(document: dict[str, Any]) -> None:
     for place, target in enumerate(targets):
         gains[f"time to {target:g}"] = _time_gains(sets, place)
     for title, ratios in gains.items():
-        found = [row for row in factor_plan.interactions(ratios, names) if row["ratio"] is not None]
-        document["interactions"][title] = found
+        document["interactions"][title] = factor_plan.interactions(ratios, names)
         document["leave_one_out"][title] = factor_plan.leave_one_out(ratios, names)
 
 

@@ -2,15 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from gluontune.core import stats
 from gluontune.core.events import RungRow, VariantRow
-from gluontune.core.stats import Interval
-from gluontune.search.accuracy import Loss
 from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender
 from gluontune.search.rung import Variant
 from gluontune.search.sequential import Scatter, ratio_at_look
+
+_USUAL = 0.015  # standard deviation of the accuracy of a short training over its seeds
+_KNOWN = 4  # degrees of freedom from which on the spread is estimated from the runs
+COLLAPSED = 0.10  # loss that needs no second run if the whole interval exceeds it
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of validation accuracy: shares of 1, above 0 is a loss."""
+
+    points: float  # reference less candidate
+    low: float  # of the 95 % interval
+    high: float
+    reference: float  # the compared means
+    accuracy: float
+    runs: int  # of the candidate
+
+    def certain(self, allowed: float) -> bool:
+        """Whether more than ``allowed`` was lost, and the interval excludes that nothing was."""
+        return not (self.points <= allowed or self.low <= 0)  # NaN counts as lost
+
+    @property
+    def collapsed(self) -> bool:
+        return not self.low <= COLLAPSED
+
+    @property
+    def sentence(self) -> str:
+        """
+        >>> Loss(0.11, 0.05, 0.17, 0.70, 0.59, 1).sentence
+        'validation accuracy 59.0 %, 11.0 points (95 %: 5.0 to 17.0) below the 70.0 % of the kept rungs'
+        """
+        bounds = f"(95 %: {100 * self.low:.1f} to {100 * self.high:.1f})"
+        return (
+            f"validation accuracy {100 * self.accuracy:.1f} %, {100 * self.points:.1f} points {bounds} below the "
+            f"{100 * self.reference:.1f} % of the kept rungs"
+        )
+
+
+def loss_of(kept: Sequence[float], mine: Sequence[float], num_val: int | None) -> Loss:
+    """The loss of a recipe's runs against those of the kept recipes.
+
+    Two kinds of noise count: the validation images are a sample (binomial), and two trainings of one recipe differ;
+    the larger of the two counts (Student's interval, pooled variance). Three or four runs do not estimate their spread:
+    as long as they agree, a standard deviation of a point and a half is assumed. One run on each side has the binomial
+    interval alone.
+
+    >>> sure = loss_of([0.79, 0.80, 0.78], [0.30], 2000)
+    >>> sure.certain(0.02), sure.collapsed
+    (True, True)
+    >>> loss_of([0.738, 0.743], [0.625], 2000).certain(0.02)
+    True
+    >>> loss_of([0.60], [0.57], 500).certain(0.02)
+    False
+    """
+    first, second = statistics.fmean(kept), statistics.fmean(mine)
+    points = first - second
+    if len(kept) + len(mine) == 2:
+        low, high = newcombe(first, second, num_val) if num_val else (-1.0, 1.0)
+        return Loss(points, low, high, first, second, len(mine))
+    from scipy import stats
+
+    freedom = len(kept) + len(mine) - 2
+    squares = sum((a - first) ** 2 for a in kept) + sum((a - second) ** 2 for a in mine)
+    floor = (first * (1 - first) + second * (1 - second)) / 2 / num_val if num_val else 0.0
+    spread, quantile = max(squares / freedom, floor), float(stats.t.ppf(0.975, freedom))
+    if freedom < _KNOWN and squares / freedom <= _USUAL**2:
+        spread, quantile = floor + _USUAL**2, float(stats.norm.ppf(0.975))
+    error = math.sqrt(spread * (1 / len(kept) + 1 / len(mine)))
+    reach = quantile * error
+    return Loss(points, points - reach, points + reach, first, second, len(mine))
+
+
+def newcombe(first: float, second: float, num: int) -> tuple[float, float]:
+    """95 % interval of the difference of two shares, each of ``num`` images: ``first`` less ``second``.
+
+    Source: Newcombe, *Interval estimation for the difference between independent proportions*, Statistics in Medicine
+    17 (1998), method 10: the squares of the distances to Wilson's bounds are added.
+
+    >>> low, high = newcombe(0.80, 0.70, 2000)
+    >>> round(low, 3), round(high, 3)
+    (0.073, 0.127)
+    """
+    (low1, high1), (low2, high2) = _wilson(first, num), _wilson(second, num)
+    gap = first - second
+    return (gap - math.hypot(first - low1, high2 - second), gap + math.hypot(high1 - first, second - low2))
+
+
+def _wilson(share: float, num: int, z: float = 1.959964) -> tuple[float, float]:
+    middle = (share + z * z / (2 * num)) / (1 + z * z / num)
+    reach = z / (1 + z * z / num) * math.sqrt(share * (1 - share) / num + z * z / (4 * num * num))
+    return middle - reach, middle + reach
+
+
+_REMARK = 0.05  # of the kept rungs' value: a larger loss gets a note
+_METRIC_COLLAPSED = 0.25  # a larger loss is not explained by an unlucky seed
+
+
+def quality_of(row: Mapping[str, Any]) -> float | None:
+    """The last value of a row's metric; None if there is none, or if it is an accuracy, which has its own gate.
+
+    >>> quality_of({"val_metric": {"name": "rmse", "mode": "min", "values": [2.0, 1.5]}})
+    1.5
+    """
+    metric = row.get("val_metric") or {}
+    if not metric or metric["name"] == "accuracy" or not metric["values"]:
+        return None
+    return metric["values"][-1]
+
+
+def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Withdraw a gain if the job's metric collapsed. Returns whether it did. A smaller loss gets a note.
+
+    >>> row = {"kept": True, "notes": [], "val_metric": {"name": "rmse", "mode": "min", "values": [2.0]},
+    ...        "ratio_to_previous": {"median": 1.5}}
+    >>> kept = {"kept": True, "val_metric": {"name": "rmse", "mode": "min", "values": [1.0]}}
+    >>> judge_quality(row, [kept]), row["reason"]
+    (True, 'rmse 2, and 1 before it (smaller is better), at equal epochs (throughput 1.50×)')
+    """
+    metric = row.get("val_metric") or {}
+    before = [value for value in (quality_of(r) for r in rows if r["kept"]) if value is not None]
+    if not metric or metric["name"] == "accuracy" or not metric["values"] or not before:
+        return False
+    value, reference = metric["values"][-1], statistics.median(before)
+    sign = 1.0 if metric["mode"] == "min" else -1.0
+    worse = float("inf") if value is None else sign * (value - reference) / max(abs(reference), 1e-12)
+    shown = "not finite" if value is None else f"{value:.4g}"
+    way = "smaller" if metric["mode"] == "min" else "larger"
+    text = f"{metric['name']} {shown}, and {reference:.4g} before it ({way} is better), at equal epochs"
+    if not worse <= _METRIC_COLLAPSED and row["kept"]:
+        speed = row["ratio_to_previous"] or {"median": 1.0}
+        row.update({"kept": False, "verdict": "hurt", "reason": f"{text} (throughput {speed['median']:.2f}×)"})
+        return True
+    if not worse <= _REMARK:
+        row["notes"].append(f"{text}: one seed cannot tell whether that is noise")
+    return False
+
 
 PARITY_POINTS = 0.02  # most validation accuracy that a rung may cost at equal epochs
 TIE = 0.03  # variants whose medians are this close count as equally fast
@@ -24,7 +162,7 @@ LOAD_BOUND = 0.5  # of the recipe before it: background load does not explain a 
 _CORE_FIELDS = {"runtime", "loader", "num_workers", "engine", "num_devices"}
 
 
-def verdict_of(ratio: Interval) -> str:
+def verdict_of(ratio: stats.Interval) -> str:
     """``helped``, ``no gain`` or ``hurt`` from the interval of a throughput ratio.
 
     >>> verdict_of({"median": 1.4, "ci95": [1.3, 1.5], "n": 7})
@@ -39,8 +177,7 @@ def verdict_of(ratio: Interval) -> str:
     return "hurt" if ratio["ci95"][1] < COSTS else "no gain"
 
 
-def helps(ratio: Interval) -> bool:
-    """Whether a gain is certain, and worth a change."""
+def helps(ratio: stats.Interval) -> bool:
     return ratio["ci95"][0] > 1.0 and ratio["median"] >= WORTH
 
 
@@ -52,9 +189,7 @@ def compare(
 
     It is the first that ties with the fastest, among those certain to help if there are any: variants are listed from
     the smallest change to the largest, and a larger batch or more workers without a gain are not worth their price.
-
-    Args:
-        field: the variants' contenders, measured in turn with ``naive`` and ``best``. scatter: as the contest used it.
+    ``field`` was measured in turn with ``naive`` and ``best``; ``scatter`` is as the contest used it.
     """
     for contender, variant in zip(field, variants):
         changes = {name: list(value) if isinstance(value, tuple) else value for name, value in variant.changes.items()}
@@ -79,7 +214,7 @@ def compare(
     return chosen
 
 
-def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> Interval:
+def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> stats.Interval:
     """The ratio to the best; a variant cut off while warming up was twice below a quarter of it."""
     if contender.cut and len(contender.rates) == 1:
         median = contender.rates[0] / stats.interval(best.rates)["median"]
@@ -110,10 +245,7 @@ def choose(row: RungRow, chosen: Contender, field: Sequence[Contender], naive: C
 
 
 def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
-    """The smallest other change that helped, after a fast variant lost accuracy; or None.
-
-    Tried variants stay in the row, with the lost accuracy as the reason.
-    """
+    """The smallest other change that helped, after a fast variant lost accuracy; or None. Tried ones stay in it."""
     if row["kept"] or row["ratio_to_previous"] is None or not helps(row["ratio_to_previous"]):
         return None
     first = next(e for e in row["variants"] if e["chosen"])
@@ -129,13 +261,10 @@ def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
 
 
 def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
-    """Fill a row with verdict, ``kept`` and the reason, from its throughput.
+    """Fill a row, as :func:`compare` left it, with verdict, ``kept`` and the reason.
 
     A loss measured under background load gives no verdict: threads lose more than the load's share of the cores, and a
     helpful change seems to hurt. A contest that was too short for an answer gives none either.
-
-    Args:
-        row: as :func:`compare` left it. has_best: whether there was a recipe to compare with.
     """
     row["status"] = "ran"
     if not has_best or row["ratio_to_previous"] is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
 
 from gluontune.core.events import OnProgress
 from gluontune.core.stats import in_turn
@@ -13,6 +15,7 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
+from gluontune.training.script_run import ScriptRun, ScriptSite, log_name
 
 
 class Turns(Protocol):
@@ -52,17 +55,19 @@ class Contender:
         self.failure: RunFailed | None = None
         self.cut: str | None = None
         self.group: Group | None = None
-        self._steps, self._step_s, self._warm = 1, 0.0, False
+        self._steps, self.step_s, self._warm = 1, 0.0, False
 
     def launch(self) -> None:
-        """Start the processes, unless they run, without waiting for them."""
         if self.group is None and self.failure is None:
             self._warm = False
             with self.guarded():
-                self.group = Group(self.recipe, time_limit=self.time_limit, wait=False)
+                self.group = self.start()
+
+    def start(self) -> Group:
+        return Group(self.recipe, time_limit=self.time_limit, wait=False)
 
     def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
-        """Two steps for compilation and caches, then the number of steps that fill a slice; returns the last rate or 0.
+        """The last rate, or 0; then it is known how many steps fill a slice.
 
         Twice below ``too_slow`` samples a second ends the warm-up.
         """
@@ -71,19 +76,23 @@ class Contender:
             return 0.0
         with self.guarded():
             group.wait()
-            group.steps(2)
-            seen = group.steps(1)
-            if too_slow and seen["samples"] / seen["seconds"] < too_slow:
-                seen = group.steps(1)
-            elif seen["seconds"] < slice_s:
-                for _ in range(2):  # the first estimate contains some of the warm-up
-                    self._steps = max(1, round(slice_s / max(seen["seconds"], 1e-6) * seen["count"]))
-                    seen = group.steps(self._steps)
-            self._step_s = seen["seconds"] / seen["count"]
+            rate = self.first_rate(group, slice_s, too_slow)
             group.pause()
             self._warm = True
-            return seen["samples"] / seen["seconds"]
+            return rate
         return 0.0
+
+    def first_rate(self, group: Group, slice_s: float, too_slow: float) -> float:
+        group.steps(2)  # compilation and caches
+        seen = group.steps(1)
+        if too_slow and seen["samples"] / seen["seconds"] < too_slow:
+            seen = group.steps(1)
+        elif seen["seconds"] < slice_s:
+            for _ in range(2):  # the first estimate contains some of the warm-up
+                self._steps = max(1, round(slice_s / max(seen["seconds"], 1e-6) * seen["count"]))
+                seen = group.steps(self._steps)
+        self.step_s = seen["seconds"] / seen["count"]
+        return seen["samples"] / seen["seconds"]
 
     def train(self, result: RunResult, on_event: OnProgress | None = None) -> None:
         """The recipe's whole training from its seeded start, into ``result``; paused again afterwards.
@@ -112,11 +121,10 @@ class Contender:
     def hand_to(self, other: Contender) -> None:
         """Give the processes, which differ in the length of a training at most, to another contender."""
         other.group, self.group = self.group, None
-        other._steps, other._step_s, other._warm = self._steps, self._step_s, self._warm
+        other._steps, other.step_s, other._warm = self._steps, self.step_s, self._warm
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Record a failure of the processes as this contender's."""
         try:
             yield
         except RunFailed as failure:
@@ -141,26 +149,61 @@ class Contender:
             return
         with self.guarded():
             group.resume()
-            if self._step_s < _LONG_STEP_S:  # waking up would be a large part of the slice
+            if self.step_s < _LONG_STEP_S:  # waking up would be a large part of the slice
                 group.steps(1)
             seen = group.steps(self._steps)
             group.pause()
             self.rates.append(seen["samples"] / seen["seconds"])
 
     @property
-    def step_s(self) -> float:
-        """Seconds that a step takes, as far as it is known."""
-        return self._step_s
+    def seen(self) -> Mapping[str, Any]:
+        """What its first process reported when it was ready; empty if there is none."""
+        return self.group.ready[0] if self.group is not None and self.group.ready else {}
 
     @property
     def slice_s(self) -> float:
-        """Seconds that its slices take, as far as it is known."""
-        return self._steps * self._step_s
+        return self._steps * self.step_s
 
     def close(self) -> None:
         if self.group is not None:
             self.group.close()
             self.group = None
+
+
+class ScriptContender(Contender):
+    """A way to run a script, in a process of its own, paused between its turns; ``logs``: the folder of its output."""
+
+    def __init__(self, run: ScriptRun, label: str, time_limit: float, logs: Path | None):
+        super().__init__(cast(Any, run), label, time_limit)
+        self.run, self._logs = run, logs
+        self.losses: list[float | None] = []
+        self.at = 0  # the script's step that it has done last
+
+    def start(self) -> Group:
+        site = functools.partial(ScriptSite, log=self._logs / log_name(self.label) if self._logs else None)
+        return Group(cast(Any, self.run), time_limit=self.time_limit, wait=False, site=site)
+
+    def first_rate(self, group: Group, slice_s: float, too_slow: float) -> float:
+        """The process has taken some steps before it is ready: one slice more, unless a step is as long."""
+        self.losses, self.step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
+        rate: float = self.seen["samples_per_step"] / self.step_s
+        self._steps, self.at = max(1, round(slice_s / self.step_s)), self.seen["steps"]
+        if self._steps > 1 or rate < too_slow:
+            seen = group.steps(self._steps)
+            self.at = int(seen["at"])
+            self.step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
+            self._steps = max(1, round(slice_s / self.step_s))
+        return rate
+
+    def keep_step_with(self, other: ScriptContender) -> None:
+        """Slices of as many steps as the other's, which then are the same work if both begin at the same step."""
+        self._steps, self.step_s = other._steps, other.step_s
+
+    def go_to(self, step: int) -> None:
+        """Train up to a step of the script; where its end comes before that, up to the same step of its next start."""
+        for _ in range(3):
+            if self.at < step and (seen := self.ask(lambda group: group.steps(step - self.at))):
+                self.at = int(seen["at"])
 
 
 def interleave(
@@ -171,15 +214,13 @@ def interleave(
     """Measure contenders in turn, ``rounds`` times; the order rotates with each round.
 
     A disturbance of the machine then affects all alike: ratios within a round are valid where absolute times are
-    not. Failed contenders carry their ``failure``; the others go on.
+    not. Failed contenders carry their ``failure``; the others go on. Returns those that were measured in every round.
 
     Args:
         on_round: called with ``(round, rounds)``; True ends the contest.
         on_disturbed: called at the end with a sentence if the background load was a tenth of the cores or more:
             threads that wait for each other lose much more than that.
         warm_up: warms all up after their start, in place of each by itself. playing: the contenders of the next round.
-
-    Returns the contenders that were measured in every round.
     """
     field = list(contenders)
     for contender in field:

@@ -37,10 +37,9 @@ def compare_methods(
 ) -> dict[str, Any]:
     """Train the base and the base with each method, in turn, then the best together, and compare times to an accuracy.
 
-    In each repeat the base and all methods are trained once from the same seed, for all epochs of the recipe, in an
-    order that rotates. A method pays if the base's time to the target ÷ its time is certainly above 1. Times are known
-    by the epoch, so the final accuracies are compared, too: a method that is more accurate in the same epochs needs
-    fewer of them.
+    In each repeat all are trained once from the same seed, for all epochs of the recipe, in an order that rotates. A
+    method pays if the base's time to the target ÷ its time is certainly above 1. Times are known by the epoch, so the
+    final accuracies are compared, too: a method that is more accurate in the same epochs needs fewer of them.
 
     Args:
         recipe: the base; its ``epochs`` are those of each run, and its schedule's length.
@@ -51,10 +50,6 @@ def compare_methods(
         out: folder for ``factors.json``; ``resume`` goes on with it, and with its parts.
         part: do these repeats alone, for a later ``resume`` of all, which trains the best together.
         on_event: see :func:`gt.ladder.factors`. time_limit: seconds of silence.
-
-    Returns:
-        the document of ``factors.json``, with ``methods``: a row each (``name``; ``ratio`` of times; ``points``, the
-        difference of the final accuracies, 0 … 1; ``verdict``), and ``together``.
 
     Raises:
         UsageError: a target outside 0 … 1, repeats below 1, an unknown method, or nothing to compare.
@@ -78,12 +73,11 @@ def compare_methods(
     store.document.update(dataset=facts, repeats=repeats, skipped=skipped)
 
     def train(sets: Mapping[tuple[str, ...], Recipe]) -> None:
-        turned = [
-            (name, r, n)
+        runs = [
+            (name, r.override(seed=r.seed + n))
             for n in filter(store.takes, range(repeats))
             for name, r in stats.in_turn(list(sets.items()), n)
         ]
-        runs = [(name, r.override(seed=r.seed + n)) for name, r, n in turned]
         train_to_targets(store, train_once, runs, [target], on_event or (lambda event: None), time_limit)
 
     with store.under_way():
@@ -100,7 +94,6 @@ def compare_methods(
 
 
 def _choose(recipe: Recipe, names: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
-    """The methods to compare, and the reasons against the others."""
     chosen, skipped = [], {}
     for card in METHODS:
         if names is not None and card.name not in names:
@@ -148,7 +141,6 @@ def _gain(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> 
 
 
 def _pairs(done: Sequence[Row], base: tuple[str, ...], name: tuple[str, ...]) -> list[tuple[Row, Row]]:
-    """The runs of two sets with the same seeds."""
     runs = {(tuple(row["set"]), row["seed"]): row for row in done}
     return [(runs[base, seed], row) for (found, seed), row in runs.items() if found == name and (base, seed) in runs]
 

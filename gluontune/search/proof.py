@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gluontune.core import stats
 from gluontune.core.events import RungRow, rung_row
-from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.accuracy import loss_of
-from gluontune.search.batch_size import SHORTER
-from gluontune.search.best_files import write_best
-from gluontune.search.judge import PARITY_POINTS, verdict_of
+from gluontune.search.judge import PARITY_POINTS, loss_of, verdict_of
 from gluontune.search.measure import Contender
+from gluontune.search.results_store import write_best
 from gluontune.search.revisit import revisit
 from gluontune.search.rung import Site
 from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
 from gluontune.search.time_to_target import first_crossing
-from gluontune.search.trainings import Trainings
+from gluontune.search.trainings import SHORTER, Trainings
 from gluontune.training.group import RunFailed
 
 _MOST_PAIRS = 5
@@ -38,11 +36,7 @@ def finish(
 
     Returns the contender of the recipe in the files.
     """
-    results = trainings.results
-
-    def tell(text: str) -> None:
-        rounds.progress("proof", "proof", 0.0, text)
-
+    results, tell = trainings.results, partial(rounds.progress, "proof", "proof", 0.0)
     while best is not None and best is not naive and naive.failure is None:
         trainings.budget.release_proof()
         for contender in (naive, best):
@@ -57,7 +51,10 @@ def finish(
         if proof and row is not None and shown is not None:
             results.take_back_rung(row, shown, proof)
             best.close()
-            best = _best_without_it(naive, site, trainings, rounds)
+            before = Recipe.from_dict(results.document["best"]["recipe"])  # what still helps on top of it is asked anew
+            best = naive if before == naive.recipe else Contender(before, "best", trainings.time_limit)
+            trainings.budget.reserve(2 * trainings.seconds_of(naive))
+            best = revisit(best, naive, site, trainings, rounds)
             continue
         if proof and row is not None and proof["missed"]:
             ratio = ratio_at(row, proof["epochs"])
@@ -95,27 +92,15 @@ def _refuted(
     return row, None
 
 
-def _best_without_it(naive: Contender, site: Site, trainings: Trainings, rounds: Rounds) -> Contender:
-    """The best recipe after a rung was taken back: the one before it, with the changes that still help on top."""
-    before = Recipe.from_dict(trainings.results.document["best"]["recipe"])
-    best = naive if before == naive.recipe else Contender(before, "best", trainings.time_limit)
-    trainings.budget.reserve(2 * trainings.seconds_of(naive))
-    return revisit(best, naive, site, trainings, rounds)
-
-
 def prove(
     naive: Contender, best: Contender, trainings: Trainings, tell: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """Train both in turn, as often as the budget allows, and return the seconds of each.
+    """Train both in turn, as often as the budget allows; the document's ``proof``, or None if no pair could be trained.
 
-    The target is the lower of the climb's two accuracies, less two points: both recipes must reach it. A shortened best
-    recipe that misses it is lengthened step by step (its first training was lucky), up to the length at which the rung
-    that shortened it would be no gain; if none reaches the target, one pair is enough.
-
-    Returns:
-        the document's ``proof``; None if no pair could be trained. ``lost`` needs a collapse or several pairs:
-        trainings differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` the shorter lengths
-        that did not reach the target.
+    The target is the lower of the climb's two accuracies, less two points. A shortened best recipe that misses it is
+    lengthened step by step (its first training was lucky), up to the length at which the rung that shortened it would
+    be no gain; if none reaches the target, one pair is enough. ``lost`` needs a collapse or several pairs: trainings
+    differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` the shorter ones that missed it.
     """
     rows = trainings.results.document["rungs"]
     seen = [row["accuracy_runs"][-1] for row in rows if row["kept"] and row["accuracy_runs"]]
@@ -161,7 +146,6 @@ def _arriving(
     naive: Contender, best: Contender, result: RunResult, target: float, trainings: Trainings,
     tell: Callable[[str], None], missed: list[dict[str, float]],
 ) -> tuple[Contender, RunResult]:  # fmt: skip
-    """The best recipe at the shortest tried length that reaches the target, and its training."""
     longest, row = naive.recipe.epochs, length_rung(trainings.results.document["rungs"])
     while first_crossing(result.val_accuracy, target) is None and best.recipe.epochs < longest:
         epochs = next_length(best.recipe.epochs, longest)
@@ -214,7 +198,7 @@ def by_time(row: RungRow) -> bool:
     return bool((row["seconds_to_accuracy"] or {}).get("ratio"))
 
 
-def ratio_at(row: RungRow, epochs: float) -> Interval:
+def ratio_at(row: RungRow, epochs: float) -> stats.Interval:
     """The rung's gain in time to the accuracy for a training of ``epochs``.
 
     >>> row = {"recipe": {"epochs": 0.5},
@@ -236,7 +220,6 @@ def next_length(epochs: float, longest: float) -> float:
 
 
 def still_helps(row: RungRow | None, epochs: float) -> bool:
-    """Whether the rung would still be a gain at that length."""
     return row is None or verdict_of(ratio_at(row, epochs)) == "helped"
 
 

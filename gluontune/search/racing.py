@@ -14,9 +14,8 @@ from gluontune.core.events import OnProgress, progress
 from gluontune.core.files import atomic_write
 from gluontune.core.journal import Document
 from gluontune.recipe import Recipe
-from gluontune.search.knobs import in_short
 from gluontune.search.measure import Contender, interleave
-from gluontune.search.rung import Site, Variant
+from gluontune.search.rung import Site, Variant, in_short
 from gluontune.search.study import dataset_facts
 
 TUNE_SCHEMA = 1
@@ -43,7 +42,6 @@ class TuneResults(Document):
 
     @property
     def site(self) -> Site:
-        """The machine and the job, as the start's process reported them."""
         found = self.document["site"]
         return Site(**{**found, "rewrites": tuple(found["rewrites"])})
 
@@ -56,12 +54,11 @@ class TuneResults(Document):
         return None
 
     def row(self, stage: str, label: str, **values: Any) -> dict[str, Any]:
-        """A new row of the table of tried options."""
         empty = dict.fromkeys(("samples_per_sec", "speedup_vs_start", "speedup_ci95", "round_eliminated"))
         row: dict[str, Any] = {
-            "stage": stage, "label": label, "status": "skipped", "reason": None, "remark": "", "changes": {},
+            "stage": stage, "label": label, "status": "skipped", "reason": None, "remark": "", "changes": {}, **empty,
+            "kept": False, **values,
         }  # fmt: skip
-        row.update({**empty, "kept": False, **values})
         self.document["tried"].append(row)
         return row
 
@@ -91,8 +88,6 @@ class TuneResults(Document):
 
 
 class Candidate(Contender):
-    """A recipe in the search, and its row in the table."""
-
     def __init__(
         self, recipe: Recipe, label: str, time_limit: float, row: dict[str, Any], option: Variant | None = None
     ):
@@ -108,13 +103,12 @@ class Candidate(Contender):
         return float(stats.ratio_interval(self.rates, self.beside)["median"])
 
     def drop(self, number: int) -> None:
-        """Eliminate it after the heat ``number``."""
         self.row["round_eliminated"] = number
         self.close()
 
 
 class OutOfBudget(Exception):
-    """The next heat would end after the budget."""
+    pass
 
 
 class Racing:
@@ -205,11 +199,7 @@ class Racing:
         return heat
 
     def _read_site(self) -> None:
-        """Enter the site that the start's process reports, and the number of such processes that fit into memory."""
-        group = self.start.group
-        if group is None:
-            return
-        site = Site.of(group.ready[0], self.results.document["machine"], self.start.recipe)
+        site = Site.of(self.start.seen, self.results.document["machine"], self.start.recipe)
         self.results.document["site"] = {**dataclasses.asdict(site), "rewrites": list(site.rewrites)}
         needed = 2 * (self.start.ask(lambda group: group.peak_rss_mib()) or 0.0)
         limit = runtime.memory_limit_mib()

@@ -1,4 +1,4 @@
-"""The ladder's results: ``ladder.json``, saved after each rung, which a resume goes on with."""
+"""The files of a climb: ``ladder.json``, saved after each rung; ``best.yaml`` and ``best.py`` of its best recipe."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gluontune import runtime
-from gluontune.core.events import RungRow
+from gluontune.core.events import RungRow, deciding
+from gluontune.core.files import atomic_write, set_aside
 from gluontune.core.journal import Document
 from gluontune.core.stats import Interval
+from gluontune.core.texts import clean, literal
+from gluontune.job.models import SMALL_NETS
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.rung import label_of
 
 LADDER_SCHEMA = 1
+AGAIN, WITHOUT = "asked again", "left out"  # kinds of revisited changes
 
 
 class ResultsStore(Document):
-    """The results of a climb so far: ``ladder.json``, saved after each rung.
-
-    ``start`` is the naive recipe, or run of a script; a resume takes over the rows of the rungs ``names``.
-    """
+    """``ladder.json``. ``start`` is the naive recipe, or run of a script; a resume takes over the rows of ``names``."""
 
     def __init__(
         self, folder: Path | None, mode: str, dataset: Mapping[str, Any], start: Any, resume: bool = False,
@@ -40,7 +43,6 @@ class ResultsStore(Document):
         self.document["rungs"] = [r for r in self.document["rungs"] if r.get("finished") and r["name"] in names]
 
     def finished(self, name: str) -> RungRow | None:
-        """The row of a rung that an earlier climb finished, or None."""
         return next((r for r in self.document["rungs"] if r["name"] == name and r["finished"]), None)
 
     def enter_run(self, row: RungRow, result: RunResult) -> None:
@@ -59,19 +61,16 @@ class ResultsStore(Document):
             result.save(self.folder / "runs" / f"{row['name']}.json")
 
     def enter(self, row: RungRow) -> None:
-        """Add a row, name the best recipe so far, and save."""
         self.document["rungs"].append(row)
         self.name_best()
         self.save()
 
     def name_best(self) -> None:
-        """Make the recipe of the last kept rung the best one."""
         names = ("name", "recipe", "samples_per_sec", "speedup_vs_naive", "speedup_ci95")
         for row in [r for r in self.document["rungs"] if r["kept"]][-1:]:
             self.document["best"] = {name: row[name] for name in names}
 
     def over_naive(self) -> Interval:
-        """The best recipe's speed against naive."""
         row = next(r for r in reversed(self.document["rungs"]) if r["kept"])
         value = row["speedup_vs_naive"] or 1.0
         return {"median": value, "ci95": row["speedup_ci95"] or [value, value], "n": 0}
@@ -169,5 +168,133 @@ class ResultsStore(Document):
         kept[-1]["elapsed_seconds"] = kept[-1]["epoch_seconds"] = [found["seconds"]]
 
     def kept_accuracies(self) -> list[float]:
-        """Final validation accuracies of all trainings of the rungs kept so far."""
         return [value for r in self.document["rungs"] if r["kept"] for value in r.get("accuracy_runs", ())]
+
+
+_WIDTH = 1 << 20  # of a line of YAML
+#: Fields of the climb, not of the job: they do not belong into somebody's recipe.
+_CLIMB_FIELDS = ("train_samples", "val_samples", "seconds", "target_accuracy")
+
+
+def write_best(document: Mapping[str, Any], folder: Path, step: str = "usual") -> dict[str, str | None] | None:
+    """Write ``best.yaml``, and ``best.py`` if a script can train the recipe.
+
+    Files of an earlier climb that this one does not replace become ``best.previous.yaml`` and ``best.previous.py``.
+
+    Returns:
+        ``{"yaml", "script", "reason"}``: names, and the reason for no script; None if naive is the best.
+    """
+    found, texts = None, {"best.yaml": "", "best.py": ""}
+    if document["best"] is not None and document["best"]["name"] != "naive":
+        reason = _no_script(Recipe.from_dict(document["best"]["recipe"]), step)
+        texts = {"best.yaml": best_yaml(document), "best.py": "" if reason else best_script(document)}
+        found = {"yaml": "best.yaml", "script": None if reason else "best.py", "reason": reason}
+    for name, text in texts.items():
+        if not text:
+            set_aside(folder / name)
+            continue
+        with atomic_write(folder / name) as file:
+            file.write(text.encode("utf-8"))
+    return found
+
+
+def _no_script(best: Recipe, step: str) -> str | None:
+    if best.backend == "torch":
+        return (
+            "PyTorch trains it in gluontune's loop: gluontune train --recipe best.yaml; a PyTorch project of your own "
+            "comes from gluontune migrate"
+        )
+    ranks = best.engine == "shared-memory" and best.exchange_every == 1
+    if not ranks and (best.engine != "local" or best.num_devices > 1):
+        return "its processes need more than a plain script: gluontune train --recipe best.yaml starts them"
+    if best.methods:
+        names = ", ".join(best.methods)
+        return f"its methods ({names}) are gluontune's: gluontune train --recipe best.yaml trains with them"
+    if best.dtype == "float16":
+        return "float16 needs more than a plain script: gluontune train --recipe best.yaml"
+    if best.job is not None:
+        why = "the job's own step() trains in gluontune's loop: gluontune train --recipe best.yaml trains it"
+        return None if step == "usual" else why
+    return None
+
+
+def changed_fields(document: Mapping[str, Any]) -> dict[str, str]:
+    """Each field that the climb changed, with its rung's gain: one line, for comments."""
+    gains: dict[str, str] = {}
+    for row in document["rungs"]:
+        if not row["kept"] or row["name"] == "naive":
+            continue
+        by_time, ratio = (row.get("seconds_to_accuracy") or {}).get("ratio"), deciding(row)
+        what = "less time to the accuracy" if by_time else "the speed"
+        text = f"{row['name']}: {ratio['median']:.2f}x {what} here" if ratio else row["name"]
+        gains.update(dict.fromkeys(row["changes"], clean(text)))
+    for answer in document.get("revisited") or ():
+        if answer["adopted"] and answer["kind"] == AGAIN:
+            text = f"{answer['rung']}: {answer['ratio']['median']:.2f}x the speed here, on top of the rest"
+            gains.update(dict.fromkeys(answer["changes"], clean(text)))
+        elif answer["adopted"]:
+            for field in answer["changes"]:
+                gains.pop(field, None)
+    return gains
+
+
+def best_yaml(document: Mapping[str, Any]) -> str:
+    """The best recipe as YAML with the gain of each change; fields of the climb itself are left out."""
+    best, base = Recipe.from_dict(document["best"]["recipe"]), Recipe.from_dict(document["base_recipe"])
+    naive = next(
+        (Recipe.from_dict(r["recipe"]) for r in document["rungs"] if r["name"] == "naive" and r["recipe"]), base
+    )
+    gains, usual = changed_fields(document), Recipe()
+    lines = [
+        "# The fastest recipe of gluontune ladder on this machine. Train with it: gluontune train --recipe best.yaml",
+        f"# The climb trained {naive.epochs:g} epoch(s) of {clean(document['dataset']['name'])}; its length is left"
+        " out: give yours by --epochs.",
+    ]
+    for name, value in best.to_dict().items():
+        if name in _CLIMB_FIELDS or (name == "dataset" and value == "sample" and best.job is None):
+            continue
+        if name == "epochs":
+            if value != naive.epochs:
+                share = value / naive.epochs
+                lines.append(f"# Its epochs were {share:.2f} of the naive script's: {gains.get(name, 'large-batch')}")
+                lines.append(f"epochs: {round(share * base.epochs, 3):g}")
+            continue
+        if name in gains or value != usual.to_dict()[name]:
+            scalar = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH).replace("\n...", "").strip()
+            if "\n" in scalar:  # escaped, a text of several lines is one line
+                scalar = yaml.safe_dump(value, default_flow_style=True, width=_WIDTH, default_style='"').strip()
+            lines.append(f"{name}: {scalar}  # {gains[name]}" if name in gains else f"{name}: {scalar}")
+    return "\n".join(lines) + "\n"
+
+
+def best_script(document: Mapping[str, Any]) -> str:
+    """A Gluon training script of the best recipe: with its own loop around gluontune's parts, or around a job's."""
+    import jinja2
+
+    best, gains = Recipe.from_dict(document["best"]["recipe"]).resolved(), changed_fields(document)
+
+    def why(*names: str) -> str:
+        texts = dict.fromkeys(gains[name] for name in names if name in gains)
+        return f"  # {'; '.join(texts)}" if texts else ""
+
+    env = runtime.applied(runtime.child_env(best.runtime, best.env, processes=best.num_devices))
+    several, accumulated = best.num_devices > 1, best.accumulate > 1
+    whole = "GLOBAL_BATCH" if several else "BATCH"
+    if best.job is not None:
+        whole = "len(label) * RANKS.world" if several else "len(label)"
+    values = {
+        "environment": "".join(f"    {literal(k)}: {literal(v)},\n" for k, v in sorted(env.items())),
+        "job": None if best.job is None else str(Path(best.job).resolve()),
+        "changes": "".join(f"#   {clean(field)}: {gain}\n" for field, gain in gains.items()) or "#   none\n",
+        "own_net": best.net in SMALL_NETS.names(),
+        "whole": whole,
+        "updates": f"steps // {best.accumulate}" if accumulated else "steps",
+        "per_update": f" / {best.accumulate}" if accumulated else "",
+        "parameters": "".join(f", {k}={v!r}" for k, v in best.optimizer_params.items()),
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters.update(repr=repr, dict=dict)
+    return environment.get_template("best.py.j2").render(best=best, why=why, **values)

@@ -17,24 +17,25 @@ from gluontune.core.stats import Interval
 from gluontune.recipe import Recipe
 from gluontune.search.judge import compare, judge, judge_accuracy, verdict_of
 from gluontune.search.measure import Contender
+from gluontune.search.results_store import AGAIN, WITHOUT
 from gluontune.search.rung import Site, Variant
 from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
 from gluontune.search.trainings import PART, Trainings
 from gluontune.training.group import RunFailed
 
-AGAIN, WITHOUT = "asked again", "left out"
 _LEAST_RATIO = 0.6  # to the recipe before it: a change whose interval lies below is not measured again
 _PART = 0.8  # of the free time, for one contest
 _LEAST_S = 8.0  # of measuring that a contest needs to begin
 _STEPS = 3  # adopted changes at most, each after its own contest
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Question:
-    """One change to the best recipe that is measured once more; ``first`` is the rung's ratio in the climb.
+    """One change to the best recipe that is measured once more, and its answer.
 
-    ``on_top_of`` is the rung under it that the proof took back: it is measured even if the budget is spent.
+    ``first`` is the rung's ratio in the climb. ``on_top_of`` is the rung under it that the proof took back: it is
+    measured even if the budget is spent. ``row`` is that of its last contest, in the form of a rung's.
     """
 
     rung: str
@@ -42,10 +43,27 @@ class Question:
     variant: Variant
     first: Interval | None
     on_top_of: str | None = None
+    row: RungRow | None = None
+    adopted: bool = False
 
     @property
     def label(self) -> str:
         return f"{self.rung}, {self.kind}"
+
+    @property
+    def measured(self) -> RungRow:
+        assert self.row is not None
+        return self.row
+
+    def to_dict(self) -> dict[str, Any]:
+        row = self.row
+        ratio = row["ratio_to_previous"] if row else None
+        return {
+            "rung": self.rung, "kind": self.kind, "changes": dict((row and row["changes"]) or self.variant.changes),
+            "first": self.first, "ratio": ratio, "verdict": row["verdict"] if row else "n/a", "adopted": self.adopted,
+            "reason": row["reason"] if row else "no time was left to ask again",
+            "interaction": interaction(self.rung, self.kind, self.first, ratio),
+        }  # fmt: skip
 
 
 def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Question]:
@@ -109,43 +127,40 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
     results, document = trainings.results, trainings.results.document
     results.name_best()  # a resumed climb may still name a change adopted before it was killed
     asked = questions(document["rungs"], best.recipe, site)
-    answers = {question.label: _Answer(question) for question in asked}
+    answers = {question.label: question for question in asked}
     for _ in range(_STEPS):
         now = _affordable(asked, trainings.budget.free_s, rounds.starts_s)
         if not now:
             break
         changed = {q.label: best.recipe.override(**q.variant.changes) for q in now}
         field = {label: Contender(recipe, label, trainings.time_limit) for label, recipe in changed.items()}
-        helped = _measured([answers[q.label] for q in now], field, best, naive, trainings, rounds)
+        helped = _measured(now, field, best, naive, trainings, rounds)
         adopted = _adopted(helped, field, best, trainings)
-        label = adopted.question.label if adopted is not None else None
         for name, contender in field.items():
-            if name != label:
+            if adopted is None or name != adopted.label:
                 contender.close()
-        if adopted is None or label is None:
+        if adopted is None:
             break
         document["revisited"] = [answer.to_dict() for answer in answers.values()]
         measured: Mapping[str, Any] = adopted.measured
         kept = ("samples_per_sec", "speedup_vs_naive", "speedup_ci95")
-        name = f"{document['best']['name']}, {label}"
+        name = f"{document['best']['name']}, {adopted.label}"
         document["best"] = {**{k: measured[k] for k in kept}, "name": name, "recipe": measured["recipe"]}
         if best is not naive:
             best.close()
-        best = field[label]
-        won = {answer.question.label for answer in helped}
-        still = [q.label for q in asked if (q not in now or q.label in won) and q is not adopted.question]
+        best = field[adopted.label]
+        still = [q.label for q in asked if (q not in now or q in helped) and q is not adopted]
         # On top of the adopted change a rung may change other fields, or none.
         asked = [q for q in questions(document["rungs"], best.recipe, site) if q.label in still]
         for question in asked:
-            answers[question.label].question = question
+            question.row = answers[question.label].row
+            answers[question.label] = question
     document["revisited"] = [answer.to_dict() for answer in answers.values()]
     results.save()
     return best
 
 
 def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> list[Question]:
-    """As many questions as there is time for, the most promising first."""
-
     def promise(question: Question) -> float:
         ratio = float(question.first["median"]) if question.first else 1.0
         return ratio if question.kind == AGAIN else 1 / ratio
@@ -156,78 +171,42 @@ def _affordable(asked: Sequence[Question], free_s: float, starts_s: float) -> li
     return [*standing, *rest[: max(0, most - len(standing))]]
 
 
-@dataclass
-class _Answer:
-    """A question with the row of its contest, in the form of a rung's."""
-
-    question: Question
-    row: RungRow | None = None
-    adopted: bool = False
-
-    @property
-    def measured(self) -> RungRow:
-        """The row, once there is one."""
-        assert self.row is not None
-        return self.row
-
-    @property
-    def gain(self) -> float:
-        """Times the best recipe's throughput."""
-        ratio = self.measured["ratio_to_previous"]
-        return ratio["median"] if ratio else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        question, row = self.question, self.row
-        ratio = row["ratio_to_previous"] if row else None
-        return {
-            "rung": question.rung, "kind": question.kind,
-            "changes": dict((row and row["changes"]) or question.variant.changes), "first": question.first,
-            "ratio": ratio, "verdict": row["verdict"] if row else "n/a", "adopted": self.adopted,
-            "reason": row["reason"] if row else "no time was left to ask again",
-            "interaction": interaction(question.rung, question.kind, question.first, ratio),
-        }  # fmt: skip
-
-
 def _measured(
-    answers: Sequence[_Answer], field: Mapping[str, Contender], best: Contender, naive: Contender, trainings: Trainings,
+    asked: Sequence[Question], field: Mapping[str, Contender], best: Contender, naive: Contender, trainings: Trainings,
     rounds: Rounds,
-) -> list[_Answer]:  # fmt: skip
-    """The answers that helped in one contest of all, the fastest first."""
+) -> list[Question]:  # fmt: skip
+    """The changes that helped in one contest of all, the fastest first."""
     contest = rung_row("asked again", "what was dropped or kept early, on top of the best")
     seconds = max(_LEAST_S, _PART * trainings.budget.free_s - len(field) * rounds.starts_s)
-    standing = any(answer.question.on_top_of for answer in answers)
+    standing = any(question.on_top_of for question in asked)
     background_pct = rounds.run(contest, best, naive, list(field.values()), seconds, even_late=standing)
-    for answer in answers:
-        question, contender = answer.question, field[answer.question.label]
-        kind = "again" if question.kind == AGAIN else "left-out"
-        row = answer.row = rung_row(f"{question.rung}-{kind}", RUNGS[question.rung].sentence)
+    for question in asked:
+        contender, kind = field[question.label], "again" if question.kind == AGAIN else "left-out"
+        row = question.row = rung_row(f"{question.rung}-{kind}", RUNGS[question.rung].sentence)
         row.update({"contest_decided": contest["contest_decided"], "reason": None})
         if compare(row, [contender], [question.variant], naive, best, rounds.scatter) is None:
             row.update({"status": "failed", "reason": str(contender.failure)})
         else:
             judge(row, background_pct, has_best=True)
-    helped = [answer for answer in answers if answer.measured["kept"]]
-    return sorted(helped, key=lambda answer: answer.gain, reverse=True)
+    helped = [question for question in asked if question.measured["kept"]]
+    return sorted(helped, key=lambda each: -(each.measured["ratio_to_previous"] or {"median": 0.0})["median"])
 
 
 def _adopted(
-    helped: Sequence[_Answer], field: Mapping[str, Contender], best: Contender, trainings: Trainings
-) -> _Answer | None:
-    """The first answer that keeps its accuracy, or None."""
-    for answer in helped:
-        row, contender = answer.measured, field[answer.question.label]
-        if answer.question.on_top_of and not trainings.budget.affords(trainings.seconds_of(contender), PART):
-            row["reason"] = f"not trained again: its accuracy was kept on top of {answer.question.on_top_of}"
-            answer.adopted = True
-            return answer
-        try:
-            lost = judge_accuracy(row, trainings.check(row, contender, best, alone=True))
-        except RunFailed as failure:
-            row.update({"kept": False, "status": "failed", "reason": str(failure)})
-            continue
-        if not lost and row["kept"]:
-            answer.adopted = True
-            return answer
+    helped: Sequence[Question], field: Mapping[str, Contender], best: Contender, trainings: Trainings
+) -> Question | None:
+    for question in helped:
+        row, contender = question.measured, field[question.label]
+        if question.on_top_of and not trainings.budget.affords(trainings.seconds_of(contender), PART):
+            row["reason"] = f"not trained again: its accuracy was kept on top of {question.on_top_of}"
+        else:
+            try:
+                judge_accuracy(row, trainings.check(row, contender, best, alone=True))
+            except RunFailed as failure:
+                row.update({"kept": False, "status": "failed", "reason": str(failure)})
+        if row["kept"]:
+            question.adopted = True
+            return question
     return None
 
 

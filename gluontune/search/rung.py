@@ -119,7 +119,6 @@ class Rung:
 
 
 def always(recipe: Recipe, site: Site) -> str | None:
-    """No reason against it."""
     return None
 
 
@@ -134,3 +133,30 @@ def adding_to(registry: Registry[Rung]) -> Callable[..., Callable[[Variants], Va
         return add
 
     return named
+
+
+def processes_of(recipe: Recipe) -> int:
+    return 1 if recipe.engine == "local" else recipe.num_devices
+
+
+def effect_of(recipe: Recipe) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields without ``runtime`` and ``env``, and the environment that results from these two."""
+    fields = recipe.to_dict()
+    kind, env = fields.pop("runtime"), fields.pop("env")
+    child = runtime.child_env(kind, env, processes=processes_of(recipe))
+    return fields, runtime.applied(child, {})
+
+
+def in_short(recipe: Recipe) -> Recipe:
+    """The same recipe with ``runtime: tuned`` in place of the variables that it sets, if that is equivalent.
+
+    >>> settings = runtime.launch_settings().env
+    >>> short = in_short(Recipe(env=settings))
+    >>> short.runtime, short.env
+    ('tuned', {})
+    """
+    ranks = processes_of(recipe)
+    settings = runtime.launch_settings(ranks).env
+    rest = {k: v for k, v in recipe.env.items() if settings.get(k) != v}
+    short = recipe.override(runtime="tuned", env=rest)
+    return short if effect_of(short) == effect_of(recipe) else recipe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gluontune.core import stats
 from gluontune.core.events import OnProgress, RungRow, progress
@@ -32,84 +32,89 @@ class Contest:
     """Slices in turn, examined after 4, 6, 9, … rounds; decided variants are measured no further.
 
     Args:
+        host: the climb's contests, with its budget and scatter. name: of the rung, for its progress.
         best: the recipe to beat; None for the naive rung itself. naive: measured for a few rounds.
+        seconds: after the start, at least four rounds; twice as long if a gain is likely but not proven.
         races: whether the fastest wins. If another figure decides, such as the time to an accuracy, each variant is
             measured for six rounds, and only hopeless ones are cut off.
-        hurries: whether it ends as soon as a gain worth the time is unlikely.
-        time_up: whether the contest's time is over, given whether a gain is likely but not proven; four rounds are
-            measured in any case.
-        over: whether all time is over: measuring ends with the round.
+        even_late: whether it goes on after the end of the budget.
 
     ``rounds`` were measured; ``decided``: the question was answered before the time was over.
     """
 
     def __init__(
-        self, best: Contender | None, naive: Contender, field: Sequence[Contender], *, slice_s: float,
-        races: bool = True, scatter: Scatter, hurries: bool = False, time_up: Callable[[bool], bool],
-        over: Callable[[], bool], on_start: Callable[[], None], on_round: Callable[[int], None],
+        self, host: Rounds, name: str, best: Contender | None, naive: Contender, field: Sequence[Contender],
+        seconds: float, races: bool = True, even_late: bool = False,
     ):  # fmt: skip
-        self.best, self.naive, self.field = best, naive, list(field)
-        self.slice_s, self.time_up, self.over, self.on_round = slice_s, time_up, over, on_round
-        self.races, self.scatter, self.hurries, self.on_start = races, scatter, hurries, on_start
+        self.host, self.name, self.best, self.naive, self.field = host, name, best, naive, list(field)
+        self.seconds, self.races, self.even_late = seconds, races, even_late
         self.rounds, self.decided = 0, False
+        self._began = host.budget.spent_s
+        self._starting = sum(c.group is None for c in [naive, best, *field] if c is not None)
 
     @property
     def beside_naive(self) -> bool:
         """Whether the naive script takes part; its slices of a few long steps would take most of the time."""
-        return self.best in (None, self.naive) or self.naive.slice_s <= _LONG * self.slice_s
+        return self.best in (None, self.naive) or self.naive.slice_s <= _LONG * self.host.slice_s
 
     @property
     def _alive(self) -> list[Contender]:
         return [c for c in self.field if c.failure is None and c.cut is None]
 
     def run(self) -> None:
-        """Start, warm up and measure all; the contenders carry their failures and cuts."""
         naive = self.naive if self.beside_naive else None
         everyone = list({id(c): c for c in (self.best, naive, *self.field) if c is not None}.values())
         for contender in everyone:
             contender.cut = None
         interleave(
-            everyone, rounds=LOOKS[-1], slice_s=self.slice_s, on_round=self._is_over, warm_up=self._warm_up,
+            everyone, rounds=LOOKS[-1], slice_s=self.host.slice_s, on_round=self._is_over, warm_up=self._warm_up,
             playing=self._playing,
         )  # fmt: skip
         self.decided = self.decided or self._futile(UNCLEAR)
 
     def _is_over(self, number: int, _: int) -> bool:
         self.rounds = number
-        self.on_round(number)
+        rates = {c.label: c.rates[-1] for c in self._alive if c.rates}
+        fastest = max(rates, key=lambda label: rates[label], default="")
+        detail = f"round {number}: {fastest} {rates.get(fastest, 0):,.0f} samples/s"
+        done = min(1.0, (self.host.budget.spent_s - self._began) / max(self.seconds, 1e-6))
+        self.host.progress(self.name, "measuring", done, detail, rates.get(fastest))
         self.decided = number in LOOKS and self._look()
-        fewest = LOOKS[0] if self.best is not None else _FEWEST_ALONE
-        return self.decided or self.over() or (number >= fewest and self.time_up(self._likely()))
+        if self.decided or (not self.even_late and self.host.budget.free_s <= 0):
+            return True
+        return number >= (LOOKS[0] if self.best is not None else _FEWEST_ALONE) and self.is_late(self._likely())
+
+    def is_late(self, likely: bool) -> bool:
+        """Whether its time is over, given whether a gain is likely but not proven."""
+        return self.host.budget.spent_s - self._began >= (_LONGER if likely else 1.0) * self.seconds
 
     def update_scatter(self) -> None:
         """Add this contest to the scatter; called after its verdict, which is based on the earlier contests."""
         for contender in self.field:
             if contender is self.naive:
-                self.scatter.add_single(contender.rates)
+                self.host.scatter.add_single(contender.rates)
             elif contender.failure is None and self.best is not None:
-                self.scatter.add(contender.rates, self.best.rates)
+                self.host.scatter.add(contender.rates, self.best.rates)
 
     def _likely(self) -> bool:
-        """Whether a variant seems to be faster, proven or not."""
         if self.best is None or not self.best.rates:
             return False
         ratios = [self._ratio(c, self.best) for c in self._alive]
         return any(ratio["median"] >= LIKELY for ratio in ratios)
 
     def _futile(self, gain: float) -> bool:
-        """Whether a gain of this much is unlikely for all variants."""
         best = self.best
         if best is None or self.rounds < LOOKS[0]:
             return False
-        return all(futility_bound(c.rates, best.rates, self.scatter) < gain for c in self._alive)
+        return all(futility_bound(c.rates, best.rates, self.host.scatter) < gain for c in self._alive)
 
     def _ratio(self, contender: Contender, other: Contender) -> stats.Interval:
-        return ratio_at_look(contender.rates, other.rates, len(self.field), self.scatter)
+        return ratio_at_look(contender.rates, other.rates, len(self.field), self.host.scatter)
 
     def _warm_up(self, everyone: Sequence[Contender]) -> None:
         floor = reference = 0.0
         for contender in everyone:
-            rate = contender.warm_up(self.slice_s, floor)
+            rate = contender.warm_up(self.host.slice_s, floor)
             if contender is self.best:
                 contender.slice()  # the warm-up of a warm contender returns no rate
                 floor = TOO_SLOW * contender.rates[-1] if contender.rates else 0.0
@@ -119,10 +124,13 @@ class Contest:
                 contender.cut = f"cut off while warming up at {rate:,.0f} samples/s, {rate / reference:.2f} × the best"
                 contender.rates = [rate]
                 contender.close()
-        self.on_start()
+        spent = self.host.budget.spent_s
+        if self._starting:
+            took = (spent - self._began) / self._starting
+            self.host.starts_s = max(_STARTS_S, (self.host.starts_s + took) / 2)
+        self._began = spent
 
     def _playing(self, everyone: Sequence[Contender]) -> list[Contender]:
-        """The contenders of the next round; the naive script takes part in the first few."""
         field = [c for c in everyone if c.cut is None and c.failure is None]
         if self.best is not None and self.best is not self.naive and self.rounds >= _NAIVE_ROUNDS:
             return [c for c in field if c is not self.naive]
@@ -140,25 +148,20 @@ class Contest:
         for contender in alive:
             against_best = self._ratio(contender, best)
             if against_best["ci95"][1] < 1:
-                contender.cut = _cut(contender, against_best["median"], "the best")
+                rate, ratio = stats.interval(contender.rates)["median"], against_best["median"]
+                far = f"cut off after {len(contender.rates)} slices at {rate:,.0f} samples/s, {ratio:.2f} × the best"
+                contender.cut = far if ratio < _FAR else f"slower than the best ({ratio:.2f} × it)"
             elif contender is not leader:
-                ratio = self._ratio(contender, leader)
-                if ratio["ci95"][1] < 1:
-                    contender.cut = f"slower than {leader.label} ({ratio['median']:.2f} × it)"
+                beside = self._ratio(contender, leader)
+                if beside["ci95"][1] < 1:
+                    contender.cut = f"slower than {leader.label} ({beside['median']:.2f} × it)"
         alive = self._alive
         ratios = [self._ratio(c, best) for c in alive]
-        if all(ratio["ci95"][1] < MAYBE for ratio in ratios):
+        if all(each["ci95"][1] < MAYBE for each in ratios):
             return True
-        if self.hurries and self._futile(FUTILE):
+        if self.seconds < _HURRY_S and self._futile(FUTILE):
             return True
         return any(map(helps, ratios)) and (len(alive) == 1 or self.rounds >= _SETTLED)
-
-
-def _cut(contender: Contender, ratio: float, of: str) -> str:
-    rate = stats.interval(contender.rates)["median"]
-    if ratio >= _FAR:
-        return f"slower than {of} ({ratio:.2f} × it)"
-    return f"cut off after {len(contender.rates)} slices at {rate:,.0f} samples/s, {ratio:.2f} × {of}"
 
 
 class Rounds:
@@ -180,34 +183,12 @@ class Rounds:
         """
         if self._last is not None:
             self._last.update_scatter()
-        name, began = row["name"], self.budget.spent_s
-        starting = sum(c.group is None for c in [naive, best, *field] if c is not None)
+        name = row["name"]
+        contest = self._last = Contest(self, name, best, naive, field, seconds, races, even_late)
         self.progress(name, "starting", 0.0, ", ".join(c.label for c in field))
         if not self.budget.wait(lambda: self._disturbed(name)):
-            seconds *= _SHORTER
-
-        def on_round(number: int) -> None:
-            rates = {c.label: c.rates[-1] for c in field if c.rates and c.failure is None and c.cut is None}
-            fastest = max(rates, key=lambda label: rates[label], default="")
-            detail = f"round {number}: {fastest} {rates.get(fastest, 0):,.0f} samples/s"
-            done = min(1.0, (self.budget.spent_s - began) / max(seconds, 1e-6))
-            self.progress(name, "measuring", done, detail, rates.get(fastest))
-
+            contest.seconds *= _SHORTER
         background = OtherLoad()
-
-        def on_start() -> None:
-            nonlocal began
-            if starting:
-                took = (self.budget.spent_s - began) / starting
-                self.starts_s = max(_STARTS_S, (self.starts_s + took) / 2)
-            began = self.budget.spent_s
-
-        contest = Contest(
-            best, naive, field, slice_s=self.slice_s, races=races, scatter=self.scatter, hurries=seconds < _HURRY_S,
-            time_up=lambda likely: self.budget.spent_s - began >= (_LONGER if likely else 1.0) * seconds,
-            over=lambda: not even_late and self.budget.free_s <= 0, on_start=on_start, on_round=on_round,
-        )  # fmt: skip
-        self._last = contest
         contest.run()
         taken = background.read()
         row["contest_decided"] = contest.decided
@@ -218,7 +199,6 @@ class Rounds:
         return taken
 
     def progress(self, name: str, stage: str, done: float, detail: str, rate: float | None = None) -> None:
-        """Send a rung's progress to the live table."""
         self.tell({**progress(stage, done, detail, samples_per_sec=rate), "name": name})
 
     def _disturbed(self, name: str) -> bool:

@@ -51,12 +51,9 @@ def _environment(recipe: Recipe, site: Site) -> list[Variant]:
     return [Variant("tuned", {"runtime": "tuned"})]
 
 
-def _workers_make_sense(recipe: Recipe, site: Site) -> str | None:
-    return None if recipe.loader in ("gluon", "threaded") else f"the loader {recipe.loader!r} has no workers"
-
-
 @_rung(
-    "multi-worker", "images are decoded and augmented in worker processes", _workers_make_sense,
+    "multi-worker", "images are decoded and augmented in worker processes",
+    lambda r, _: None if r.loader in ("gluon", "threaded") else f"the loader {r.loader!r} has no workers",
     instead={"loader": "gluon"},
 )  # fmt: skip
 def _multi_worker(recipe: Recipe, site: Site) -> list[Variant]:
@@ -75,10 +72,10 @@ def _packed_or_kept(recipe: Recipe, site: Site) -> str | None:
     )
 
 
-_PACKED = "images packed in RecordIO, decoded by gluontune's loaders"
-
-
-@_rung("records", _PACKED, _packed_or_kept, owns=("loader", "num_workers"))
+@_rung(
+    "records", "images packed in RecordIO, decoded by gluontune's loaders", _packed_or_kept,
+    owns=("loader", "num_workers"),
+)  # fmt: skip
 def _records(recipe: Recipe, site: Site) -> list[Variant]:
     in_memory = {"loader": "resident", "num_workers": 0}
     if not site.splits:
@@ -87,10 +84,10 @@ def _records(recipe: Recipe, site: Site) -> list[Variant]:
     return [Variant("resident", in_memory), *found] if site.fits_memory else found
 
 
-_GRAPH = "the net as a symbolic graph, slow operators rewritten where it measures faster"
-
-
-@_rung("hybridized", _GRAPH, owns=("hybridize", "rewrites"))
+@_rung(
+    "hybridized", "the net as a symbolic graph, slow operators rewritten where it measures faster",
+    owns=("hybridize", "rewrites"),
+)  # fmt: skip
 def _hybridized(recipe: Recipe, site: Site) -> list[Variant]:
     found = [
         Variant("hybridize()", {"hybridize": "hybridized"}, rank=1),
@@ -204,15 +201,15 @@ def _two_devices(recipe: Recipe, site: Site) -> str | None:
     return None
 
 
-_SEVERAL = "all GPUs, or two processes on the CPU that exchange gradients"
-
-
-@_rung("multi-device", _SEVERAL, _two_devices, owns=("engine", "num_devices", "batch_size_per_device"))
+@_rung(
+    "multi-device", "all GPUs, or two processes on the CPU that exchange gradients", _two_devices,
+    owns=("engine", "num_devices", "batch_size_per_device"),
+)  # fmt: skip
 def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
     if site.gpus:
         return [Variant(f"{n} GPUs", {"num_devices": n}) for n in _counts(site.gpus)]
     found = []
-    for count in _counts(site.cores)[:_MOST_COUNTS]:
+    for count in _counts(site.cores)[:3]:  # each is a whole group to start and measure
         # The global batch stays, so that the accuracy can be compared.
         each = max(1, recipe.batch_size_per_device // count)
         changes = {"engine": "kvstore", "num_devices": count, "batch_size_per_device": each}
@@ -288,9 +285,6 @@ def _methods(recipe: Recipe, site: Site) -> list[Variant]:
         changed = changed.override(epochs=short)
         found.append(Variant(f"{name}, {short:g} epochs", changed.differences(recipe)))
     return found
-
-
-_MOST_COUNTS = 3  # numbers of processes on a CPU that are tried: each is a whole group to start and measure
 
 
 def _counts(most: int) -> list[int]:

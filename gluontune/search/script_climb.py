@@ -2,25 +2,82 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Union, cast
 
+from gluontune import runtime
 from gluontune.capture.script import Program
+from gluontune.compute.process import bfloat16_support
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnLadderEvent, RungRow
 from gluontune.core.files import atomic_write, set_aside
+from gluontune.recipe.registry import Registry
+from gluontune.runtime import pytorch
 from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.climber import Climber
-from gluontune.search.measure import Contender
+from gluontune.search.measure import ScriptContender
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.rung import Rung, Variant
-from gluontune.search.script_rungs import SCRIPT_RUNGS
-from gluontune.training.group import Group, RunFailed
-from gluontune.training.starting import ScriptRun, ScriptSite, log_name
+from gluontune.training.group import RunFailed
+from gluontune.training.script_run import ScriptRun
+
+_THREADS = "OMP_NUM_THREADS"
+
+
+def _ways(run: ScriptRun, seen: Mapping[str, Any]) -> dict[str, Union[list[Variant], str]]:
+    """By rung: the variants on top of a run, or the reason why there are none."""
+    cores, given = runtime.usable_cores(), _THREADS in os.environ  # what the user has set stays
+    counts = () if given or cores < 2 else (1, cores)
+    threads = [(f", {n} thread{'s' * (n > 1)}", {"env": {_THREADS: str(n)}}) for n in counts] or [("", {})]
+    unseen = "" if seen["loaders"] else "the script reads its data itself: no DataLoader of Gluon's was seen"
+    has = f"it has {seen['workers']}" if seen["workers"] else "it has none"
+    half = bfloat16_support()
+    on_torch = {
+        "backend": "torch", "changes": tuple(name for name in run.changes if name == "samples"),  # blocks are MXNet's
+        "state": "", "dtype": "float32", "runtime": "tuned", "env": {} if given else {_THREADS: str(cores)},
+    }  # fmt: skip
+    return {
+        "naive": [Variant("as written", {})],
+        "environment": [Variant(f"allocator{words}", {"runtime": "tuned", **env}) for words, env in threads],
+        "multi-worker": unseen or f"a script's workers are its own ({has}): others would draw other random numbers",
+        "records": unseen or [Variant("samples kept in memory", {"changes": ("samples", *run.changes)})],
+        "hybridized": [
+            Variant(state, {"changes": (*run.changes, "blocks"), "state": state})
+            for state in ("compiled", "compiled and rewritten")
+        ],  # by the names of gluontune.capture.helpers.blocks, which needs no import here
+        "mixed-precision": half.message if half.level == "none" else [Variant("bfloat16", {"dtype": "bfloat16"})],
+        "large-batch": "a script's batch and rate are its own",
+        "multi-device": "a script chooses its devices itself",
+        "modern-engine": (
+            [Variant("PyTorch", on_torch)] if pytorch.installed() else f"PyTorch is not installed: {pytorch.INSTALL}"
+        ),
+    }
+
+
+def _rung(name: str, sentence: str) -> Rung:
+    def requires(run: ScriptRun, seen: Mapping[str, Any]) -> str | None:
+        found = _ways(run, seen)[name]
+        return found if isinstance(found, str) else None
+
+    return Rung(name, sentence, requires, lambda run, seen: cast(Any, _ways(run, seen)[name]))
+
+
+SCRIPT_RUNGS: Registry[Rung] = Registry("rung of a script")
+for _name, _sentence in {
+    "naive": "the script as python runs it",
+    "environment": "threads and allocator set before the script starts",
+    "multi-worker": "samples made in worker processes",
+    "records": "samples that are the same in each epoch are computed once",
+    "hybridized": "blocks called as compiled graphs, slow layers rewritten in them",
+    "mixed-precision": "16-bit multiplications with 32-bit masters",
+    "large-batch": "a larger batch",
+    "multi-device": "several processes",
+    "modern-engine": "the same steps, computed by PyTorch",
+}.items():
+    SCRIPT_RUNGS.add(_name, _rung(_name, _sentence))
 
 _TIMED_STEPS = 20  # for the phases, at most
 _UNCHANGED = "NothingToChange"
@@ -28,68 +85,6 @@ _UNCHANGED = "NothingToChange"
 NOT_A_JOB = ("NoTraining", "TooShort", "ScriptFailed")
 _ROUNDING = 1e-5  # between the first losses of two ways that compute the same, relative; it grows with the steps
 _GROWTH, _MOST = 2.0, 1e-2  # by which it may grow with each step, and never above
-
-
-class ScriptContender(Contender):
-    """A way to run a script, in a process of its own, which is paused between its turns.
-
-    Args:
-        run: how the script is run. label, time_limit: as of Contender. logs: the folder of its output, or None.
-    """
-
-    def __init__(self, run: ScriptRun, label: str, time_limit: float, logs: Path | None):
-        super().__init__(cast(Any, run), label, time_limit)
-        self._logs = logs
-        self.losses: list[float | None] = []
-        self.notes: list[str] = []
-        self.at = 0  # the script's step that it has done last
-
-    def launch(self) -> None:
-        if self.group is None and self.failure is None:
-            self._warm = False
-            site = functools.partial(ScriptSite, log=self._logs / log_name(self.label) if self._logs else None)
-            with self.guarded():
-                self.group = Group(cast(Any, self.run), time_limit=self.time_limit, wait=False, site=site)
-
-    def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
-        """The process has taken some steps before it is ready: one slice more, unless a step is as long."""
-        group = self.group
-        if group is None or self._warm:
-            return 0.0
-        with self.guarded():
-            group.wait()
-            self.losses, self._step_s = self.seen["losses"], max(self.seen["step_s"], 1e-6)
-            rate: float = self.seen["samples_per_step"] / self._step_s
-            self._steps, self.at = max(1, round(slice_s / self._step_s)), self.seen["steps"]
-            if self._steps > 1 or rate < too_slow:
-                seen = group.steps(self._steps)
-                self.at = int(seen["at"])
-                self._step_s, rate = seen["seconds"] / seen["count"], seen["samples"] / seen["seconds"]
-                self._steps = max(1, round(slice_s / self._step_s))
-            group.pause()
-            self._warm = True
-            return rate
-        return 0.0
-
-    def keep_step_with(self, other: ScriptContender) -> None:
-        """Slices of as many steps as the other's, which then are the same work if both begin at the same step."""
-        self._steps, self._step_s = other._steps, other._step_s
-
-    def go_to(self, step: int) -> None:
-        """Train up to a step of the script; where its end comes before that, up to the same step of its next start."""
-        for _ in range(3):
-            if self.at < step and (seen := self.ask(lambda group: group.steps(step - self.at))):
-                self.at = int(seen["at"])
-
-    @property
-    def run(self) -> ScriptRun:
-        """Its recipe."""
-        return cast(ScriptRun, self.recipe)
-
-    @property
-    def seen(self) -> Mapping[str, Any]:
-        """What its process saw of the script."""
-        return self.group.ready[0] if self.group is not None and self.group.ready else {}
 
 
 def climb_script(
@@ -154,8 +149,6 @@ def climb_script(
 
 
 class _Results(ResultsStore):
-    """The results of a script, whose best way is a command line, too."""
-
     def name_best(self) -> None:
         super().name_best()
         if best := self.document["best"]:
@@ -163,8 +156,6 @@ class _Results(ResultsStore):
 
 
 class _Climber(Climber[ScriptContender]):
-    """A climb with a script."""
-
     rungs = SCRIPT_RUNGS
 
     def __init__(self, run: ScriptRun, results: ResultsStore, *how: Any, dtype: str):
@@ -177,7 +168,6 @@ class _Climber(Climber[ScriptContender]):
 
     @property
     def site(self) -> Mapping[str, Any]:
-        """What is known of the script."""
         return self.naive.seen or {"loaders": 1, "workers": 0}
 
     def close(self) -> None:

@@ -1,19 +1,15 @@
 """Sequential tests: intervals that stay valid when a contest is examined while it goes on.
 
 Repeated looks at a 95 % interval, with a stop as soon as it pleases, are wrong far more often than in 5 % of the
-cases. Here the error is *spent* over the looks: each look has its share of it (Bonferroni's, the simplest spending
-function), and over the contests of a climb, so that all its intervals hold together with the stated confidence.
+cases. Here the error is *spent* over the looks: each has its share of it (Bonferroni's, the simplest spending
+function), and over the contests of a climb, so that all its intervals hold together with the stated confidence. Four
+slices do not estimate their scatter well, so the variance of one look is *moderated*: drawn towards that of the climb's
+earlier contests. The interval is that of the trimmed mean of the logarithms of ratios: a fifth of the values at either
+end is left out, so that a disturbed slice does not decide.
 
-Four slices do not estimate their scatter well, so the variance of one look is *moderated*: drawn towards the variance
-of the climb's earlier contests.
-
-The interval of one look is that of the trimmed mean of the logarithms of ratios: a fifth of the values at either end
-is left out, so that a disturbed slice does not decide.
-
-Sources: Lan, DeMets, *Discrete sequential boundaries for clinical trials*, Biometrika 70 (1983), for spending an error
-over looks; Smyth, *Linear models and empirical Bayes methods*, Statistical Applications in Genetics and Molecular
-Biology 3 (2004), for the moderated variance; Tukey, McLaughlin, *Less vulnerable confidence and significance
-procedures for location*, Sankhya A 25 (1963), for the trimmed mean's interval.
+Sources: Lan, DeMets, *Discrete sequential boundaries for clinical trials*, Biometrika 70 (1983); Smyth, *Linear models
+and empirical Bayes methods*, Statistical Applications in Genetics and Molecular Biology 3 (2004); Tukey, McLaughlin,
+*Less vulnerable confidence and significance procedures for location*, Sankhya A 25 (1963).
 """
 
 from __future__ import annotations
@@ -65,7 +61,6 @@ class Scatter:
             self._seen += freedom
 
     def add_single(self, rates: Sequence[float]) -> None:
-        """Add one series: each slice is compared with the next."""
         self.add(rates[0::2], rates[1::2])
 
 

@@ -1,15 +1,23 @@
-"""The time at which a run reached its target, and statistics over repeats. Pure functions."""
+"""The time at which a run reached its target, statistics over repeats, and what they cost in dollars and joules.
+
+No price is built in, because prices change.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import math
 import statistics
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gluontune.core import stats
-from gluontune.core.errors import GluontuneError
+from gluontune.core.errors import GluontuneError, UsageError, nearest
+from gluontune.core.reading import MOST_YAML, parse_yaml, read_text
+from gluontune.recipe.registry import Parameter
 from gluontune.recipe.result import RunResult
 
 POINTS = 0.02  # of final accuracy, as in the ladder's gate
@@ -28,9 +36,7 @@ def first_crossing(accuracies: Sequence[float], target: float) -> int | None:
 
 
 def sustained_crossing(accuracies: Sequence[float], target: float) -> int | None:
-    """Place of the validation from which on all, to the run's end, are at least ``target``.
-
-    A first crossing may be luck: an accuracy that moves by a point between epochs crosses early and falls back.
+    """Place of the validation from which on all, to the run's end, are at least ``target``: a first one may be luck.
 
     >>> sustained_crossing([0.5, 0.9, 0.8, 0.91, 0.92], 0.9), sustained_crossing([0.95, 0.8], 0.9)
     (3, None)
@@ -46,11 +52,8 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
 
     Mean, median and coefficient of variation are of the seconds of repeats that ``reached`` it, as in DAWNBench's
     analysis. Two figures count failures, too: ``median_of_all``, where a failure is longer than any time, and
-    ``expected_seconds``, until a success if failed runs are started again.
-
-    Returns:
-        ``repeats``, ``reached``, ``failed``, and figures that are None if no repeat reached the target; an interval is
-        None if fewer than three did.
+    ``expected_seconds``, until a success if failed runs are started again. Figures are None if no repeat reached the
+    target, an interval if fewer than three did.
 
     Source: Coleman et al., *Analysis of DAWNBench*, 2019 (coefficient of variation, share of runs);
     Hansen et al., *Real-parameter black-box optimization benchmarking*, 2010 (expected running time).
@@ -86,11 +89,7 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
 
 
 def accuracies(result: RunResult) -> list[float]:
-    """A run's validation accuracies by epoch.
-
-    Raises:
-        GluontuneError: its job measures something else.
-    """
+    """A run's validation accuracies by epoch; GluontuneError if its job measures something else."""
     name = result.val_metric.get("name", "accuracy")
     if name != "accuracy":
         raise GluontuneError(
@@ -107,10 +106,7 @@ def parity(
     """Whether a recipe converges as its reference does, or suspiciously better or worse.
 
     As MLPerf's reference convergence points: a run that needs clearly fewer epochs than the reference, at the same
-    target, differs in more than speed.
-
-    Args:
-        mine, reference: epochs to the target of each repeat; None where it was not reached.
+    target, differs in more than speed. ``mine`` and ``reference``: epochs to the target of each repeat, or None.
 
     Returns:
         ``verdict``, ``suspicious`` (faster, or more accurate: look for a change beyond speed), ``epochs_ratio``, ``p``
@@ -118,15 +114,14 @@ def parity(
 
     Source: MLCommons, ``rcp_checker`` (t-test on the epochs to converge, 5 %).
 
-    >>> parity([8, 9, 8, 9], [8, 9, 9, 8])["verdict"]
-    'as the reference'
-    >>> parity([4, 4, 5, 4], [8, 9, 9, 8])["verdict"]
-    'converges faster'
+    >>> parity([8, 9, 8, 9], [8, 9, 9, 8])["verdict"], parity([4, 4, 5, 4], [8, 9, 9, 8])["verdict"]
+    ('as the reference', 'converges faster')
     """
     mine, reference = ([None if e is None or not math.isfinite(e) else e for e in side] for side in (mine, reference))
     reached, theirs = [e for e in mine if e is not None], [e for e in reference if e is not None]
     found: dict[str, Any] = {"verdict": "too few repeats", "suspicious": False, "epochs_ratio": None, "p": None}
-    if len(reference) >= 2 and len(mine) >= 2 and _rate(mine) < _rate(reference) - 0.25:
+    tried = len(reference) >= 2 and len(mine) >= 2
+    if tried and len(reached) / len(mine) < len(theirs) / len(reference) - 0.25:
         of = f"{len(theirs)} of {len(reference)}"
         text = f"{len(reached)} of {len(mine)} repeats reached the target; the reference {of}"
         return {**found, "verdict": "fails more often", "reason": text}
@@ -147,10 +142,6 @@ def parity(
     return found
 
 
-def _rate(epochs: Sequence[float | None]) -> float:
-    return sum(e is not None for e in epochs) / len(epochs)
-
-
 def _welch(a: Sequence[float], b: Sequence[float]) -> float | None:
     """p of Welch's t-test; None where neither varies, as epochs often do not."""
     if len(set(a)) == 1 and len(set(b)) == 1:
@@ -160,3 +151,119 @@ def _welch(a: Sequence[float], b: Sequence[float]) -> float | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scipy warns of samples that do not vary
         return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
+
+
+FIELDS = ("machine", "usd_per_hour", "date", "source")
+EXAMPLE = "prices: [{machine: my-server, usd_per_hour: 0.34, date: 2026-01-31, source: 'https://…'}]"
+
+
+def read_price(path: str | Path, machine: str | None = None) -> dict[str, Any]:
+    """One machine's price, ``{"machine", "usd_per_hour", "date", "source"}``, from a table in YAML.
+
+    Each price needs its date (``yyyy-mm-dd``) and its source, so that a reader can judge it. ``machine``, of the entry,
+    may be omitted for a table of one. GluontuneError: the file cannot be read. UsageError names the entry that is
+    wrong.
+
+    >>> import pathlib, tempfile
+    >>> table = pathlib.Path(tempfile.mkdtemp()) / "prices.yaml"
+    >>> _ = table.write_text("prices: [{machine: m, usd_per_hour: 0.5, date: 2026-01-31, source: list price}]")
+    >>> read_price(table)["usd_per_hour"]
+    0.5
+    """
+    try:
+        document = parse_yaml(read_text(path, MOST_YAML))
+    except (OSError, UnicodeDecodeError) as error:
+        raise GluontuneError(f"{path}: cannot read the price table: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: not valid YAML: {error}") from error
+    entries = document.get("prices") if isinstance(document, Mapping) else None
+    if not isinstance(entries, list) or not entries:
+        raise UsageError(f"{path}: a price table has a list of prices, such as\n{EXAMPLE}")
+    checked = [_checked(entry, f"{path}: price {number}") for number, entry in enumerate(entries, 1)]
+    names = [entry["machine"] for entry in checked]
+    if machine is None and len(checked) > 1:
+        raise UsageError(f"{path}: it has {len(checked)} machines: choose one with --machine ({', '.join(names)})")
+    if machine is None or machine in names:
+        return checked[0 if machine is None else names.index(machine)]
+    close = nearest(machine, names)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise UsageError(f"{path}: no machine {machine!r} in it: {hint}Known: {', '.join(names)}")
+
+
+def _checked(entry: Any, where: str) -> dict[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{where}: not a mapping of {', '.join(FIELDS)}; write it as\n{EXAMPLE}")
+    if missing := [name for name in FIELDS if entry.get(name) in (None, "")]:
+        named = f" ({entry['machine']})" if entry.get("machine") else ""
+        what = f"fields {', '.join(missing)} are" if len(missing) > 1 else f"field {missing[0]} is"
+        raise UsageError(f"{where}{named}: the {what} missing; write it as\n{EXAMPLE}")
+    price = entry["usd_per_hour"]
+    if fault := Parameter(above=0).fault(price):
+        raise UsageError(f"{where}: usd_per_hour={price!r}: give {fault}")
+    date = str(entry["date"])
+    try:
+        datetime.date.fromisoformat(date)
+    except ValueError:
+        raise UsageError(f"{where}: date={date!r}: write the day of the price as yyyy-mm-dd") from None
+    machine, source = str(entry["machine"]), str(entry["source"])
+    return {"machine": machine, "usd_per_hour": float(price), "date": date, "source": source}
+
+
+def usd(price: Mapping[str, Any] | None, seconds: float | None) -> float | None:
+    """The cost of a machine for so many seconds; None if the price or the time is unknown.
+
+    >>> usd({"usd_per_hour": 0.36}, 100.0)
+    0.01
+    """
+    return None if price is None or seconds is None else price["usd_per_hour"] * seconds / 3600
+
+
+def gpu_joules(utilization: Mapping[str, Any], until_s: float) -> float | None:
+    """Joules of all sampled GPUs from the start of a RunResult's series to ``until_s``; None without readings.
+
+    >>> gpu_joules({"t_s": [0.0, 1.0, 2.0], "gpu_power_w": {"0": [100.0, 100.0, 200.0]}}, 2.0)
+    250.0
+    """
+    power = utilization.get("gpu_power_w")
+    if not isinstance(power, Mapping) or not power:
+        return None
+    total, read = 0.0, False
+    for watts in power.values():
+        points = [(t, w) for t, w in zip(utilization["t_s"], watts) if w is not None and t <= until_s]
+        read = read or len(points) > 1
+        total += sum((t1 - t0) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in zip(points, points[1:]))
+    return total if read else None
+
+
+class PackageEnergy:
+    """Energy of the machine's CPU packages, by Linux's powercap counters (RAPL).
+
+    :meth:`joules` is None where only root can read them, and on virtual machines, which have none.
+
+    >>> PackageEnergy("/nonexistent").joules() is None
+    True
+    """
+
+    def __init__(self, root: str | Path = "/sys/class/powercap"):
+        packages = sorted(Path(root).glob("intel-rapl:[0-9]*"))
+        self._zones = [zone for zone in packages if zone.name.count(":") == 1]
+        self._last = self._read()
+        self._total = 0.0
+
+    def _read(self) -> list[tuple[int, int]] | None:
+        found = []
+        with contextlib.suppress(OSError, ValueError):
+            for zone in self._zones:
+                values = [int((zone / name).read_text()) for name in ("energy_uj", "max_energy_range_uj")]
+                found.append((values[0], values[1]))
+        return found if found and len(found) == len(self._zones) else None
+
+    def joules(self) -> float | None:
+        """Joules since the object was created; call it at least once a minute, because the counters wrap."""
+        now = self._read()
+        if now is None or self._last is None:
+            return None
+        for (before, _), (after, span) in zip(self._last, now):
+            self._total += ((after - before) if after >= before else (after - before + span)) / 1e6
+        self._last = now
+        return self._total

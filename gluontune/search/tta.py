@@ -13,9 +13,16 @@ from gluontune.core.events import OnProgress, Progress, progress
 from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.cost import gpu_joules, usd
 from gluontune.search.study import Clocks, Part, Study, check_target, dataset_facts, train_once
-from gluontune.search.time_to_target import accuracies, first_crossing, parity, summarize, sustained_crossing
+from gluontune.search.time_to_target import (
+    accuracies,
+    first_crossing,
+    gpu_joules,
+    parity,
+    summarize,
+    sustained_crossing,
+    usd,
+)
 
 TTA_SCHEMA = 1
 RULE = (
@@ -45,31 +52,25 @@ def time_to_accuracy(
     on_event: OnProgress | None = None,
     time_limit: float = 600.0,
 ) -> dict[str, Any]:
-    """Train a recipe ``repeats`` times, each with its own seed, and measure the time to the target.
+    """Train a recipe ``repeats`` times, each with its own seed; return the times to the target, as in ``tta.json``.
 
     Args:
-        recipe: what to train, for all of its ``epochs``.
-        target: validation accuracy, 0 … 1.
+        recipe: what to train, for all of its ``epochs``. target: validation accuracy, 0 … 1.
         repeats: runs of each recipe. seeds: of the runs; by default ``recipe.seed``, ``recipe.seed + 1``, ….
         against: a second recipe, run in turn with the first, repeat by repeat, with the same seeds; the
             ratio of the times is then that within each repeat.
         trainers: other trainers of ``this`` or ``against`` than gluontune: ``{"against": (name, function)}``
             with a function like :func:`gluontune.search.study.train_once`. facts: added to the document.
         stop_at_target: end each run at its first crossing; the sustained one is then not known.
-        price: of this machine, from :func:`gluontune.search.cost.read_price`.
+        price: of this machine, from :func:`gluontune.search.time_to_target.read_price`.
         out: folder for ``tta.json``, written after each repeat, and the RunResults.
         resume: keep the finished repeats in ``out``, of all its parts, and do the others; ``repeats`` may have grown.
         part: do these repeats alone, for a later ``resume`` of all.
         on_event: called with progress events. time_limit: seconds of silence that count as hung.
 
-    Returns:
-        the document of ``tta.json``: ``rule``, ``given``, ``done`` (one row a repeat), ``summary`` by recipe,
-        ``ratio`` and ``parity`` if there is a second recipe.
-
     Raises:
         UsageError: a target outside 0 … 1, no repeats, seeds that are too few or repeat.
-        GluontuneError: the data set cannot be opened, the folder cannot be written.
-            A run that fails, or never reaches the target, is a row.
+        GluontuneError: the data set cannot be opened, the folder cannot be written. A run that fails is a row.
 
     >>> import gluontune as gt
     >>> fast = gt.Recipe(net="mlp", loader="resident", train_samples=512, val_samples=128, optimizer="adam")
@@ -182,7 +183,6 @@ def describe(result: RunResult, clocks: Clocks, target: float, *, sustained: boo
 
 
 def conclude(document: dict[str, Any]) -> None:
-    """Fill ``summary``, ``ratio`` and ``parity`` from the finished repeats."""
     rows = {name: [r for r in document["done"] if r["recipe"] == name] for name in document["given"]["recipes"]}
     document["summary"] = {name: _summary(found, document["price"]) for name, found in rows.items()}
     document["ratio"] = document["parity"] = None

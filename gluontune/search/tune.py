@@ -13,15 +13,114 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gluontune import runtime
 from gluontune.core import stats
-from gluontune.core.errors import UsageError
+from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress
 from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
+from gluontune.recipe.registry import Registry
 from gluontune.search.judge import TIE, verdict_of
-from gluontune.search.knobs import KNOBS, batch_size_knob, options_of
 from gluontune.search.racing import Candidate, OutOfBudget, Racing, TuneResults
-from gluontune.search.rung import Rung, Variant
+from gluontune.search.rung import Rung, Site, Variant, adding_to, always, effect_of, processes_of
+from gluontune.search.rungs import RUNGS
+
+KNOBS: Registry[Rung] = Registry("knob")
+_knob = adding_to(KNOBS)
+
+
+@_knob("threads", "OpenMP threads of each training process")
+def _threads(recipe: Recipe, site: Site) -> list[Variant]:
+    ranks = processes_of(recipe)
+    found: dict[int, Variant] = {}
+    for cores in (None, max(1, site.cores // 2), site.cores):
+        env = runtime.launch_settings(ranks, cores=cores, allocator="none").env
+        count = int(env["OMP_NUM_THREADS"])
+        found.setdefault(count, Variant(f"{count} thread{'s' if count > 1 else ''}", {"env": env}))
+    return list(found.values())
+
+
+@_knob("allocator", "the library that allocates and frees memory")
+def _allocator(recipe: Recipe, site: Site) -> list[Variant]:
+    found = []
+    threads = runtime.launch_settings(allocator="none").env
+    for name in ("glibc", "tcmalloc", "jemalloc"):
+        label = "glibc, tuned" if name == "glibc" else name
+        try:
+            env = runtime.launch_settings(allocator=name).env
+        except GluontuneError as error:
+            found.append(Variant(label, {}, missing=str(error)))
+            continue
+        found.append(Variant(label, {"env": {k: v for k, v in env.items() if k not in threads}}))
+    return found
+
+
+@_knob("compute", "execution mode, rewrites and data type, which depend on each other")
+def _compute(recipe: Recipe, site: Site) -> list[Variant]:
+    """Every mode in every type: bfloat16 without its rewrites can be slower than float32."""
+    modes = [Variant("imperative", {"hybridize": "imperative", "rewrites": ()})]
+    modes += [Variant(v.label, {"rewrites": (), **v.changes}) for v in RUNGS["hybridized"].variants(recipe, site)]
+    precision = RUNGS["mixed-precision"]
+    lacking = precision.requires(recipe, site)
+    if lacking:
+        return [*modes, Variant("16 bits", {}, missing=lacking)]
+    dtype = precision.variants(recipe, site)[0].changes["dtype"]
+    if recipe.dtype == dtype:
+        return [Variant(f"float32, {o.label}", {**o.changes, "dtype": "float32"}) for o in modes] + modes
+    remark = "results change in the third digit: compare the accuracy"
+    return modes + [Variant(f"{dtype}, {o.label}", {**o.changes, "dtype": dtype}, remark=remark) for o in modes]
+
+
+@_knob(
+    "rewrites", "the rewrites, each left out",
+    lambda r, _: "the best recipe so far has fewer than two rewrites" if len(r.rewrites) < 2 else None, slot="compute",
+)  # fmt: skip
+def _rewrites(recipe: Recipe, site: Site) -> list[Variant]:
+    kept = {"hybridize": recipe.hybridize, "dtype": recipe.dtype}
+    rest = {name: tuple(r for r in recipe.rewrites if r != name) for name in recipe.rewrites}
+    return [Variant(f"without {name}", {**kept, "rewrites": others}) for name, others in rest.items()]
+
+
+@_knob(
+    "amx", "Intel's matrix unit, which oneDNN leaves off",
+    lambda r, _: None if r.dtype == "bfloat16" else "the best recipe so far does not compute in bfloat16",
+    exists=lambda site: site.amx,
+)  # fmt: skip
+def _amx(recipe: Recipe, site: Site) -> list[Variant]:
+    names = tuple(dict.fromkeys((*recipe.rewrites, "narrow-in-float32")))
+    narrow = {"env": runtime.AMX_ENV, "rewrites": names}
+    return [Variant("AMX", {"env": runtime.AMX_ENV}), Variant("AMX, narrow in float32", narrow)]
+
+
+@_knob("loader", "the loader that decodes and augments, and its workers")
+def _loader(recipe: Recipe, site: Site) -> list[Variant]:
+    found: list[Variant] = []
+    for rung in (RUNGS["multi-worker"], RUNGS["records"]):
+        if rung.requires(recipe, site) is None:
+            found += rung.variants(recipe, site)
+    return found
+
+
+def batch_size_knob(sizes: Sequence[int]) -> Rung:
+    """Turned only on request: another batch size trains another model."""
+    remark = "another batch size converges differently: compare the accuracy, not the throughput alone"
+
+    def options(recipe: Recipe, site: Site) -> list[Variant]:
+        return [Variant(f"batch {n}", {"batch_size_per_device": n}, remark=remark) for n in sizes]
+
+    return Rung("batch-size", "images in one step", always, options)
+
+
+def options_of(knob: Rung, recipe: Recipe, site: Site) -> list[Variant]:
+    """The knob's options that change ``recipe``, each once, and those that cannot be tried here."""
+    seen, found = [effect_of(recipe)], []
+    for option in knob.variants(recipe, site):
+        effect = None if option.missing else effect_of(option.on(recipe))
+        if effect is None or effect not in seen:
+            found.append(option)
+            seen += [effect] if effect is not None else []
+    return found
+
 
 ROUNDS = (3, 5, 9)  # slices of each contender in the first, second and later heats of a knob
 FINAL = 3  # options at most in a knob's last heat
@@ -50,23 +149,15 @@ def tune(
         recipe: the start; its epochs do not matter.
         budget_minutes: no heat begins that would end later; options that were not tried have rows with that reason.
         out: folder for ``tune.json`` (after each heat) and ``recipe.yaml`` (the best so far).
-        knobs: names of :data:`gluontune.search.knobs.KNOBS`; all by default.
+        knobs: names of :data:`KNOBS`; all by default.
         batch_sizes: per device; tried only if given, because another batch size trains another model.
         resume: go on with the search in ``out``; its heats are not measured again.
-        slice_s: seconds of one repeat of a contender, about.
-        on_event: called with the events that :func:`gluontune.train.run` sends too.
+        slice_s: seconds of one repeat of a contender, about. on_event: called as by :func:`gluontune.train.run`.
         time_limit: seconds after which a silent training process counts as hung.
-
-    Returns:
-        ``{"schema_version", "complete", "machine", "base_recipe", "tried": [{"stage", "label", "status":
-        "ran|failed|skipped", "reason", "changes", "samples_per_sec": {"median", "ci95", "n"},
-        "speedup_vs_start", "speedup_ci95", "round_eliminated", "kept"}], "best": {"name", "recipe",
-        "samples_per_sec", "speedup_vs_start", "speedup_ci95"}, "sentence", "notes", "heats", …}``.
 
     Raises:
         UsageError: an unknown knob, a budget or batch size that is too small.
-        GluontuneError: the start does not train, or the folder cannot be written. A failed option is a row, never an
-            exception.
+        GluontuneError: the start does not train, or the folder cannot be written. A failed option is a row.
 
     >>> import gluontune as gt
     >>> start = gt.Recipe(net="mlp", loader="resident", train_samples=256, val_samples=64)
@@ -97,8 +188,6 @@ def tune(
 
 
 class _Search:
-    """The course of a search: knob by knob, then each choice left out."""
-
     def __init__(self, heats: Racing):
         self.heats, self.results = heats, heats.results
         self.choices: dict[str, Variant] = {}  # by the knob's slot
@@ -145,11 +234,7 @@ class _Search:
             raise OutOfBudget
 
     def _halve(self, stage: str, field_: list[Candidate]) -> tuple[list[Candidate], bool]:
-        """Successive halving: more repeats for fewer candidates.
-
-        Returns:
-            the last candidates (or those measured when the budget ended), and whether it went to the end.
-        """
+        """Successive halving: the last candidates, and whether it went to the end."""
         left, number = field_, 0
         while True:
             number += 1

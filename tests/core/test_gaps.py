@@ -12,7 +12,7 @@ from gluontune.compute._passes import first_gross
 from gluontune.core.arrays import distance, gap, gaps, worst
 from gluontune.course.assessment import examine
 from gluontune.runtime import mxnet
-from gluontune.search.accuracy import judge_quality, loss_of
+from gluontune.search.judge import judge_quality, loss_of
 from gluontune.search.time_to_target import parity
 
 SOURCE = Path(__file__).parents[2] / "gluontune"

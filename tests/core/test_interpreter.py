@@ -23,7 +23,7 @@ OTHERS = {
     "capture/script.py": "Python's own words for a module that is not there",
     "search/bench/script_stages.py": "scripts of others, as they are and by commands that run them in their folder",
     "search/bench/contender.py": "a peer's Python runs a file by its path",
-    "search/bench/peer_script.py": "a peer's script",
+    "search/bench/tta_peers.py": "a peer's script",
     "convert/migrate/project.py": "the project that was written, which imports its own files",
     "course/assessment/assessing.py": "the learner's script",
     "monitor/command.py": "an example of a user's command",

@@ -13,7 +13,7 @@ from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.job.batches import read_weights
 from gluontune.optim import evolution
-from gluontune.search.worker_pool import IndividualRun, run_individual
+from gluontune.search.esgd import IndividualRun, run_individual
 
 SMALL = gt.Recipe(net="softmax", loader="resident", train_samples=256, val_samples=65, env={"OMP_NUM_THREADS": "1"})
 PLAN = gt.ladder.EsgdPlan(population=3, generations=2, sgd_steps=2, updates=3, offspring=4)

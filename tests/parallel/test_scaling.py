@@ -10,7 +10,7 @@ import pytest
 from gluontune.cli.main import main
 from gluontune.core.errors import UsageError
 from gluontune.parallel.scaling import Link, Parts, exchange_ms, expected, minimum_bandwidth, slowest_ms
-from gluontune.search import device_scaling as scaling
+from gluontune.search import parts_alone as scaling
 
 #: Deck 001's table: training samples, model MB, {batch: (seconds an epoch, GB/s required)}.
 DECK_TABLE: dict[str, tuple[float, float, dict[int, tuple[float, float]]]] = {

@@ -14,7 +14,7 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe.result import RunResult
 from gluontune.report import write_document_html
 from gluontune.search.bench import gpu
-from gluontune.search.bench._engine_work import EngineWork
+from gluontune.search.bench._gluon_training import EngineWork
 from gluontune.search.bench.contender import Contender, ContenderFailed
 
 RATE = {"median": 100.0, "ci95": [90.0, 110.0], "n": 3}

@@ -53,7 +53,9 @@ def rec(tmp_path_factory) -> Path:
 
 
 def sleeper(name: str, peer: str = "them", sleep_s: float = 0.002, **options) -> Entrant:
-    return Entrant(name, peer, "gluontune.search.bench.batches:Sleeper", {"units": 8, "sleep_s": sleep_s}, **options)
+    return Entrant(
+        name, peer, "gluontune.search.bench._loaders_torch:Sleeper", {"units": 8, "sleep_s": sleep_s}, **options
+    )
 
 
 def fake(name: str, peer: str, rates: list[float]) -> Contender:
@@ -67,7 +69,7 @@ def test_failures_are_rows_and_the_others_go_on():
         sleeper("good", OURS),
         sleeper("no interpreter", python=NOWHERE / "python"),
         Entrant("no module", "them", "gluontune_has_no_such_peer:make"),
-        Entrant("raises", "them", "gluontune.search.bench.batches:Sleeper", {"units": 8, "sleep_s": "long"}),
+        Entrant("raises", "them", "gluontune.search.bench._loaders_torch:Sleeper", {"units": 8, "sleep_s": "long"}),
         Entrant("exits", "them", "os:_exit", {"status": 3}),
         Entrant("aborts", "them", "os:abort"),
         Entrant("hangs", "them", "subprocess:run", {"args": ["sleep", "600"]}),
@@ -127,7 +129,7 @@ def test_how_much_is_a_slice():
 def test_children_end_with_a_killed_parent():
     code = (
         "from gluontune.bench import Entrant, hold\n"
-        "e = Entrant('a', 'them', 'gluontune.search.bench.batches:Sleeper', {'units': 1, 'sleep_s': 0.01})\n"
+        "e = Entrant('a', 'them', 'gluontune.search.bench._loaders_torch:Sleeper', {'units': 1, 'sleep_s': 0.01})\n"
         "hold([e], rounds=10**6, seconds=0.05, say=lambda line: print(line, flush=True))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

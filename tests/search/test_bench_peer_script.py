@@ -14,7 +14,7 @@ import pytest
 from gluontune.cli.main import main
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
-from gluontune.search.bench import peer_script
+from gluontune.search.bench import tta_peers
 
 ROOT = Path(__file__).parents[2]
 GOOD = """
@@ -34,7 +34,7 @@ def script(tmp_path, text):
 
 def train(tmp_path, text, **how):
     recipe = Recipe(seed=3, target_accuracy=how.pop("target", None))
-    return peer_script.train_once(recipe, peer_script.command_of(script(tmp_path, text)), machine={}, **how)
+    return tta_peers.train_script(recipe, tta_peers.command_of(script(tmp_path, text)), machine={}, **how)
 
 
 def test_validations_are_read_with_the_seed_of_the_repeat(tmp_path):
@@ -76,11 +76,11 @@ def test_a_script_that_goes_wrong_is_a_failed_run_that_says_how(tmp_path, text, 
 
 def test_no_such_script_is_refused_before_anything_runs(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
-        peer_script.command_of("nowhere.py")
+        tta_peers.command_of("nowhere.py")
     with pytest.raises(UsageError, match="No closing quotation"):
-        peer_script.command_of("a.py 'b")
+        tta_peers.command_of("a.py 'b")
     with pytest.raises(UsageError, match="no interpreter at"):
-        peer_script.command_of(script(tmp_path, ""), tmp_path / "python")
+        tta_peers.command_of(script(tmp_path, ""), tmp_path / "python")
 
 
 @pytest.mark.process

@@ -12,7 +12,7 @@ import gluontune as gt
 from gluontune.cli.main import main
 from gluontune.core.errors import UsageError
 from gluontune.search.bench import recipe_space, recipes
-from gluontune.search.bench._recipe_pool import Pool
+from gluontune.search.bench.recipes import Pool
 
 SMALL = {**recipe_space.BASE, "net": "mlp", "loader": "threaded", "learning_rate": 0.01}
 

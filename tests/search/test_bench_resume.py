@@ -12,7 +12,7 @@ from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import OURS, Entrant
 
 FIELD = [
-    Entrant(name, peer, "gluontune.search.bench.batches:Sleeper", {"units": 8, "sleep_s": 0.001})
+    Entrant(name, peer, "gluontune.search.bench._loaders_torch:Sleeper", {"units": 8, "sleep_s": 0.001})
     for name, peer in (("mine", OURS), ("theirs", "them"))
 ]
 
@@ -41,7 +41,7 @@ def test_rounds_are_kept_and_the_rest_is_measured(tmp_path):
 
 def test_who_failed_before_stays_failed(tmp_path):
     out = tmp_path / "x.json"
-    field = [FIELD[0], Entrant("broken", "them", "gluontune.search.bench.batches:nothing_there")]
+    field = [FIELD[0], Entrant("broken", "them", "gluontune.search.bench._loaders_torch:nothing_there")]
     with pytest.raises(KeyboardInterrupt):
         contest(out, stop_after=2, field=field)
     mine, broken = contest(out, resume=True, field=[FIELD[0], Entrant("broken", "them", FIELD[0].target)])

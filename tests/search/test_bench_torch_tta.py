@@ -10,8 +10,8 @@ import tta_fakes as runs
 from gluontune.cli.main import main
 from gluontune.recipe import Recipe
 from gluontune.report.tta import finish_tta
-from gluontune.search import submissions, tta as tta
-from gluontune.search.bench import torch_tta
+from gluontune.search import study, tta as tta
+from gluontune.search.bench import tta_peers
 from gluontune.search.bench.contender import ContenderFailed
 
 MODE = {"name": "PyTorch compile channels_last float32", "threads": 2, "channels_last": True, "compiled": True,
@@ -54,8 +54,8 @@ def twin(monkeypatch, tmp_path):
     """Our side pretended at 10 s an epoch; the peer's Python is there; one mode is the fastest."""
     machine = runs.pretend(monkeypatch)
     Twin.made, Twin.breaks_at = [], None
-    monkeypatch.setattr(torch_tta, "Contender", Twin)
-    monkeypatch.setattr(torch_tta, "fastest", lambda *_: dict(MODE))
+    monkeypatch.setattr(tta_peers, "Contender", Twin)
+    monkeypatch.setattr(tta_peers, "fastest", lambda *_: dict(MODE))
     python = tmp_path / "peers" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("")
@@ -64,7 +64,7 @@ def twin(monkeypatch, tmp_path):
 
 def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
     options = {"target": 0.8, "repeats": 2, "peers": tmp_path / "peers", "out": tmp_path / "out"}
-    found = torch_tta.run(Recipe(epochs=3), changes={"learning_rate": 0.1}, **options)
+    found = tta_peers.against_torch(Recipe(epochs=3), changes={"learning_rate": 0.1}, **options)
     assert [(r["recipe"], r["seed"]) for r in found["done"]] == [
         ("this", 0), ("against", 0), ("against", 1), ("this", 1)
     ]  # fmt: skip
@@ -75,18 +75,18 @@ def test_the_twin_is_trained_in_turn_and_the_ratio_is_of_pairs(twin, tmp_path):
     assert found["torch"] == MODE and Twin.made[0].entrant.settings["recipe"]["learning_rate"] == 0.1
     finish_tta(found, tmp_path / "out")
     assert "faster than PyTorch compile channels_last" in found["sentence"]
-    submissions.write_submissions(found, tmp_path / "out")
+    study.write_submissions(found, tmp_path / "out")
     entry = next((tmp_path / "out" / "dawnbench").glob("*against*gluontune.json"))
     assert json.loads(entry.read_text())["framework"].startswith("PyTorch")
     # A resume goes on in the mode that was chosen, and trains what is left.
     options["repeats"] = 3
-    again = torch_tta.run(Recipe(epochs=3), changes={"learning_rate": 0.1}, resume=True, **options)
+    again = tta_peers.against_torch(Recipe(epochs=3), changes={"learning_rate": 0.1}, resume=True, **options)
     assert len(again["done"]) == 6 and len(Twin.made) == 3
 
 
 def test_a_twin_that_breaks_is_a_row(twin, tmp_path):
     Twin.breaks_at = 1
-    found = torch_tta.run(Recipe(epochs=3), target=0.8, repeats=1, peers=tmp_path / "peers")
+    found = tta_peers.against_torch(Recipe(epochs=3), target=0.8, repeats=1, peers=tmp_path / "peers")
     row = next(r for r in found["done"] if r["recipe"] == "against")
     assert row["status"] == "crashed" and "out of memory" in row["reason"] and row["val_accuracy"] == [0.5]
     assert found["ratio"]["train_seconds"] is None
@@ -96,12 +96,12 @@ def test_a_mode_that_is_named_is_taken_without_a_trial(tmp_path, monkeypatch):
     def contest(*_, **__):
         pytest.fail("nothing is to be tried")
 
-    chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print, "compile channels_last", contest=contest)
+    chosen = tta_peers.fastest(Recipe(), tmp_path / "python", print, "compile channels_last", contest=contest)
     assert chosen["compiled"] and chosen["channels_last"] and "OMP_NUM_THREADS" in chosen["env"]
-    assert not torch_tta.fastest(Recipe(), tmp_path / "python", print, "eager", contest=contest)["channels_last"]
-    monkeypatch.setattr(torch_tta.runtime, "usable_cores", lambda: 4)
+    assert not tta_peers.fastest(Recipe(), tmp_path / "python", print, "eager", contest=contest)["channels_last"]
+    monkeypatch.setattr(tta_peers.runtime, "usable_cores", lambda: 4)
     ranks = Recipe(engine="kvstore", num_devices=2)
-    shared = torch_tta.fastest(ranks, tmp_path / "python", print, "eager")  # each rank has its share of the cores
+    shared = tta_peers.fastest(ranks, tmp_path / "python", print, "eager")  # each rank has its share of the cores
     assert shared["threads"] == 2 and shared["name"] == "PyTorch eager float32, 2 ranks"
 
 
@@ -118,7 +118,7 @@ def test_of_the_modes_and_allocators_that_ran_the_fastest_are_taken(tmp_path):
     def contest(entrants, **_):
         return [Tried(entrant) for entrant in entrants]
 
-    chosen = torch_tta.fastest(Recipe(), tmp_path / "python", print, contest=contest)
+    chosen = tta_peers.fastest(Recipe(), tmp_path / "python", print, contest=contest)
     assert chosen["name"] == "PyTorch eager channels_last float32" and chosen["allocator"] == "glibc"
     assert any(name.startswith("MALLOC_") for name in chosen["env"])
     assert chosen["samples_per_sec"] == {"PyTorch eager float32": 205.0, "PyTorch eager channels_last float32": 305.0}

@@ -14,7 +14,7 @@ from gluontune import train
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.report import sentence_parts
-from gluontune.search import best_files
+from gluontune.search import results_store
 from gluontune.search.proof import _conclude
 
 RATIO = {"median": 1.3, "ci95": [1.2, 1.4], "n": 6}
@@ -39,7 +39,7 @@ def climbed(**changes):
 
 
 def test_the_recipe_says_what_each_change_brought_and_carries_nothing_of_the_quick_climb(tmp_path):
-    assert best_files.write_best(climbed(), tmp_path) == {"yaml": "best.yaml", "script": "best.py", "reason": None}
+    assert results_store.write_best(climbed(), tmp_path) == {"yaml": "best.yaml", "script": "best.py", "reason": None}
     text = (tmp_path / "best.yaml").read_text()
     assert "runtime: tuned  # environment: 1.30x the speed here" in text
     read = Recipe.from_yaml(tmp_path / "best.yaml")
@@ -50,12 +50,12 @@ def test_the_recipe_says_what_each_change_brought_and_carries_nothing_of_the_qui
 
 
 def test_a_shorter_schedule_that_was_kept_is_a_change_of_its_own(tmp_path):
-    best_files.write_best(climbed(epochs=0.5), tmp_path)
+    results_store.write_best(climbed(epochs=0.5), tmp_path)
     assert Recipe.from_yaml(tmp_path / "best.yaml").epochs == 0.5
 
 
 def test_the_script_is_short_plain_and_does_not_train_by_our_loop(tmp_path):
-    best_files.write_best(climbed(), tmp_path)
+    results_store.write_best(climbed(), tmp_path)
     text = (tmp_path / "best.py").read_text()
     ast.parse(text)
     assert len(text.splitlines()) <= 120 and max(map(len, text.splitlines())) <= 120
@@ -74,7 +74,7 @@ def test_the_script_is_short_plain_and_does_not_train_by_our_loop(tmp_path):
 )
 def test_where_a_plain_script_cannot_say_it_none_is_written_and_that_is_said(tmp_path, changes):
     (tmp_path / "best.py").write_text("of an earlier climb")
-    found = best_files.write_best(climbed(**changes), tmp_path)
+    found = results_store.write_best(climbed(**changes), tmp_path)
     assert found["script"] is None and found["reason"] and not (tmp_path / "best.py").exists()
     assert (tmp_path / "best.yaml").exists() and not (tmp_path / "best.previous.yaml").exists()
     assert (tmp_path / "best.previous.py").read_text() == "of an earlier climb"
@@ -82,8 +82,8 @@ def test_where_a_plain_script_cannot_say_it_none_is_written_and_that_is_said(tmp
 
 @pytest.mark.parametrize("best", [None, {"name": "naive", "recipe": Recipe().to_dict()}])
 def test_where_nothing_is_better_an_earlier_climbs_files_are_set_aside(tmp_path, best):
-    best_files.write_best(climbed(), tmp_path)
-    assert best_files.write_best({**climbed(), "best": best}, tmp_path) is None
+    results_store.write_best(climbed(), tmp_path)
+    assert results_store.write_best({**climbed(), "best": best}, tmp_path) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.previous.py", "best.previous.yaml"]
 
 
@@ -123,7 +123,7 @@ def test_the_script_runs_two_processes_where_the_climb_kept_two(tmp_path):
         dataset="synthetic:train=240,test=100,size=24x24", net="small_cnn", accumulate=2,
         engine="shared-memory", num_devices=2, batch_size_per_device=15,
     )  # fmt: skip
-    best_files.write_best(document, tmp_path)
+    results_store.write_best(document, tmp_path)
     (tmp_path / "best.py").write_text((tmp_path / "best.py").read_text().replace("img/s, acc", "samples/s, acc"))
     name, right, _ = run_script(tmp_path)
     assert name == "accuracy" and right[-1] > 30  # ten classes; printed once, by rank 0
@@ -138,7 +138,7 @@ def test_the_script_runs_with_the_loader_that_the_climb_kept(tmp_path, loader, w
         dataset="synthetic:train=240,test=100,size=24x24", net="small_cnn", loader=loader, num_workers=workers,
         batch_size_per_device=30,
     )  # fmt: skip
-    best_files.write_best(document, tmp_path)
+    results_store.write_best(document, tmp_path)
     text = (tmp_path / "best.py").read_text()
     assert f"'{loader}', data.train" in text
     (tmp_path / "best.py").write_text(text.replace("img/s, acc", "samples/s, acc"))
@@ -150,7 +150,7 @@ def test_a_job_in_two_processes(tmp_path):
     (tmp_path / "job.py").write_text(REGRESSION)
     two = {"engine": "shared-memory", "num_devices": 2, "batch_size_per_device": 32}
     job = {"job": str(tmp_path / "job.py"), "loader": "gluon", "rewrites": [], "optimizer": "adam"}
-    best_files.write_best(climbed(**job, **two), tmp_path)
+    results_store.write_best(climbed(**job, **two), tmp_path)
     name, errors, _ = run_script(tmp_path)
     assert name == "mae" and errors[-1] < 0.8 * errors[0]
 
@@ -158,7 +158,7 @@ def test_a_job_in_two_processes(tmp_path):
 def test_a_job_of_gluon_data_sets_gets_a_script_that_trains_it(tmp_path):
     (tmp_path / "my job.py").write_text(REGRESSION)
     document = climbed(job=str(tmp_path / "my job.py"), loader="gluon", rewrites=[], optimizer="adam")
-    best_files.write_best(document, tmp_path)
+    results_store.write_best(document, tmp_path)
     text = (tmp_path / "best.py").read_text()
     assert len(text.splitlines()) <= 120 and "#   runtime: environment: 1.30x the speed here" in text
     name, errors, said = run_script(tmp_path)
@@ -171,13 +171,13 @@ def test_a_job_of_a_named_data_set_gets_the_loader_that_the_climb_found(tmp_path
     few = template.replace('"sample"  #', '"synthetic:train=240,test=100,size=24x24"  #')
     assert few != template
     (tmp_path / "job.py").write_text(few)
-    best_files.write_best(climbed(job=str(tmp_path / "job.py"), batch_size_per_device=30), tmp_path)
+    results_store.write_best(climbed(job=str(tmp_path / "job.py"), batch_size_per_device=30), tmp_path)
     name, right, _ = run_script(tmp_path)
     assert name == "accuracy" and right[-1] > 0.3
 
 
 def test_a_job_whose_step_is_its_own_is_trained_by_our_loop(tmp_path):
-    found = best_files.write_best(climbed(job="job.py"), tmp_path, "step")
+    found = results_store.write_best(climbed(job="job.py"), tmp_path, "step")
     assert found["script"] is None and "step()" in found["reason"]
 
 

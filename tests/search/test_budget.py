@@ -7,8 +7,8 @@ import random
 import pytest
 
 from gluontune.core.errors import UsageError
-from gluontune.search.accuracy import loss_of
 from gluontune.search.budget import Budget, BudgetSpent, fit_epochs, parse_budget
+from gluontune.search.judge import loss_of
 from gluontune.search.sequential import LOOKS, ratio_at_look
 
 

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from gluontune.recipe import Recipe
+from gluontune.search.budget import Budget
 from gluontune.search.measure import Contender
-from gluontune.search.rung_contest import Contest
-from gluontune.search.sequential import Scatter
+from gluontune.search.rung_contest import Contest, Rounds
 
 
 class Steady(Contender):
@@ -33,16 +33,14 @@ class Steady(Contender):
 def run(*variants, rounds=4):
     """The contest of these variants against a steady best, for which there is time for so many rounds."""
     told = []
-    best = Steady(100.0)
 
-    def time_up(likely):
-        told.append(likely)
-        return contest.rounds >= rounds
+    class Timed(Contest):
+        def is_late(self, likely):
+            told.append(likely)
+            return self.rounds >= rounds
 
-    contest = Contest(
-        best, Steady(100.0), variants, slice_s=1.0, scatter=Scatter(), time_up=time_up, over=lambda: False,
-        on_start=lambda: None, on_round=lambda done: None,
-    )  # fmt: skip
+    host = Rounds(Budget(1e9), 1.0, lambda event: None)
+    contest = Timed(host, "given", Steady(100.0), Steady(100.0), variants, 1e6)
     contest.run()
     return contest, told
 

@@ -7,8 +7,7 @@ import pytest
 from gluontune import stats
 from gluontune.core.events import rung_row
 from gluontune.recipe import Recipe
-from gluontune.search.accuracy import Loss
-from gluontune.search.judge import choose, compare, judge, judge_accuracy, next_best, verdict_of
+from gluontune.search.judge import Loss, choose, compare, judge, judge_accuracy, next_best, verdict_of
 from gluontune.search.measure import Contender
 from gluontune.search.rung import Variant
 from gluontune.search.sequential import Scatter, ratio_at_look

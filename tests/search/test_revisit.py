@@ -10,7 +10,7 @@ import pytest
 from gluontune import ladder, report
 from gluontune.recipe import Recipe
 from gluontune.report.page import finish_ladder
-from gluontune.search.best_files import best_yaml
+from gluontune.search.results_store import best_yaml
 
 TWO = ["environment", "hybridized"]
 

@@ -15,8 +15,7 @@ from gluontune import ladder
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.report.page import finish_ladder
 from gluontune.search import rung_contest
-from gluontune.search.script_climb import gap_of
-from gluontune.search.script_rungs import SCRIPT_RUNGS
+from gluontune.search.script_climb import SCRIPT_RUNGS, gap_of
 from gluontune.training.group import RunFailed
 from gluontune.training.starting import ScriptRun
 from tests.support.pretended_machine import pretend_script

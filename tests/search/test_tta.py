@@ -13,7 +13,7 @@ from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
 from gluontune.report.tta import finish_tta
-from gluontune.search import cost, submissions, tta as tta
+from gluontune.search import study, time_to_target, tta as tta
 from gluontune.search.study import Part
 from gluontune.search.time_to_target import parity, summarize
 
@@ -219,7 +219,7 @@ def test_the_page_shows_band_repeats_cost_and_every_failure(machine, tmp_path):
 
 def test_mlperf_lines_have_what_the_published_rules_ask_for(machine, tmp_path):
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=1, out=tmp_path)
-    submissions.write_submissions(found, tmp_path, author="some one")
+    study.write_submissions(found, tmp_path, author="some one")
     lines = (tmp_path / "mlperf" / "this_seed0.log").read_text().splitlines()
     assert all(line.startswith(":::MLLOG {") for line in lines)
     events = [json.loads(line[len(":::MLLOG ") :]) for line in lines]
@@ -246,7 +246,7 @@ def test_the_published_checker_accepts_the_mlperf_lines(machine, tmp_path, curve
 
     machine.curve = lambda recipe: curve
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=1, out=tmp_path)
-    submissions.write_submissions(found, tmp_path, author="some one")
+    study.write_submissions(found, tmp_path, author="some one")
     log = tmp_path / "mlperf" / "this_seed0.log"
     assert accepted(log)
     kept = [line for line in log.read_text().splitlines() if '"submission_org"' not in line]
@@ -256,7 +256,7 @@ def test_the_published_checker_accepts_the_mlperf_lines(machine, tmp_path, curve
 
 def test_dawnbench_files_are_those_of_the_median_repeat(machine, tmp_path):
     found = tta.time_to_accuracy(Recipe(), target=0.8, repeats=3, out=tmp_path)
-    submissions.write_submissions(found, tmp_path, author="some one")
+    study.write_submissions(found, tmp_path, author="some one")
     entry = next((tmp_path / "dawnbench").glob("*gluontune.json"))
     values = json.loads(entry.read_text())
     assert {"version", "author", "framework", "model", "hardware", "timestamp"} <= set(values)
@@ -281,7 +281,7 @@ def test_a_price_table_with_a_fault_is_told_with_its_place(tmp_path, text, machi
     table = tmp_path / "prices.yaml"
     table.write_text(text)
     with pytest.raises(UsageError, match=message) as caught:
-        cost.read_price(table, machine_name)
+        time_to_target.read_price(table, machine_name)
     assert str(caught.value).startswith(str(table))
 
 
@@ -290,7 +290,7 @@ def test_energy_of_the_packages_adds_up_over_a_wrapped_counter(tmp_path):
     (zone / "intel-rapl:0:0").mkdir(parents=True)  # a part of the package: not to be counted twice
     (zone / "max_energy_range_uj").write_text("10000000")
     (zone / "energy_uj").write_text("9000000")
-    meter = cost.PackageEnergy(tmp_path)
+    meter = time_to_target.PackageEnergy(tmp_path)
     (zone / "energy_uj").write_text("1000000")
     assert meter.joules() == pytest.approx(2.0)
     (zone / "energy_uj").write_text("4000000")

@@ -60,7 +60,7 @@ class Simulated(Contender):
 
     def __init__(self, label: str, rate: float, machine: Machine, start_s: float = 2.0):
         super().__init__(Recipe(), label)
-        self.rate, self.machine, self.start_s, self._step_s = rate, machine, start_s, 64 / rate
+        self.rate, self.machine, self.start_s, self.step_s = rate, machine, start_s, 64 / rate
 
     def launch(self) -> None:
         if self.group is None and self.failure is None:
@@ -69,13 +69,13 @@ class Simulated(Contender):
 
     def warm_up(self, slice_s: float, too_slow: float = 0.0) -> float:
         if not self._warm:
-            self._warm, self._steps = True, max(1, round(slice_s / self._step_s))
-            return 3 * 64 / self.machine.seconds(3 * self._step_s)
+            self._warm, self._steps = True, max(1, round(slice_s / self.step_s))
+            return 3 * 64 / self.machine.seconds(3 * self.step_s)
         return 0.0
 
     def slice(self) -> None:
         count = self._steps
-        self.rates.append(64 * count / self.machine.seconds(count * self._step_s))
+        self.rates.append(64 * count / self.machine.seconds(count * self.step_s))
 
     def close(self) -> None:
         self.group = None

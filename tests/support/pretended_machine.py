@@ -182,14 +182,14 @@ class PretendedScript:
 def pretend_script(monkeypatch: pytest.MonkeyPatch) -> type[PretendedScript]:
     """Climbs of scripts run on a pretended machine, too; returns the class of their processes."""
     from gluontune.runtime import pytorch
-    from gluontune.search import script_climb, script_rungs
+    from gluontune.search import measure, script_climb
 
     class Group(PretendedScript):
         speeds, apart, failing, started = dict(PretendedScript.speeds), {}, {}, []
         seen = dict(PretendedScript.seen)
 
-    monkeypatch.setattr(script_climb, "Group", Group)
+    monkeypatch.setattr(measure, "Group", Group)
     monkeypatch.setattr(pytorch, "installed", lambda: True)
-    monkeypatch.setattr(script_rungs, "bfloat16_support", lambda: type("Support", (), {"level": "native"}))
+    monkeypatch.setattr(script_climb, "bfloat16_support", lambda: type("Support", (), {"level": "native"}))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return Group

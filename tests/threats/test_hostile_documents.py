@@ -31,7 +31,7 @@ from gluontune.records.fields import join_fields, split_fields
 from gluontune.report.read import load as read_report
 from gluontune.report.tta import load_tta
 from gluontune.search.bench import bridge
-from gluontune.search.cost import read_price
+from gluontune.search.time_to_target import read_price
 from gluontune.training import elastic
 
 RUN = json.dumps(RunResult(Recipe().to_dict(), val_accuracy=[0.5], train_loss=[1.0]).to_dict())

@@ -16,7 +16,7 @@ from rich.text import Text
 
 import gluontune as gt
 from gluontune.core.errors import GluontuneError, UnknownNameError, UsageError
-from gluontune.search import best_files
+from gluontune.search import results_store
 
 torch = pytest.importorskip("torch", reason="wants PyTorch (make setup TORCH=cpu)")
 
@@ -205,7 +205,7 @@ def test_what_a_climb_hands_over_has_them_as_texts(in_a_folder, tmp_path_factory
         return
     folder = tmp_path_factory.mktemp("handed")
     document = climbed(name, job=job)
-    best_files.write_best(document, folder)
+    results_store.write_best(document, folder)
     assert gt.Recipe.from_yaml(folder / "best.yaml").env == document["best"]["recipe"]["env"]
     assert gt.Recipe.from_yaml(folder / "best.yaml").dataset == f"folder:{name}"
     assert gt.Recipe.from_yaml(folder / "best.yaml").epochs == 1.0
@@ -214,7 +214,7 @@ def test_what_a_climb_hands_over_has_them_as_texts(in_a_folder, tmp_path_factory
     told = ast.literal_eval(settings.value)
     assert told[name.replace("=", "") or "A"] == name
     plain = folder / "plain"
-    best_files.write_best(climbed("plain", job=None if job is None else "job.py"), plain)
+    results_store.write_best(climbed("plain", job=None if job is None else "job.py"), plain)
     kinds = [type(s) for s in ast.parse((plain / "best.py").read_text("utf-8")).body]
     assert [type(s) for s in parsed.body] == kinds, "a name has become a statement"
 

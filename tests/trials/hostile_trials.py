@@ -41,8 +41,8 @@ from gluontune.cli._common import Terminal
 from gluontune.core.errors import GluontuneError
 from gluontune.report import ladder_table, print_sources, write_html, write_ladder_html
 from gluontune.report.read import load
-from gluontune.search import best_files
-from gluontune.search.cost import read_price
+from gluontune.search import results_store
+from gluontune.search.time_to_target import read_price
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import page_reader
@@ -115,7 +115,7 @@ def through_the_climb(rng: random.Random, folder: Path) -> None:
     naive = {"name": "naive", "kept": True, "changes": {}, "ratio_to_previous": None, "recipe": base.to_dict()}
     document = {"best": {"name": "b", "recipe": best.to_dict()}, "base_recipe": base.to_dict(),
                 "dataset": {"name": text}, "rungs": [naive, row]}  # fmt: skip
-    best_files.write_best(document, folder)
+    results_store.write_best(document, folder)
     if (folder / "best.yaml").stat().st_size < 1 << 15:
         again = gt.Recipe.from_yaml(folder / "best.yaml")
         assert again.env == {text: value} and again.dataset == base.dataset, "best.yaml says something else"
@@ -123,7 +123,7 @@ def through_the_climb(rng: random.Random, folder: Path) -> None:
     told = next(s for s in body if isinstance(s, ast.Assign) and getattr(s.targets[0], "id", "") == "ENVIRONMENT")
     assert ast.literal_eval(told.value)[text] == value, "best.py sets something else"
     document["best"]["recipe"] = best.override(env={"A": "1"}, dataset="folder:a").to_dict()
-    calm = best_files.best_script(document) if job is None else best_files.job_script(document)
+    calm = results_store.best_script(document)
     assert [type(s) for s in body] == [type(s) for s in ast.parse(calm).body], "a text has become a statement"
 
 

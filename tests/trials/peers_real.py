@@ -34,12 +34,12 @@ def test_the_peers_that_make_peers_installs_all_run(tmp_path):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_pytorch_trains_the_twin_of_a_residual_net(ranks):
     from gluontune.recipe import Recipe
-    from gluontune.search.bench import torch_tta
+    from gluontune.search.bench import tta_peers
 
     recipe = Recipe(train_samples=640, val_samples=256, loader="resident", epochs=3, batch_size_per_device=32 // ranks,
                     **({"engine": "kvstore", "num_devices": ranks} if ranks > 1 else {})).resolved()  # fmt: skip
     how = {"name": "PyTorch eager", "threads": 1, "channels_last": True, "compiled": False, "env": {}}
-    result, clocks = torch_tta.train_once(recipe, how, peer_python())
+    result, clocks = tta_peers.train_torch(recipe, how, peer_python())
     assert result.ok, result.error
     assert result.steps == 60 and len(result.val_accuracy) == len(clocks.evaluations) == 3
     assert result.train_loss[-1] < result.train_loss[0] and result.val_accuracy[-1] > 0.3  # chance is 0.1

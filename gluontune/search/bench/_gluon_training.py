@@ -1,13 +1,16 @@
-"""A training step of a Gluon net, by MXNet and on PyTorch's engine: work of ``gluontune bench training``."""
+"""Work of ``gluontune bench training`` and ``bench gpu``: a step by MXNet, by PyTorch's engine, of a whole session."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,16 @@ import numpy as np
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import how_it_ended
+from gluontune.engines import ENGINES
+from gluontune.recipe import Recipe
+from gluontune.recipe.registry import resolve
 
 
 class MxnetStep:
     """A step of ``net`` on one synthetic batch: forward, cross entropy, backward, update by Nesterov's momentum.
 
-    Args:
-        net: a name of ``gluontune.search.bench.training.NETS``. image_size: side of its images.
-        dtype: ``float32``, or ``bfloat16`` by AMP.
-        mode: of ``gluontune.compute.MODES``. rewrites: names of ``gluontune.compute.REWRITES``.
-        trainer: ``mxnet``, Gluon's with its nag, or ``gluontune``, that of ``gt.optim.setup``.
+    ``dtype``: ``float32``, or ``bfloat16`` by AMP. ``trainer``: ``mxnet``, Gluon's with its nag, or ``gluontune``, that
+    of ``gt.optim.setup``.
     """
 
     def __init__(
@@ -63,7 +66,6 @@ class MxnetStep:
         }
 
     def step(self) -> int:
-        """One whole step, queued; returns its images."""
         with self.mx.autograd.record():
             self.value = self.loss(self.net(self.x), self.y)
         self.value.backward()
@@ -71,11 +73,9 @@ class MxnetStep:
         return self.batch_size
 
     def sync(self) -> None:
-        """Wait until the queued steps are done."""
         self.mx.nd.waitall()
 
     def last_loss(self) -> float:
-        """Mean loss of the last step."""
         return float(self.value.astype("float32").mean().asscalar())
 
 
@@ -133,7 +133,6 @@ class BridgedStep:
         }
 
     def step(self) -> int:
-        """One whole step; returns its images."""
         for parameter in self.trained:
             parameter.grad = None
         cast = self.torch.autocast("cpu", self.torch.bfloat16) if self.half else contextlib.nullcontext()
@@ -145,7 +144,6 @@ class BridgedStep:
         return self.batch_size
 
     def last_loss(self) -> float:
-        """Mean loss of the last step."""
         return float(self.value.detach())
 
 
@@ -180,3 +178,116 @@ def _export(name: str, side: int, folder: Path) -> None:
 
 if __name__ == "__main__":
     _export(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+
+
+class EngineWork:
+    """A session of the recipe's engine, with ``torch.compile`` left out if it is pretended.
+
+    ``part``: ``step``: on one batch again and again; ``loader``: batches on the device, no step; ``both``: as in
+    training.
+    """
+
+    def __init__(self, recipe: Mapping[str, Any], part: str = "step", pretend: bool = False):
+        made = Recipe.from_dict(recipe)
+        self.part = part
+        if pretend and made.backend == "torch":
+            from gluontune.runtime import pytorch
+
+            library: Any = pytorch.torch()
+            library.compile = lambda net, **how: net
+        self.session = resolve(ENGINES[made.backend].session)(made)
+        self.session.build()
+        self.session.phases.enable(False)
+        self.batch = self.session.progress.next_batch()
+        self.step()
+        self.sync()
+        self.info: dict[str, Any] = {"versions": self.session.versions(), "notes": list(self.session.news)}
+
+    def step(self) -> int:
+        session = self.session
+        session._losses.clear()
+        if self.part == "both":
+            return int(session.step())
+        if self.part == "loader":
+            return len(session.progress.next_batch()[0])
+        with session.phases.step() as phase:
+            return int(session.train(self.batch, phase))
+
+    def sync(self) -> None:
+        self.session.phases.wait()
+
+    def remarks(self) -> list[str]:
+        """Of the session: memory, skipped steps."""
+        return list(self.session.remarks())
+
+    def close(self) -> None:
+        self.session.close()
+
+
+class Sight:
+    """The GPUs that PyTorch sees, and the cards that it has code for, in ``info``."""
+
+    def __init__(self) -> None:
+        from gluontune.runtime import pytorch
+
+        torch = pytorch.torch()
+        cards = [torch.cuda.get_device_capability(place) for place in range(torch.cuda.device_count())]
+        self.info = {
+            "versions": {"torch": torch.__version__},
+            "built_for": torch.version.cuda, "code": torch.cuda.get_arch_list(), "capabilities": cards,
+        }  # fmt: skip
+
+    def step(self) -> int:
+        return 1
+
+
+@contextlib.contextmanager
+def beside_smi() -> Iterator[list[float | None]]:
+    """A list that gets what nvidia-smi shows of the work within, as of :func:`smi_means`."""
+    seen: list[float | None] = []
+    query = ["--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits", "-lms", "500"]
+    with tempfile.TemporaryFile("w+") as log:
+        found = shutil.which("nvidia-smi")
+        smi = subprocess.Popen([found, *query], stdout=log, stderr=subprocess.DEVNULL) if found else None
+        try:
+            yield seen
+        finally:
+            if smi is not None:
+                smi.terminate()
+                smi.wait()
+        log.seek(0)
+        seen += smi_means(log.read())
+
+
+def smi_means(log: str) -> tuple[float | None, float | None]:
+    """Mean percent and most MiB of the first columns of what nvidia-smi printed; None where it printed N/A.
+
+    >>> smi_means("90, 800\\n[N/A], 1200\\n100, 1000\\n"), smi_means("")
+    ((95.0, 1200.0), (None, None))
+    """
+    columns: list[list[float]] = [[], []]
+    for line in log.splitlines():
+        for values, cell in zip(columns, line.split(",")):
+            if re.fullmatch(r"\s*\d+(\.\d+)?\s*", cell):
+                values.append(float(cell))
+    return (statistics.mean(columns[0]) if columns[0] else None, max(columns[1], default=None))
+
+
+def airbench_runs(lines: Iterator[bytes]) -> Iterator[dict[str, float]]:
+    """``{"seconds", "accuracy", "flipped"}`` of each run, from the table that airbench94 prints.
+
+    >>> table = [b"|  run  |  epoch  |  val_acc  |  tta_val_acc  |  time_seconds  |",
+    ...          b"|     1 |       7 |    0.9301 |               |         3.1000 |",
+    ...          b"|     1 |    eval |    0.9340 |        0.9405 |         3.4000 |"]
+    >>> list(airbench_runs(iter(table)))
+    [{'seconds': 3.4, 'accuracy': 0.934, 'flipped': 0.9405}]
+    """
+    head: list[str] = []
+    for line in lines:
+        cells = [cell.strip() for cell in line.decode(errors="replace").strip().strip("|").split("|")]
+        if "tta_val_acc" in cells:
+            head = cells
+        elif head and len(cells) == len(head) and "eval" in cells:
+            seen = dict(zip(head, cells))
+            seconds = next(value for name, value in seen.items() if name.endswith("time_seconds"))
+            yield {"seconds": float(seconds), "accuracy": float(seen["val_acc"]), "flipped": float(seen["tta_val_acc"])}

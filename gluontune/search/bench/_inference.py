@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,6 @@ _JUDGED = 4096  # images on which int8 must agree
 
 
 class Predictor:
-    """A trained net that predicts batches of real images, in a mode of :data:`MODES`."""
-
     def __init__(self, mode: str, recipe: dict[str, Any], source: str | None, batch_size: int, val_images: int):
         from gluontune import compute
         from gluontune.job.trained import trained
@@ -35,7 +34,7 @@ class Predictor:
         self.wanted_pct = None if source is None else AGREE_PCT
         self.int8: dict[str, Any] = {}  # the report of ONNX Runtime's quantization
         self.net = build(self)  # takes NDArrays; an ONNX Runtime session takes numpy arrays
-        self.takes_numpy = isinstance(self.net, _Session)
+        self.takes_numpy = mode in OWN_THREADS
         self._given = self.batch if self.takes_numpy else mx.nd.array(self.batch)
         self.step()
         self.sync()
@@ -90,17 +89,11 @@ def _decoded(found: Any, part: str, count: int, skip: int = 0) -> tuple[np.ndarr
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)), labels
 
 
-def _imperative(self: Predictor) -> Any:
-    return self.found.net
+_STATIC: dict[str, Any] = {"static_alloc": True, "static_shape": True}
 
 
-def _hybridized(self: Predictor) -> Any:
-    self.found.net.hybridize()
-    return self.found.net
-
-
-def _static(self: Predictor) -> Any:
-    self.found.net.hybridize(static_alloc=True, static_shape=True)
+def _hybridized(self: Predictor, **how: Any) -> Any:
+    self.found.net.hybridize(**how)
     return self.found.net
 
 
@@ -109,7 +102,7 @@ def _fused(self: Predictor) -> Any:
     net = self.found.net
     net.hybridize()
     sample = self.mx.nd.array(self.batch[:1])
-    net.optimize_for(sample, backend="MKLDNN", static_alloc=True, static_shape=True)
+    net.optimize_for(sample, backend="MKLDNN", **_STATIC)
     return net
 
 
@@ -125,59 +118,44 @@ def _int8(self: Predictor) -> Any:
         self.found.net, quantized_dtype="auto", quantize_mode="smart", calib_data=data, calib_mode="naive",
         num_calib_examples=_CALIBRATION, ctx=self.mx.cpu(),
     )  # fmt: skip
-    net.hybridize(static_alloc=True, static_shape=True)
+    net.hybridize(**_STATIC)
     return net
 
 
-def _onnxruntime(self: Predictor) -> Any:
-    from gluontune import export
-    from gluontune.convert.onnx.check import open_session
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "net.onnx"
-        export.to_onnx(self.found.net, path, image_shape=self.found.image_shape)
-        return _Session(open_session(path))
-
-
-def _onnxruntime_int8(self: Predictor) -> Any:
-    """ONNX Runtime's quantization of the exported net, of as many layers as keep the images' classes.
+def _onnxruntime(self: Predictor, int8: bool = False) -> Any:
+    """The exported net; ``int8``: ONNX Runtime's quantization of as many layers as keep the images' classes.
 
     The classes are compared on validation images that are not measured, if enough are left; else on training images.
     """
     from gluontune import export
     from gluontune.convert.onnx.check import open_session
 
-    images, _ = _decoded(self.found, "train", _CALIBRATION)
-    unseen = len(self.found.data.test) - len(self.images) >= _CALIBRATION
-    judged, _ = _decoded(self.found, *(("test", _JUDGED, len(self.images)) if unseen else ("train", _JUDGED)))
     with tempfile.TemporaryDirectory() as folder:
-        path, small = Path(folder) / "net.onnx", Path(folder) / "int8.onnx"
+        path = Path(folder) / "net.onnx"
         made = export.to_onnx(self.found.net, path, image_shape=self.found.image_shape)
-        size = 32 if made.dynamic_batch else 1
-        self.int8 = export.quantize_onnx(path, small, images, batch_size=size, agree_pct=self.wanted_pct, judged=judged)
-        return _Session(open_session(small))
-
-
-class _Session:
-    """An ONNX Runtime session as a function of numpy images."""
-
-    def __init__(self, session: Any):
-        self._session, self._name = session, session.get_inputs()[0].name
-
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        return self._session.run(None, {self._name: images})[0]
+        if int8:
+            images, _ = _decoded(self.found, "train", _CALIBRATION)
+            unseen = len(self.found.data.test) - len(self.images) >= _CALIBRATION
+            judged, _ = _decoded(self.found, *(("test", _JUDGED, len(self.images)) if unseen else ("train", _JUDGED)))
+            whole, path, size = path, Path(folder) / "int8.onnx", 32 if made.dynamic_batch else 1
+            self.int8 = export.quantize_onnx(
+                whole, path, images, batch_size=size, agree_pct=self.wanted_pct, judged=judged
+            )
+        session = open_session(path)
+    name = session.get_inputs()[0].name
+    return lambda images: session.run(None, {name: images})[0]
 
 
 # mode: (data type of the process, function that makes a call from images as NDArray to scores)
 MODES: dict[str, tuple[str, Any]] = {
-    "imperative": ("float32", _imperative),
+    "imperative": ("float32", lambda self: self.found.net),
     "hybridized": ("float32", _hybridized),
-    "static": ("float32", _static),
+    "static": ("float32", partial(_hybridized, **_STATIC)),
     "fused": ("float32", _fused),
-    "bfloat16": ("bfloat16", _static),
+    "bfloat16": ("bfloat16", partial(_hybridized, **_STATIC)),
     "int8": ("float32", _int8),
     "onnxruntime": ("float32", _onnxruntime),
-    "onnxruntime-int8": ("float32", _onnxruntime_int8),
+    "onnxruntime-int8": ("float32", partial(_onnxruntime, int8=True)),
 }
 
 #: Modes without OpenMP's threads: theirs spin between operators, and a single thread gains nothing.

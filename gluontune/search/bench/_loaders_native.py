@@ -21,15 +21,7 @@ import numpy as np
 from gluontune.codec.header import inspect
 from gluontune.codec.image import raw_to_pixels
 from gluontune.records import RecordReader
-from gluontune.search.bench._loaders_torch import random_box
-from gluontune.search.bench.batches import Batches
-
-
-class _Images:
-    """DALI's dense uint8 NHWC tensor of a batch."""
-
-    def __init__(self, tensors: Any):
-        self.shape, self.dtype = tensors.as_tensor().shape(), "uint8"
+from gluontune.search.bench._loaders_torch import Batches, Payloads, random_box
 
 
 def dali(path: str, size: int, batch_size: int, augment: str, num_threads: int, prefetch: int) -> Batches:
@@ -62,25 +54,21 @@ def dali(path: str, size: int, batch_size: int, augment: str, num_threads: int, 
     made = build()
     made.build()
 
-    def epoch(number: int) -> Iterator[Any]:
-        while True:
-            yield made.run()
+    def images(batch: Any) -> Any:  # a dense uint8 NHWC tensor
+        return types.SimpleNamespace(shape=batch[0].as_tensor().shape(), dtype="uint8")
 
-    info = {"versions": {"nvidia-dali": library.__version__}}
-    return Batches(epoch, lambda batch: _Images(batch[0]), info)
+    return Batches(lambda number: iter(made.run, None), images, {"versions": {"nvidia-dali": library.__version__}})
 
 
-class _Payloads:
+class _Images(Payloads):
     """The input of FFCV's writer: the image of each record, JPEG bytes with their size, or pixels."""
 
     def __init__(self, path: str, raw: bool):
-        self.reader, self.raw = RecordReader(path), raw
+        super().__init__(path)
+        self.raw = raw
 
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def __getitem__(self, index: int) -> tuple[Any]:
-        payload = self.reader.payload(int(index))
+    def __getitem__(self, index: Any) -> tuple[Any]:
+        payload = super().__getitem__(index)
         if self.raw:
             pixels = raw_to_pixels(payload)  # FFCV keeps no grey images
             return (np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels,)
@@ -93,7 +81,7 @@ class _Payloads:
 def _write(path: str, beton: str, raw: bool, workers: int) -> None:
     """The records of ``path`` as a ``.beton``, without another decoding and encoding of JPEG files."""
     field = importlib.import_module("ffcv.fields").RGBImageField(write_mode="raw" if raw else "jpg")
-    data = _Payloads(path, raw)
+    data = _Images(path, raw)
     data[0], data[len(data) - 1]  # FFCV's writer hangs if a worker fails
     need, free = os.path.getsize(path), shutil.disk_usage(Path(beton).parent).free
     if free < 1.1 * need:
@@ -106,7 +94,6 @@ def _write(path: str, beton: str, raw: bool, workers: int) -> None:
 
 
 def _store(field: Any, destination: Any, image: tuple[np.ndarray, int, int], malloc: Any) -> None:
-    """``RGBImageField.encode`` for an image that is a JPEG file already."""
     data, height, width = image
     destination["mode"], destination["height"], destination["width"] = 0, height, width
     destination["data_ptr"], storage = malloc(data.nbytes)
@@ -160,10 +147,6 @@ def spdl(path: str, size: int, batch_size: int, augment: str, num_threads: int) 
     except RuntimeError as error:
         raise RuntimeError(f"{error} (SPDL wants FFmpeg; Debian, Ubuntu: apt install ffmpeg)") from error
 
-    def together(frames: Any) -> np.ndarray:
-        batch: np.ndarray = media.to_numpy(media.convert_frames(frames))
-        return batch
-
     def epoch(number: int) -> Iterator[np.ndarray]:
         order = np.random.default_rng(number).permutation(len(reader)).tolist()
         pipeline = (
@@ -171,7 +154,7 @@ def spdl(path: str, size: int, batch_size: int, augment: str, num_threads: int) 
             .add_source(order)
             .pipe(decode, concurrency=num_threads)
             .aggregate(batch_size, drop_last=True)
-            .pipe(together)
+            .pipe(lambda frames: media.to_numpy(media.convert_frames(frames)))
             .add_sink(2)
             .build(num_threads=num_threads, max_failures=0)
         )

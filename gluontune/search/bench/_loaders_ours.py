@@ -12,23 +12,20 @@ from gluontune.loading import FieldsLoader, ResidentLoader, ThreadedLoader, deco
 from gluontune.loading.augment import AUGMENTS
 from gluontune.loading.sizing import decode_rate
 from gluontune.runtime import mxnet
-from gluontune.search.bench.batches import Batches, DecodeLimit
+from gluontune.search.bench._loaders_torch import Batches, DecodeLimit
 
 PAD = AUGMENTS["pad-crop-flip"].pad
 
 
 def threaded(path: str, size: int, batch_size: int, augment: str, num_workers: int, scaled: bool) -> Batches:
-    """``ThreadedLoader`` over a record file."""
     return _batches(ThreadedLoader, path, size, batch_size, augment, num_workers=num_workers, scaled=scaled)
 
 
 def resident(path: str, size: int, batch_size: int, augment: str) -> Batches:
-    """``ResidentLoader`` over a record file."""
     return _batches(ResidentLoader, path, size, batch_size, augment)
 
 
 def our_boxes(path: str, size: int, batch_size: int, num_workers: int) -> Batches:
-    """``FieldsLoader`` over detection records."""
     loader = FieldsLoader(
         path, fields=["boxes"], batch_size=batch_size, image_shape=(size, size, 3), augment="stretch-flip",
         shuffle=True, num_workers=num_workers,

@@ -14,15 +14,90 @@ import re
 import tarfile
 import threading
 import time
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
 from gluontune.codec.image import raw_to_pixels
 from gluontune.records import RecordReader
-from gluontune.search.bench.batches import Batches, DecodeLimit
+
+
+class Batches:
+    """Takes batch after batch and lets each go at once; the first one is taken when it is built.
+
+    ``epoch`` returns the batches of epoch 0, 1, …; ``images`` those of a batch, with a ``shape`` of (N, ...), once they
+    are there; ``boxes`` its boxes. ``end`` ends threads and workers.
+
+    >>> import numpy as np
+    >>> work = Batches(lambda n: [np.zeros((4, 2)), np.zeros((3, 2))], lambda batch: batch)
+    >>> [work.step() for _ in range(3)]
+    [3, 4, 3]
+    """
+
+    def __init__(
+        self, epoch: Callable[[int], Iterable[Any]], images: Callable[[Any], Any], info: dict[str, Any] | None = None,
+        end: Callable[[], None] | None = None, boxes: Callable[[Any], Any] | None = None,
+    ):  # fmt: skip
+        self._epoch, self._images, self._end, self._boxes = epoch, images, end, boxes
+        self._number = 0
+        self._next()
+        self.info = {**(info or {}), **self.first()}
+
+    def _next(self) -> None:
+        self._batches = iter(self._epoch(self._number))
+        self._number += 1
+
+    def first(self) -> dict[str, Any]:
+        batch = next(self._batches)
+        images = self._images(batch)
+        dtype = str(getattr(images.dtype, "__name__", images.dtype))
+        found = {"batch_shape": [int(n) for n in images.shape], "dtype": dtype.replace("torch.", "")}
+        return found if self._boxes is None else {**found, "boxes": [int(n) for n in self._boxes(batch).shape]}
+
+    def step(self) -> int:
+        batch = next(self._batches, None)
+        if batch is None:
+            self._next()
+            batch = next(self._batches)
+        return int(self._images(batch).shape[0])
+
+    def close(self) -> None:
+        if self._end is not None:
+            self._end()
+            self._end = None
+
+
+class DecodeLimit:
+    """Decoding alone, of payloads in memory: a step is one call of ``decode``, which returns their number."""
+
+    def __init__(self, path: str, workers: int, decode: Callable[[list[bytes]], int]):
+        with RecordReader(path) as reader:
+            self.payloads = [bytes(reader.payload(i)) for i in range(min(len(reader), 512))]
+        self.decode = decode
+        self.info = {"payloads": len(self.payloads), "workers": workers}
+
+    def step(self) -> int:
+        return self.decode(self.payloads)
+
+
+class Sleeper:
+    """Each step takes ``sleep_s`` seconds and counts ``units``: for the documentation and the tests of contests."""
+
+    def __init__(self, units: int, sleep_s: float):
+        self.units, self.sleep_s = units, sleep_s
+        self.info: dict[str, Any] = {"sleep_s": sleep_s}
+        self.steps = 0
+
+    def step(self) -> int:
+        time.sleep(self.sleep_s)
+        self.steps += 1
+        return self.units
+
+    def count(self) -> int:
+        return self.steps
 
 
 def random_box(height: int, width: int) -> tuple[int, int, int, int]:
@@ -86,18 +161,28 @@ class Crops:
         return cv2.flip(image, 1) if random.random() < 0.5 else image.copy()
 
 
-class Records:
-    """A map-style data set over a record file: uint8 HWC tensors."""
+class Payloads:
+    """The payloads of a record file, by index."""
 
-    def __init__(self, path: str, crops: Crops):
-        self.reader, self.crops = RecordReader(path), crops
-        self.from_numpy = importlib.import_module("torch").from_numpy
+    def __init__(self, path: str):
+        self.reader = RecordReader(path)
 
     def __len__(self) -> int:
         return len(self.reader)
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.from_numpy(self.crops(self.reader.payload(index))), index
+    def __getitem__(self, index: Any) -> Any:
+        return self.reader.payload(int(index))
+
+
+class Records(Payloads):
+    """A map-style data set over a record file: uint8 HWC tensors."""
+
+    def __init__(self, path: str, crops: Crops):
+        super().__init__(path)
+        self.crops, self.from_numpy = crops, importlib.import_module("torch").from_numpy
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.from_numpy(self.crops(super().__getitem__(index))), index
 
 
 def dataloader(path: str, size: int, batch_size: int, augment: str, num_workers: int, decoder: str) -> Batches:
@@ -211,19 +296,6 @@ def _let_torchvision_in(torch: Any) -> None:
         torch.library.define(f"torchvision::{name}", "(Tensor any) -> Tensor")
 
 
-class _Payloads:
-    """A random-access source for Grain."""
-
-    def __init__(self, path: str):
-        self.reader = RecordReader(path)
-
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.reader.payload(int(index))
-
-
 def grain(path: str, size: int, batch_size: int, augment: str, threads: int, processes: int) -> Batches:
     """A shuffled ``MapDataset``, decoded by OpenCV on ``threads``, or in ``processes`` if above 0."""
     library = importlib.import_module("grain")
@@ -232,7 +304,7 @@ def grain(path: str, size: int, batch_size: int, augment: str, threads: int, pro
     options = library.ReadOptions(num_threads=max(1, threads), prefetch_buffer_size=2 * batch_size)
 
     def epoch(number: int) -> Any:
-        data = library.MapDataset.source(_Payloads(path)).shuffle(seed=number).map(Crops(size, augment, "OpenCV"))
+        data = library.MapDataset.source(Payloads(path)).shuffle(seed=number).map(Crops(size, augment, "OpenCV"))
         made = data.to_iter_dataset(options).batch(batch_size, drop_remainder=True)
         if processes:
             made = made.mp_prefetch(library.MultiprocessingOptions(num_workers=processes))

@@ -37,7 +37,6 @@ class TorchStep:
         }
 
     def step(self) -> int:
-        """One whole step; returns its images."""
         torch = self.torch
         self.update.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.dtype == "bfloat16"):
@@ -47,7 +46,6 @@ class TorchStep:
         return self.batch_size
 
     def last_loss(self) -> float:
-        """Mean loss of the last step."""
         return float(self.value.detach())
 
 
@@ -65,8 +63,6 @@ def build(nn: Any, name: str, channels: int = 3, classes: int = 10) -> Any:
 
 
 def _residual(nn: Any, inputs: int, channels: int, stride: int) -> Any:
-    """gluoncv's CIFARBasicBlockV1."""
-
     def forward(self: Any, x: Any) -> Any:
         shortcut = x if self.downsample is None else self.downsample(x)
         return nn.functional.relu(shortcut + self.body(x), inplace=True)

@@ -1,11 +1,10 @@
 """A whole training in PyTorch: the work of the peer in ``gluontune tta --against-torch``.
 
 A careful PyTorch script: the images decoded once and cached as uint8, each batch augmented as a whole,
-channels_last and ``torch.compile`` where they pay, gradients set to None, no weight decay on biases and
-BatchNorm. Net, images, order, augmentation, loss, update and schedule are those of our recipe; the first
-weights are drawn as PyTorch's users do (He et al., normal, fan out). MXNet's momentum contains the rate,
-PyTorch's does not: while the rate changes, NAG and SGD differ slightly, as between any two such scripts.
-torch is imported by :func:`make`, in the peers' environment.
+channels_last and ``torch.compile`` where they pay, no weight decay on biases and BatchNorm. Net, images, order,
+augmentation, loss, update and schedule are those of our recipe; the first weights are drawn as PyTorch's users do
+(He et al., normal, fan out). MXNet's momentum contains the rate, PyTorch's does not: while the rate changes, NAG and
+SGD differ slightly, as between any two such scripts. torch is imported by :func:`make`, in the peers' environment.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ class TorchRun:
         }  # fmt: skip
 
     def _reset(self) -> None:
-        """Reset to the seeded start; the compiled code stays."""
         from gluontune.optim import schedules
         from gluontune.optim.cards import scaled_learning_rate
 
@@ -147,7 +145,6 @@ class TorchRun:
         return {"seconds": seconds, "loss": loss, "samples": samples, "steps": len(losses)}
 
     def validate(self) -> dict[str, float]:
-        """Top-1 accuracy over the validation images, and the seconds."""
         torch = self.torch
         begin = time.perf_counter()
         self.net.eval()
@@ -238,7 +235,6 @@ class Ranks:
         self.dist.init_process_group("gloo", init_method=f"file://{self.folder}/meeting", rank=rank, world_size=size)
 
     def average(self, parameters: list[Any]) -> None:
-        """Replace each gradient by its mean over the ranks, in one exchange."""
         if self.size == 1:
             return
         grads = [p.grad for p in parameters]
@@ -249,12 +245,10 @@ class Ranks:
         self.torch._foreach_copy_(grads, [part.view(g.shape) for part, g in zip(parts, grads)])
 
     def call(self, name: str, **arguments: Any) -> None:
-        """Call this method of the followers' work; rank 0 calls its own."""
         if self.size > 1:
             self.dist.broadcast_object_list([(name, arguments)], src=0)
 
     def receive(self) -> tuple[str, dict[str, Any]]:
-        """The name and arguments of rank 0's call."""
         message: list[Any] = [None]
         self.dist.broadcast_object_list(message, src=0)
         return message[0]

@@ -1,22 +1,19 @@
 """Contenders side by side: each in its own process, one running at a time, in interleaved rounds.
 
-How to add a benchmark (see ``gluontune/search/bench/loading.py`` for a whole one):
+A benchmark (``gluontune/search/bench/loading.py`` is a whole one) has:
 
-1. *The work.* A function that returns an object with ``step()``, which does one step (a batch, a training
-   step, a whole job) and returns its number of units (images); optionally ``sync()``, which waits for all
-   that ``step`` has started (``waitall``); ``close()``; and ``info``, a dict for the report (versions,
-   loss, …). Other methods are called by :meth:`Contender.ask`. The function's module is imported in the
-   contender's process. A peer's module may import the standard library and rooms of gluontune that need no
-   more than numpy; it imports the peer inside of the function, with ``importlib.import_module("torch")``,
-   because tests and linters read every module here.
-2. *The entrants.* One :class:`Entrant` for each row of the table. ``python=None`` is our own interpreter,
-   ``peer_python(...)`` that of ``make peers``.
-3. *The contest.* ``hold(entrants, rounds=..., seconds=...)`` runs it; a failed or missing contender becomes
-   a row with its reason. ``document(...)`` makes the JSON, ``show(...)`` the table.
-4. *The command* calls ``run(...)`` of the module, which passes the common options to :class:`Terms`.
+1. *The work*: a function that returns an object with ``step()``, which does one step (a batch, a whole job) and returns
+   its number of units (images); optionally ``sync()``, which waits for all that ``step`` has started; ``close()``; and
+   ``info``, a dict for the report. :meth:`Contender.ask` calls other methods. The module is imported in the contender's
+   process. A peer's imports no more than the standard library and rooms of gluontune that need numpy alone, and the
+   peer inside of the function (``importlib.import_module``), because tests and linters read every module here.
+2. *The entrants*: one :class:`Entrant` a row. ``python=None`` is our own interpreter, ``peer_python(...)`` the peers'.
+3. *The contest*: ``hold(entrants, ...)`` runs it; a failed or missing contender becomes a row with its reason.
+   ``document(...)`` makes the JSON, ``show(...)`` the table.
+4. *The command*, which calls the module's ``run(...)`` and passes the common options to :class:`Terms`.
 
->>> ours = Entrant("fast", OURS, "gluontune.search.bench.batches:Sleeper", {"units": 64, "sleep_s": 0.001})
->>> peer = Entrant("slow", "them", "gluontune.search.bench.batches:Sleeper", {"units": 64, "sleep_s": 0.004})
+>>> ours = Entrant("fast", OURS, "gluontune.search.bench._loaders_torch:Sleeper", {"units": 64, "sleep_s": 0.001})
+>>> peer = Entrant("slow", "them", "gluontune.search.bench._loaders_torch:Sleeper", {"units": 64, "sleep_s": 0.004})
 >>> fast, slow = hold([ours, peer], rounds=2, seconds=0.02)
 >>> len(fast.rates), fast.rates[0] > slow.rates[0]
 (2, True)
@@ -54,16 +51,11 @@ def hold(
     """Measure all entrants in interleaved rounds, in rotating order; those that fail carry their ``failure``.
 
     Args:
-        rounds: slices of each; from nine on the interval omits the smallest and largest.
-        seconds: length of a slice.
-        say: called with lines of progress.
+        entrants: see :class:`Entrant`; the contenders that are returned have their order.
+        rounds: slices of each; from nine on the interval omits the smallest and largest. seconds: length of a slice.
+        time_limit: seconds after which a silent contender has failed. say: called with lines of progress.
         finish: called with the contenders before their processes are ended.
         journal: saves each round, under ``key``; its rounds are not measured again.
-        entrants: see :class:`Entrant`.
-        time_limit: seconds after which a silent contender has failed.
-
-    Returns:
-        a contender for each entrant, in their order.
     """
     tell = say or (lambda line: None)
     field = [Contender(entrant, time_limit, tell) for entrant in entrants]
@@ -132,7 +124,6 @@ class Terms:
             self.say(f"{of}: {line}" if of else line)
 
     def kept(self, entrants: Sequence[Entrant]) -> list[Entrant]:
-        """The entrants selected by ``only``."""
         names = selected((e.name for e in entrants), self.only)
         return [e for e in entrants if e.name in names]
 
@@ -143,10 +134,8 @@ def document(
     """The JSON document of a benchmark.
 
     Args:
-        contenders: of ``hold``.
-        conditions: of the measurement: sizes, rounds, seconds.
-        limit: name of the LIMIT row, before the unit.
-        unit: of the rates.
+        contenders: of ``hold``. conditions: of the measurement: sizes, rounds, seconds.
+        limit: name of the LIMIT row, before the unit. unit: of the rates.
 
     Returns:
         ``{"rows": [{"name", "peer", unit: {"median", "ci95", "n"} | None, "ratio_to_best_peer", "status",
@@ -186,10 +175,7 @@ def document(
 
 
 def combine(parts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """One document of several contests: ``rows`` of all, each with its ``part``; the rest by part.
-
-    ``limit``, ``ours`` and ``conditions`` at the top are those of the first part.
-    """
+    """One document of several contests: ``rows`` of all, each with its ``part``; the top is the first part's."""
     first = next(iter(parts.values()))
     rows = [{"part": name, **row} for name, part in parts.items() for row in part["rows"]]
     versions = {name: text for part in parts.values() for name, text in part["versions"].items()}
@@ -216,16 +202,12 @@ def show(found: Mapping[str, Any], console: Any, title: str = "", unit: str = UN
     │ threads   │ 204            │ 194-214 │             │ 61  │
     └──...
     """
-    if "parts" not in found:
-        _show(found, console, title, unit)
-        return
-    for name, part in found["parts"].items():
-        _show({**part, "rows": [row for row in found["rows"] if row["part"] == name]}, console, name, unit)
-
-
-def _show(found: Mapping[str, Any], console: Any, title: str, unit: str) -> None:
     from rich.table import Table
 
+    for name, part in found.get("parts", {}).items():
+        show({**part, "rows": [row for row in found["rows"] if row["part"] == name]}, console, name, unit)
+    if "parts" in found:
+        return
     failed = any(row["status"] != "ok" for row in found["rows"])
     table = Table("contender", unit.replace("_", " "), "95 %", "÷ best peer", "MiB", title=title)
     if failed:
@@ -276,15 +258,11 @@ def _row(contender: Contender, whole: bool, rival: Contender | None, unit: str) 
 
 
 def _best(contenders: Sequence[Any]) -> Any:
-    """The contender with the largest median, or None."""
     return max(contenders, key=lambda c: stats.interval(c.rates)["median"], default=None)
 
 
 def selected(names: Iterable[str], only: Sequence[str] | None) -> list[str]:
     """The names that ``only`` selects, in their order; a word that equals a name selects that one alone.
-
-    Raises:
-        UsageError: a word that no name contains.
 
     >>> selected(["sgd", "lbsgd", "nag"], ["sgd"]), selected(["sgd", "lbsgd", "nag"], ["gd"])
     (['sgd'], ['sgd', 'lbsgd'])

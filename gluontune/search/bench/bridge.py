@@ -1,12 +1,12 @@
 """``gluontune bench bridge``: the share of gluoncv's zoo that becomes a PyTorch module, and how far both agree.
 
-Every network of the zoo is built with random weights (no download), traced, converted by ``gt.bridge`` and compared:
-outputs in predict mode in float32 and float64, and, for one network of each family or for all, gradients in training
-mode in float64 with dropout off. "not traced": a network that cannot be built or traced without a download.
+Each network has random weights (no download). Compared are outputs in predict mode in float32 and float64, and
+gradients in training mode in float64 with dropout off. "not traced": it cannot be built or traced without a download.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -39,10 +39,10 @@ _DATA = r"_(kinetics\d+|ucf101|hmdb51|sthsthv2|coco|voc|custom|citys|ade|mhpv1|o
 def family(name: str) -> str:
     """The family that a network of the zoo belongs to.
 
-    >>> family("ssd_512_resnet50_v1_voc"), family("resnet50_v1b"), family("resnet50_v1b_kinetics400")
-    ('ssd', 'resnet_v1b', 'video resnet_v1b')
-    >>> family("cifar_resnet110_v1"), family("mobilenetv2_0.25"), family("mobilenet0.5"), family("mobilenet1.0_int8")
-    ('cifar_resnet_v1', 'mobilenetv2', 'mobilenet', 'int8')
+    >>> [family(name) for name in ("ssd_512_resnet50_v1_voc", "resnet50_v1b", "resnet50_v1b_kinetics400")]
+    ['ssd', 'resnet_v1b', 'video resnet_v1b']
+    >>> [family(name) for name in ("cifar_resnet110_v1", "mobilenetv2_0.25", "mobilenet0.5", "mobilenet1.0_int8")]
+    ['cifar_resnet_v1', 'mobilenetv2', 'mobilenet', 'int8']
     """
     if name.endswith("int8"):
         return "int8"
@@ -158,7 +158,6 @@ class Judge:
         return row
 
     def _build(self, wanted: str, shape: list[int]) -> Any:
-        """With random weights: nothing is downloaded."""
         zoo = importlib.import_module("gluoncv.model_zoo")
         self.mx.random.seed(1)
         failure: Exception | None = None
@@ -196,17 +195,8 @@ def run(
     Args:
         nets: names of gluoncv's zoo; default all. quick: the first of each family.
         gradients: of which networks gradients are compared: ``family`` (the first that converts), ``all`` or ``none``.
-        out: the JSON file. resume: keep its rows of networks that were converted or not traced.
-        time_limit: seconds for one network. say: called with a line for each.
+        resume: keep the rows of networks that were converted or not traced. time_limit: seconds for one network.
         judging: makes the judge of a time limit, with ``names``, ``row`` and ``close`` as :class:`JudgeProcess`.
-
-    Returns:
-        ``{"rows": [{"name", "family", "shape", "status", "reason", "float32", "float64", "gradients", "statistics"}],
-        "figures": {"names", "traced", "converted", "agree_float32", "agree_float64", "gradients", "agree_gradients"},
-        "machine", "conditions"}``. Differences are relative to the array's largest value.
-
-    Raises:
-        UsageError: an unknown network. GluontuneError: what ``out`` holds cannot be resumed.
     """
     tell = say or (lambda line: None)
     if gradients not in ("family", "all", "none"):
@@ -214,24 +204,19 @@ def run(
     rows = _known(out) if resume else {}
     if out is not None:
         writable_folder(out.absolute().parent)
-    judge = judging(time_limit)
-    try:
+    with contextlib.closing(judging(time_limit)) as judge:
         names = _names(nets, judge.names(), quick)
         if not resume:
             set_aside(out)
-        document = _document([rows[n] for n in names if n in rows], time_limit)
         for place, name in enumerate(names):
             if name in rows:
                 continue
             tell(f"{place + 1}/{len(names)} {name}")
             done = any(r["gradients"] is not None for r in rows.values() if r["family"] == family(name))
             rows[name] = judge.row(name, gradients == "all" or (gradients == "family" and not done))
-            document = _document([rows[n] for n in names if n in rows], time_limit)
             if out is not None:
-                write_json(out, document)
-    finally:
-        judge.close()
-    return document
+                write_json(out, _document([rows[n] for n in names if n in rows], time_limit))
+    return _document([rows[name] for name in names], time_limit)
 
 
 def _names(nets: Sequence[str] | None, known: list[str], quick: bool) -> list[str]:
@@ -261,21 +246,18 @@ def _document(rows: Sequence[Mapping[str, Any]], time_limit: float) -> dict[str,
         "agree_float64": within("float64", FLOAT64), "gradients": sum(r["gradients"] is not None for r in rows),
         "agree_gradients": within("gradients", GRADIENTS),
     }  # fmt: skip
-    conditions = {"time_limit": time_limit, "bars": [FLOAT32, FLOAT64, GRADIENTS]}
-    machine = machine_facts()
     return {
-        "schema_version": SCHEMA, "rows": list(rows), "figures": figures, "machine": machine, "conditions": conditions
+        "schema_version": SCHEMA, "rows": list(rows), "figures": figures, "machine": machine_facts(),
+        "conditions": {"time_limit": time_limit, "bars": [FLOAT32, FLOAT64, GRADIENTS]},
     }  # fmt: skip
 
 
 def holds(figures: Mapping[str, int]) -> bool:
-    """Whether all that traced was converted and agrees."""
     f = figures
     return f["traced"] == f["agree_float32"] == f["agree_float64"] and f["gradients"] == f["agree_gradients"]
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print the table by family, what did not convert, and the figures."""
     from rich.table import Table
 
     table = Table("family", "names", "traced", "converted", "float32", "float64", "gradients")

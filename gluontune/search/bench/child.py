@@ -15,7 +15,6 @@ if __name__ == "__main__" and sys.path:
 import importlib
 import importlib.util
 import json
-import os
 import time
 import traceback
 from pathlib import Path
@@ -23,12 +22,9 @@ from typing import Any
 
 
 def run(work: Any, command: dict[str, Any]) -> dict[str, Any]:
-    """An untimed lead-in, then the timed steps: ``{"units", "seconds", "steps"}``.
+    """An untimed lead-in of ``lead`` seconds (and at least one step, unless it is 0), then the timed steps.
 
-    Args:
-        work: has ``step()``, which returns units, and optionally ``sync()``, which waits for them.
-        command: ``lead`` seconds (and at least one step, unless it is 0), then ``steps``, or as many as
-            begin within ``seconds``.
+    These are ``steps``, or as many as begin within ``seconds``.
     """
     sync = getattr(work, "sync", None) or (lambda: None)
     if command.get("lead"):
@@ -48,10 +44,12 @@ def run(work: Any, command: dict[str, Any]) -> dict[str, Any]:
     return {"units": units, "seconds": time.perf_counter() - begin, "steps": steps}
 
 
-def _serve(send: Any) -> None:
+def main() -> None:
     setup = json.loads(sys.stdin.readline())
     _make_importable()
-    importlib.import_module("gluontune.core.processes").die_with_parent(setup["parent"])
+    processes = importlib.import_module("gluontune.core.processes")
+    processes.die_with_parent(setup["parent"])
+    send = processes.event_sender()
     module, _, name = setup["target"].partition(":")
     work = None
     try:
@@ -76,7 +74,6 @@ def _serve(send: Any) -> None:
 
 
 def _make_importable() -> None:
-    """Let ``import gluontune`` import the package of this file."""
     if importlib.util.find_spec("gluontune") is not None:
         return
     folder = Path(__file__).resolve().parents[2]
@@ -87,16 +84,6 @@ def _make_importable() -> None:
     assert spec.loader is not None
     module = sys.modules["gluontune"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-
-
-def main() -> None:
-    with os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w", encoding="utf-8") as events:
-
-        def send(**event: Any) -> None:
-            events.write(json.dumps(event) + "\n")
-            events.flush()
-
-        _serve(send)
 
 
 if __name__ == "__main__":

@@ -32,12 +32,10 @@ class Entrant:
     """One row of a benchmark: its work and interpreter.
 
     Args:
-        name: the row's name, unlike all others.
-        peer: ``OURS``, ``LIMIT``, or the peer's name. The best row of each is compared.
-        target: ``"module:function"``, called with ``settings`` in the process.
-        settings: keyword arguments; plain values.
-        python: the interpreter; None: this one.
-        env: variables added to the user's environment (without gluontune's variables).
+        name: the row's name, unlike all others. peer: ``OURS``, ``LIMIT``, or the peer's name; the best row of each
+        counts.
+        target: ``"module:function"``, called with ``settings`` (plain values) in the process.
+        python: the interpreter; None: this one. env: variables added to the user's environment.
         slices: ``seconds``: steps until the slice is over; ``steps``: a fixed number, counted in the warm-up, for
             asynchronous work; ``once``: one step is the slice.
         note: facts that a comparison needs (sizes, formats).
@@ -65,15 +63,12 @@ class Contender:
     """An entrant in its process, paused between its turns; the process ends with its parent.
 
     Args:
-        entrant: its description.
-        time_limit: seconds that building or one command may take before it counts as hung.
+        entrant: its description. time_limit: seconds that building or one command may take before it counts as hung.
         say: called with a line before each action.
 
     Attributes:
-        rates: units a second of each slice.
-        info: of its work. memory_mib: most resident memory, without pages shared with files or
-            other processes, that its processes had at the end of a slice.
-        failure: the reason why it could not be measured, or None.
+        rates: units a second of each slice. info: of its work. failure: why it could not be measured, or None.
+        memory_mib: most resident memory, without pages shared with files or other processes, at the end of a slice.
     """
 
     def __init__(self, entrant: Entrant, time_limit: float = 300.0, say: Callable[[str], None] = lambda line: None):
@@ -101,7 +96,6 @@ class Contender:
             self._process.signal(signal.SIGSTOP)
 
     def warm_up(self, slice_s: float) -> None:
-        """Run untimed, and count the steps that fill a slice of ``slice_s`` seconds."""
         self.say(f"warming up {self.entrant.name}")
         self._seconds = slice_s
         with self._turn():
@@ -151,7 +145,6 @@ class Contender:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Record a failure as this contender's."""
         try:
             yield
         except ContenderFailed as failure:
@@ -183,18 +176,14 @@ class Contender:
                     continue
                 if event["event"] == wanted:
                     return event
-                raise self._explain(event, process)
-
-    def _explain(self, event: dict[str, Any], process: PipedProcess) -> ContenderFailed:
-        if event["event"] != "error":
-            return ContenderFailed(process.how_ended("its process"), log=process.tail())
-        if event["missing"]:
-            cure = to_make("peers") if self.entrant.python is not None else f"pip install {event['missing']}"
-            return ContenderFailed(f"{event['missing']} is not installed: {cure}", "missing")
-        return ContenderFailed(f"{event['type']}: {event['message']}", log=process.tail())
+                if event["event"] != "error":
+                    raise ContenderFailed(process.how_ended("its process"), log=process.tail())
+                if event["missing"]:
+                    cure = to_make("peers") if self.entrant.python is not None else f"pip install {event['missing']}"
+                    raise ContenderFailed(f"{event['missing']} is not installed: {cure}", "missing")
+                raise ContenderFailed(f"{event['type']}: {event['message']}", log=process.tail())
 
     def _memory(self) -> float:
-        """MiB of resident memory of all its processes, without shared pages (files, shared memory)."""
         assert self._process is not None
         total = 0
         with contextlib.suppress(psutil.Error):
@@ -210,8 +199,7 @@ def peer_python(folder: Union[str, os.PathLike[str], None] = None) -> Path:
     """The Python of the environment of ``make peers``; the file may not exist.
 
     Args:
-        folder: the environment; None: ``$GLUONTUNE_PEERS``, else ``.peers`` here, else ``.peers`` beside
-            the package's own folder (a checkout).
+        folder: the environment; None: ``$GLUONTUNE_PEERS``, else ``.peers`` here, else ``.peers`` of the checkout.
 
     >>> peer_python("/opt/peers").as_posix()
     '/opt/peers/bin/python'

@@ -23,10 +23,10 @@ from gluontune.runtime import machine_facts
 from gluontune.runtime.doctor import run_checks
 from gluontune.runtime.facts import can_run_mxnet_on_gpu
 from gluontune.runtime.launch import launch_settings
-from gluontune.search.bench._engine_work import airbench_runs, beside_smi
+from gluontune.search.bench._gluon_training import airbench_runs, beside_smi
 from gluontune.search.bench.benchmark import Terms, document
 from gluontune.search.bench.contender import OURS, Entrant
-from gluontune.search.bench.peer_script import command_of, printed
+from gluontune.search.bench.tta_peers import command_of, printed
 from gluontune.training.api import run as train
 
 UNIT = "samples_per_sec"
@@ -51,16 +51,7 @@ def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = 
 
     Args:
         pretend: on the CPU. minutes: no part begins after so many, unless it is pretended.
-        airbench: path of airbench94.py, to stand beside ``dawnbench-94``.
-        terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.benchmark.Terms`.
-
-    Returns:
-        ``{"rows": [{"part", "name", "status", "reason", …}], "headline", "warn", "machine", "versions",
-        "conditions"}``. ``status``: ``ok``, ``failed``, ``missing`` or ``skipped``; figures that are not there
-        are ``N/A``.
-
-    Raises:
-        GluontuneError: no GPU here, and not ``pretend``.
+        airbench: path of airbench94.py, to stand beside ``dawnbench-94``. terms: ``out``, ``resume``, ``say``.
     """
     pace = {"seconds": 0.05, "rounds": 1} if pretend else {"seconds": 0.5, "rounds": 3}
     how, machine = Terms(**{**pace, **terms}), machine_facts()
@@ -93,8 +84,6 @@ def row(name: str, status: str = "ok", reason: str = "", **figures: Any) -> Row:
 
 
 class _Bench:
-    """The parts, and what they share."""
-
     def __init__(self, pretend: bool, how: Terms, journal: Journal, airbench: str | None, until: float):
         self.pretend, self.how, self.journal, self.airbench, self.until = pretend, how, journal, airbench, until
         self.device = "cpu" if pretend else "gpu"
@@ -142,16 +131,14 @@ class _Bench:
         })  # fmt: skip
 
     def contest(self, name: str, recipe: Recipe, part: str = "step") -> Row:
-        """One contender alone."""
         settings = {"recipe": recipe.to_dict(), "part": part, "pretend": self.pretend}
-        target = "gluontune.search.bench._engine_work:EngineWork"
+        target = "gluontune.search.bench._gluon_training:EngineWork"
         entrant = Entrant(name, OURS, target, settings, env=self.env, slices="steps")
 
-        def remarked(field: list[Any]) -> None:
-            if field[0].failure is None:
-                field[0].info["remarks"] = field[0].ask("remarks")
+        def finish(field: list[Any]) -> None:
+            field[0].info["remarks"] = field[0].ask("remarks")
 
-        (one,) = self.how.contest([entrant], say=self.how.say, time_limit=180.0, finish=remarked, **self.how.pace)
+        (one,) = self.how.contest([entrant], say=self.how.say, time_limit=180.0, finish=finish, **self.how.pace)
         found = document([one], conditions={}, unit=UNIT)
         (made,) = found["rows"]
         remarks = "; ".join([*one.info.get("notes", []), *(one.info.get("remarks") or [])])
@@ -168,7 +155,7 @@ class _Bench:
             found.append(row(f"GPU {gpu['index']}", seen=gpu["name"], **figures))
         can, why = can_run_mxnet_on_gpu()
         found.append(row("MXNet", "ok" if can else "missing", why))
-        sight = Entrant("PyTorch", OURS, "gluontune.search.bench._engine_work:Sight", slices="once")
+        sight = Entrant("PyTorch", OURS, "gluontune.search.bench._gluon_training:Sight", slices="once")
         (one,) = self.how.contest([sight], rounds=0, seconds=0.0)
         facts, sees = one.info, bool(one.info.get("capabilities"))
         seen = f"built for CUDA {facts.get('built_for') or 'N/A'}, code: {', '.join(facts.get('code') or ['N/A'])}"
@@ -209,26 +196,25 @@ class _Bench:
         ways: dict[str, dict[str, Any]] = {
             "before: one loader thread, eager": slow, "after: resident": {"hybridize": "hybridized"}
         }  # fmt: skip
-        small = {**self._small(), "seconds": 1.0 if self.pretend else 12.0}
-        return [self._watched(name, self.recipe(**{**small, **changes})) for name, changes in ways.items()]
+        small, rows = {**self._small(), "seconds": 1.0 if self.pretend else 12.0}, []
+        for name, changes in ways.items():
+            with beside_smi() as theirs:
+                result = _trained(self.recipe(**{**small, **changes}))
+            series: Mapping[str, Any] = result.utilization.get("gpu_util_pct") or {}
+            ours = [value for value in next(iter(series.values()), ()) if value is not None]
+            rate, steady = result.samples_per_sec, result.steadiness
+            figures: dict[str, Any] = {
+                "images_a_second": round(rate["median"]) if rate else None, "busy_pct": steady.get("mean_pct"),
+                "idle_pct": steady.get("below_10_pct"), "nvml_pct": statistics.mean(ours) if ours else None,
+                "nvidia_smi_pct": theirs[0], "nvml_mib": result.peak_gpu_mib, "nvidia_smi_mib": theirs[1],
+            }  # fmt: skip
+            rows.append(row(name, reason="; ".join(result.notes), **figures))
+        return rows
 
     def _small(self) -> dict[str, Any]:
         if self.pretend:
             return {"dataset": "sample", "net": "mlp", "train_samples": 640, "val_samples": 100, "epochs": 1.0}
         return {"dataset": "cifar10", "net": "cifar_resnet20_v1", "batch_size_per_device": 512}
-
-    def _watched(self, name: str, recipe: Recipe) -> Row:
-        with beside_smi() as theirs:
-            result = _trained(recipe)
-        series: Mapping[str, Any] = result.utilization.get("gpu_util_pct") or {}
-        ours = [value for value in next(iter(series.values()), ()) if value is not None]
-        rate, steady = result.samples_per_sec, result.steadiness
-        figures: dict[str, Any] = {
-            "images_a_second": round(rate["median"]) if rate else None, "busy_pct": steady.get("mean_pct"),
-            "idle_pct": steady.get("below_10_pct"), "nvml_pct": statistics.mean(ours) if ours else None,
-            "nvidia_smi_pct": theirs[0], "nvml_mib": result.peak_gpu_mib, "nvidia_smi_mib": theirs[1],
-        }  # fmt: skip
-        return row(name, reason="; ".join(result.notes), **figures)
 
     def accuracy(self, name: str) -> list[Row]:
         """Seconds of training to the target of a recipe of gluontune's, and of its naive twin."""
@@ -283,7 +269,6 @@ class _Bench:
 
 
 def _trained(recipe: Recipe) -> RunResult:
-    """The result of a run that worked; a GluontuneError if it failed."""
     result = train(recipe, time_limit=180.0)
     if result.error is not None:
         raise GluontuneError(result.error["message"])

@@ -1,16 +1,14 @@
 """``gluontune bench inference``: the rungs of inference, each with its latency, throughput and accuracy.
 
-Imperative → hybridized → static → fused → bfloat16 → int8 → ONNX Runtime → its int8, each in its own process with
-the tuned settings, slices of throughput interleaved. Accuracy and the share of images in the same class as the
-hybridized float32 net's are reported, too: a fast rung with other answers does not count.
-
-For one image, fewer threads can be faster: at the end of each operator the threads wait for each other, and if a
-process has more OpenMP threads than cores, libgomp lets them sleep almost at once. So MXNet's rungs also predict one
-image at a time with one thread, in another process, and the better of the two is the latency.
+A fast rung with other answers than the hybridized float32 net's does not count. For one image, fewer threads can be
+faster: at the end of each operator the threads wait for each other, and if a process has more OpenMP threads than
+cores, libgomp lets them sleep almost at once. So MXNet's rungs also predict one image at a time with one thread, in
+another process, and the better of the two is the latency.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,17 +47,13 @@ def run(
     Args:
         recipe: net and data set if ``source`` does not name them. source: a checkpoint, a folder of them,
             ``.params`` or ``.npz``; None: random weights (accuracy at chance level, agreement still counts).
-        modes: rungs to run; all by default. The reference always runs.
-        batch_size: images in a step of the throughput. val_images: for accuracy and agreement.
-        latencies: predictions of one image each. terms: of :class:`gluontune.search.bench.benchmark.Terms`.
+        modes: rungs to run; all by default. The reference always runs. latencies: predictions of one image each.
+        batch_size: images in a step of the throughput. val_images: for accuracy and agreement. terms: of
+        :class:`Terms`.
 
-    Returns:
-        the document of :func:`gluontune.search.bench.benchmark.document`; each row has ``latency_ms`` (``p50``,
-        ``p90``, ``p99`` of the better number of ``threads``, and ``p50_by_threads``), ``accuracy``,
-        ``agree_pct`` and ``ratio_to_hybridized``; ``best`` names the rung that agrees on 99 % of the images.
-
-    Raises:
-        UsageError: an unknown rung or a number below 1. GluontuneError: the source cannot be read.
+    Returns the document of :func:`document`; each row has ``latency_ms`` (``p50``, ``p90``, ``p99`` of the better
+    number of ``threads``), ``accuracy``, ``agree_pct`` and ``ratio_to_hybridized``; ``best`` is a rung that agrees on
+    99 %.
     """
     if (unknown := next((mode for mode in modes or () if mode not in MODES), None)) is not None:
         close = nearest(unknown, list(MODES), n=2)
@@ -112,9 +106,8 @@ def run(
 
 
 def _beside(contender: Contender, reference: Contender, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Latency, accuracy and agreement of a rung."""
-    found: dict[str, Any] = dict.fromkeys(("latency_ms", "accuracy", "agree_pct", "output_error"))
-    found["ratio_to_hybridized"] = None
+    names = ("latency_ms", "accuracy", "agree_pct", "output_error", "ratio_to_hybridized")
+    found: dict[str, Any] = dict.fromkeys(names)
     if contender.failure is not None:
         return found
     mine = extra[contender.entrant.name]
@@ -131,12 +124,9 @@ def _beside(contender: Contender, reference: Contender, extra: Mapping[str, Mapp
 def _one_thread(entrant: Entrant, count: int, tell: Callable[[str], None]) -> dict[int, list[float]]:
     """Milliseconds of ``count`` predictions of one image with one thread; empty if that fails."""
     tell(f"latency of {entrant.name} with one thread")
-    alone = Contender(replace(entrant, env=launch_settings(cores=1).env))
-    try:
+    with contextlib.closing(Contender(replace(entrant, env=launch_settings(cores=1).env))) as alone:
         alone.launch()
         times = alone.ask("latency", count=count)
-    finally:
-        alone.close()
     if alone.failure is not None:
         tell(f"{entrant.name} with one thread: {alone.failure}")
         return {}
@@ -158,7 +148,6 @@ def _latency(times: Mapping[int, Sequence[float]]) -> dict[str, Any]:
 
 
 def _advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Advice on one thread for one image at a time, if its gain is large."""
     gains = []
     for row in rows:
         by_threads = (row.get("latency_ms") or {}).get("p50_by_threads", {})
@@ -173,7 +162,6 @@ def _advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The fastest rung with the same answers, or None."""
     fit = [row for row in rows if row["ratio_to_hybridized"] and row["agree_pct"] >= AGREE_PCT]
     if not fit:
         return None
@@ -182,7 +170,6 @@ def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print the table."""
     from rich.table import Table
 
     facts = found["conditions"]

@@ -2,15 +2,12 @@
 
 All make batches of random-resized crops, half of them mirrored, as uint8, from shuffled records in the page
 cache: NHWC, or NCHW if the peer makes that. Data of the crops' size are padded by 4 and cropped instead. No
-contender normalizes. Record files for it, of any photographs:
+contender normalizes. Record files for it, of any photographs (a list may name a file many times):
 
-    gluontune pack photos.lst full.rec --root photos
     gluontune pack photos.lst p256.rec --root photos --resize 256 --quality 90 --format jpg
     gluontune pack photos.lst raw256.rec --root photos --resize 256 --format raw
-    gluontune bench loading p256.rec full.rec raw256.rec --size 224
+    gluontune bench loading p256.rec raw256.rec --size 224
     gluontune bench loading detection.rec --boxes --size 300
-
-A list may name a file many times, so that few photographs fill an epoch.
 """
 
 from __future__ import annotations
@@ -40,24 +37,14 @@ def run(
     files: Sequence[PathLike], *, size: int = 224, batch_size: int = 64, augment: str = "auto", boxes: bool = False,
     workers: int | None = None, **terms: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Measure every loader over each file.
+    """Measure every loader over each file, and return the document of :func:`combine`, a part for each.
 
     Args:
-        files: record files of JPEG images, or of raw pixels.
-        size: side of the crops, pixels. batch_size: images in a batch.
-        augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter if all images
-            have the crops' size.
+        files: record files of JPEG images, or of raw pixels. size: side of the crops, pixels.
+        augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter if all images have that size.
         boxes: the files are detection records: images are stretched to the size and half of them mirrored, with
             their boxes; ours against gluon-cv's.
-        workers: most threads or processes of a contender; None: the usable cores.
-        terms: of :class:`gluontune.search.bench.benchmark.Terms`.
-
-    Returns:
-        the document of :func:`combine`, a part for each file.
-
-    Raises:
-        UsageError: nothing is left to measure, or an augmentation that some contenders lack.
-        GluontuneError: a file cannot be read.
+        workers: most threads or processes of a contender; None: the usable cores. terms: of :class:`Terms`.
     """
     if augment not in ("auto", CROP, PAD_CROP):
         raise UsageError(f"augment {augment!r}: choose auto, {CROP} or {PAD_CROP}")
@@ -97,11 +84,7 @@ def _run_one(path: str, given: Mapping[str, Any], how: Terms, journal: Journal) 
 
 
 def kind_of(path: PathLike, size: int) -> tuple[str, bool]:
-    """The images' kind (``jpeg``, ``raw`` or ``other``), and whether all of a sample are ``size`` square.
-
-    Raises:
-        GluontuneError: no such file, or no records.
-    """
+    """The images' kind (``jpeg``, ``raw`` or ``other``), and whether all of a sample are ``size`` square."""
     with RecordReader(path) as reader:
         if not len(reader):
             raise GluontuneError(f"{os.fspath(path)}: the file holds no records")
@@ -113,93 +96,82 @@ def kind_of(path: PathLike, size: int) -> tuple[str, bool]:
     return kind, all(one is not None and one[:2] == (size, size) for one in seen)
 
 
+Row = tuple[str, str, str, dict[str, Any], str]  # name, peer, module and function, settings, note
+
+
 def entrants(
     path: str, kind: str, size: int, batch_size: int, augment: str, workers: int, seconds: float, python: Path,
     folder: str,
 ) -> list[Entrant]:  # fmt: skip
     """The entrants for one file, each in its fast configuration. ``folder`` gets copies of the data."""
     data = {"path": path, "size": size, "batch_size": batch_size, "augment": augment}
-    raw = kind == "raw"
-    field = _ours(data, raw, workers)
-    field += [] if raw else _mxnet(data, workers)
-    field += _peers(data, kind, workers, python, folder)
-    if not raw:
+    field = []
+    for name, peer, work, how, note in [*_ours(data, kind, workers), *_peers(kind, workers, folder)]:
+        where = None if work.startswith("ours") else python
+        field.append(Entrant(name, peer, f"{HOME}_loaders_{work}", {**data, **how}, where, note=note))
+    if kind != "raw":
         limit = {"path": path, "seconds": seconds, "workers": workers}
         name = f"decoding alone, {workers} threads"
-        for library, where, module in (("OpenCV", None, "ours"), ("simplejpeg", python, "torch")):
-            if library == "OpenCV" or kind == "jpeg":
-                target = f"{HOME}_loaders_{module}:limit"
-                field.append(Entrant(f"{name} ({library})", LIMIT, target, limit, where, slices="once"))
+        field.append(Entrant(f"{name} (OpenCV)", LIMIT, f"{HOME}_loaders_ours:limit", limit, slices="once"))
+        if kind == "jpeg":
+            work = f"{HOME}_loaders_torch:limit"
+            field.append(Entrant(f"{name} (simplejpeg)", LIMIT, work, limit, python, slices="once"))
     return field
 
 
-def _ours(data: dict[str, Any], raw: bool, workers: int) -> list[Entrant]:
-    def threaded(scaled: bool, name: str, note: str) -> Entrant:
-        settings = {**data, "num_workers": workers, "scaled": scaled}
-        return Entrant(name, OURS, f"{HOME}_loaders_ours:threaded", settings, note=note)
-
-    name = f"gluontune threaded, {workers} threads"
-    if raw:
-        return [threaded(False, name, "raw pixels")]
+def _ours(data: dict[str, Any], kind: str, workers: int) -> list[Row]:
+    """Our loaders and MXNet's."""
+    name, how = f"gluontune threaded, {workers} threads", {"num_workers": workers, "scaled": True}
+    unscaled = {**how, "scaled": False}
+    if kind == "raw":
+        return [(name, OURS, "ours:threaded", unscaled, "raw pixels")]
     if data["augment"] == CROP:
-        return [
-            threaded(True, name, "scaled decoding where the crop is larger than the result"),
-            threaded(False, f"{name}, unscaled", "every pixel of the crop is decoded"),
+        note = "scaled decoding where the crop is larger than the result"
+        rows: list[Row] = [
+            (name, OURS, "ours:threaded", how, note),
+            (f"{name}, unscaled", OURS, "ours:threaded", unscaled, "every pixel of the crop is decoded"),
         ]
-    field = [threaded(True, name, "")]
-    if ResidentLoader.fits(from_records(data["path"]), (data["size"], data["size"], 3), PAD_CROP):
-        note = "decoded once, before the clock starts"
-        field.append(Entrant("gluontune resident", OURS, f"{HOME}_loaders_ours:resident", data, note=note))
-    return field
+    else:
+        rows = [(name, OURS, "ours:threaded", how, "")]
+        if ResidentLoader.fits(from_records(data["path"]), (data["size"], data["size"], 3), PAD_CROP):
+            rows.append(("gluontune resident", OURS, "ours:resident", {}, "decoded once, before the clock starts"))
+    for n in sorted({0, 1, workers}):
+        rows.append((f"{GLUON}, {n} workers", GLUON, "ours:dataloader", {"num_workers": n}, "uint8 NHWC"))
+    for n in (workers, 2 * workers):
+        name = f"ImageRecordIter, {n} threads"
+        rows.append((name, "ImageRecordIter", "ours:recorditer", {"preprocess_threads": n}, "uint8 NCHW"))
+    return rows
 
 
-def _mxnet(data: dict[str, Any], workers: int) -> list[Entrant]:
-    work = f"{HOME}_loaders_ours:"
-    gluon = [
-        Entrant(f"{GLUON}, {n} workers", GLUON, f"{work}dataloader", {**data, "num_workers": n}, note="uint8 NHWC")
-        for n in sorted({0, 1, workers})
-    ]
-    name = "ImageRecordIter"
-    return gluon + [
-        Entrant(f"{name}, {n} threads", name, f"{work}recorditer", {**data, "preprocess_threads": n}, note="uint8 NCHW")
-        for n in (workers, 2 * workers)
-    ]
-
-
-def _peers(data: dict[str, Any], kind: str, workers: int, python: Path, folder: str) -> list[Entrant]:
-    """The entrants of the peers' environment."""
-    raw = kind == "raw"
+def _peers(kind: str, workers: int, folder: str) -> list[Row]:
+    raw, made, torch = kind == "raw", "uint8 NHWC, ", "PyTorch DataLoader"
     stored: dict[str, Any] = {"num_workers": workers, "folder": folder}
-    form, torch = "raw pixels" if raw else "JPEG", "PyTorch DataLoader"
-    rows: list[tuple[str, str, str, dict[str, Any], str]] = []
+    rows: list[Row] = []
     for threads, prefetch in () if raw else ((workers, 2), (workers + 1, 3)):
         how = {"num_threads": threads, "prefetch": prefetch}
-        note = "the crop's region decoded, no antialiasing"
+        note = f"{made}the crop's region decoded, no antialiasing"
         rows.append((f"DALI CPU, {threads} threads, prefetch {prefetch}", "DALI", "native:dali", how, note))
+    peer = f"FFCV {'raw pixels' if raw else 'JPEG'}"
     note = "the same pixels in its format" if raw else "the same JPEG bytes in its format"
-    rows.append((f"FFCV {form}, {workers} threads", f"FFCV {form}", "native:ffcv", {**stored, "raw": raw}, note))
+    rows.append((f"{peer}, {workers} threads", peer, "native:ffcv", {**stored, "raw": raw}, note))
     tried = [(count, "raw" if raw else "OpenCV") for count in sorted({0, 1, workers})]
     for count, decoder in [*tried, *([] if raw else [(workers, "Pillow")])]:
-        note, by = "raw pixels, OpenCV" if raw else decoder, {"num_workers": count, "decoder": decoder}
+        note, by = f"{made}{'raw pixels, OpenCV' if raw else decoder}", {"num_workers": count, "decoder": decoder}
         rows.append((f"{torch}, {count} workers, {decoder}", torch, "torch:dataloader", by, note))
     if kind == "jpeg":
-        tar, mds = (f"the same JPEG bytes in {shards} shards, OpenCV" for shards in ("tar", "MDS"))
+        tar, mds = (f"{made}the same JPEG bytes in {shards} shards, OpenCV" for shards in ("tar", "MDS"))
+        decoding, both = {"num_threads": workers}, {"threads": workers, "processes": 0}
+        processes = {"threads": 1, "processes": workers}
+        region = f"{made}the crop's region decoded, OpenCV resizes"
         rows += [
             (f"WebDataset, {workers} workers", "WebDataset", "torch:webdataset", stored, tar),
             (f"MosaicML Streaming, {workers} workers", "MosaicML Streaming", "torch:streaming", stored, mds),
-            (f"SPDL, {workers} threads", "SPDL", "native:spdl", {"num_threads": workers}, "its decoder, FFmpeg's"),
-            (f"Grain, {workers} threads", "Grain", "torch:grain", {"threads": workers, "processes": 0}, "OpenCV"),
-            (f"Grain, {workers} processes", "Grain", "torch:grain", {"threads": 1, "processes": workers}, "OpenCV"),
-            (f"nvImageCodec CPU, {workers} threads", "nvImageCodec", "native:nvimagecodec", {"num_threads": workers},
-             "the crop's region decoded, OpenCV resizes"),
-        ]  # fmt: skip
-    return [
-        Entrant(
-            name, peer, f"{HOME}_loaders_{work}", {**data, **how}, python,
-            note=note if peer.startswith("FFCV") else f"uint8 NHWC, {note}",
-        )
-        for name, peer, work, how, note in rows
-    ]  # fmt: skip
+            (f"SPDL, {workers} threads", "SPDL", "native:spdl", decoding, f"{made}its decoder, FFmpeg's"),
+            (f"Grain, {workers} threads", "Grain", "torch:grain", both, f"{made}OpenCV"),
+            (f"Grain, {workers} processes", "Grain", "torch:grain", processes, f"{made}OpenCV"),
+            (f"nvImageCodec CPU, {workers} threads", "nvImageCodec", "native:nvimagecodec", decoding, region),
+        ]
+    return rows
 
 
 def with_boxes(path: str, size: int, batch_size: int, workers: int) -> list[Entrant]:

@@ -33,41 +33,29 @@ def run(
     src: PathLike, *, root: PathLike | None = None, size: int = 256, quality: int = 90, workers: int | None = None,
     part: str = "both", **terms: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Measure both packers, first passing files through, then resizing.
+    """Measure both packers, first passing files through, then resizing; return the document of :func:`combine`.
 
     Args:
-        src, root: see ``gt.records.pack``.
-        size: shorter side after the resize, pixels. quality: of the JPEG files made, 1-100.
-        workers: most processes; None: the usable cores.
-        part: ``pass-through``, ``resize`` or ``both``.
-        terms: of :class:`gluontune.search.bench.benchmark.Terms`; a slice is a whole packing, five by default.
-
-    Returns:
-        the document of :func:`combine` with the parts ``pass-through`` and ``resize``.
-
-    Raises:
-        GluontuneError: nothing to pack.
-        UsageError: nothing is left to measure, or no such part.
+        src, root: see ``gt.records.pack``. size: shorter side after the resize, pixels.
+        quality: of the JPEG files made, 1-100. workers: most processes; None: the usable cores.
+        part: ``pass-through``, ``resize`` or ``both``. terms: of :class:`Terms`; a slice is a whole packing.
     """
     if part not in ("both", *PARTS):
         raise UsageError(f"part {part!r}: choose both, {' or '.join(PARTS)}")
-    cores, parts, how = workers or usable_cores(), {}, Terms(**{"rounds": 5, **terms})
+    cores, how = workers or usable_cores(), Terms(**{"rounds": 5, **terms})
     given = {
         "src": os.path.abspath(src), "root": str(root), "size": size, "quality": quality, "workers": cores,
         "rounds": how.rounds, "only": list(how.only or ()),
     }  # fmt: skip
     with how.journal("bench packing", given) as journal, tempfile.TemporaryDirectory(prefix="gluontune-") as folder:
         lst, base = write_list(src, root, Path(folder))
-        for name in PARTS if part == "both" else (part,):
-            if name in journal.pieces:
-                parts[name] = journal.pieces[name]
-                continue
-            resized, sizes = size if name == "resize" else None, dict[str, Any]()
-            place = Path(folder) / name
+
+        def measured(name: str) -> dict[str, Any]:
+            resized, place, sizes = size if name == "resize" else None, Path(folder, name), dict[str, Any]()
             place.mkdir()
             field = how.kept(entrants(str(lst), str(base), str(place), resized, quality, cores))
 
-            def weigh(done: list[Contender], sizes: dict[str, Any] = sizes) -> None:
+            def weigh(done: list[Contender]) -> None:
                 sizes.update({c.entrant.name: c.ask("bytes") for c in done})
 
             done = how.contest(field, rounds=how.rounds, say=partial(how.tell, of=name), finish=weigh)
@@ -75,9 +63,10 @@ def run(
                 "images": len(lst.read_text(encoding="utf-8").splitlines()), "resize": resized,
                 "quality": quality if resized else None, "most_workers": cores, "rounds": how.rounds, "bytes": sizes,
             }  # fmt: skip
-            parts[name] = document(done, conditions=conditions)
-            journal.keep(name, parts[name])
-    return combine(parts)
+            return document(done, conditions=conditions)
+
+        names = PARTS if part == "both" else (part,)
+        return combine({name: journal.piece(name, partial(measured, name)) for name in names})
 
 
 def write_list(src: PathLike, root: PathLike | None, folder: Path) -> tuple[Path, Path]:
@@ -130,7 +119,6 @@ class Packer:
         return report.packed
 
     def bytes(self) -> int:
-        """Size of the packed file."""
         return self.out.stat().st_size
 
 
@@ -148,7 +136,6 @@ class Im2rec:
         self.info = {"versions": {"mxnet": mx.__version__}}
 
     def step(self) -> int:
-        """Pack all; the number of records."""
         before, sys.argv = sys.argv, [str(self.script), *self.arguments]
         try:
             left = runpy.run_path(str(self.script), run_name="__main__")
@@ -163,7 +150,6 @@ class Im2rec:
         return packed
 
     def bytes(self) -> int:
-        """Size of the packed file."""
         return Path(f"{self.prefix}.rec").stat().st_size
 
 

@@ -31,11 +31,7 @@ _NONE = object()  # no value, because None is one
 
 
 def axes() -> dict[str, tuple[Any, ...]]:
-    """The drawn fields with their values, cheap and usual ones first.
-
-    >>> axes()["accumulate"], len(axes()["optimizer"]) >= 19
-    ((1, 3), True)
-    """
+    """The drawn fields with their values, cheap and usual ones first."""
     rewrites = REWRITES.names()
     return {
         "net": ("mlp", "small_cnn", _RESIDUAL),
@@ -76,11 +72,7 @@ def axes() -> dict[str, tuple[Any, ...]]:
 
 
 def unavailable() -> dict[str, tuple[Any, ...]]:
-    """Values that this machine cannot run: each has to be refused, whatever the other values are.
-
-    >>> sorted(unavailable()) == [] or "gpu" in str(unavailable())
-    True
-    """
+    """Values that this machine cannot run: each has to be refused, whatever the other values are."""
     missing: dict[str, tuple[Any, ...]] = {}
     if not gpu_count():
         missing.update(devices=("gpu",), dtype=("float16",))
@@ -93,8 +85,6 @@ def unavailable() -> dict[str, tuple[Any, ...]]:
 
 def draw(rng: random.Random) -> Values:
     """One legal recipe's values, drawn independently until they do not contradict each other.
-
-    Values that this machine lacks are drawn seldom, because one of them is enough for a refusal.
 
     >>> draw(random.Random(3)) == draw(random.Random(3))
     True
@@ -135,13 +125,10 @@ def pairs_of(values: Mapping[str, Any], of: Mapping[str, Iterable[Any]]) -> set[
 
 @functools.lru_cache(maxsize=4)
 def covering(seed: int = 0) -> tuple[list[Values], list[Values]]:
-    """Recipes in which each compatible pair of values occurs.
+    """Recipes in which each compatible pair of values occurs: those that train, and those to be refused.
 
     Greedy, one recipe at a time, as in AETG: begin with an open pair, then give each other field the value that
     closes most pairs. (Cohen et al., *The AETG System*, IEEE Transactions on Software Engineering 23 (7), 1997.)
-
-    Returns:
-        the recipes that train, and those to be refused: contradictions, and values that this machine lacks.
     """
     rng = random.Random(seed)
     missing = unavailable()

@@ -1,20 +1,22 @@
 """``gluontune bench recipes``: whether every recipe trains, or is refused before training with a reason.
 
-Recipes are drawn from all their fields, or chosen so that each pair of values occurs; each trains a few steps of a
-small net and validates. The outcome is ``trained``; ``refused``, an error before the first step that names the
-contradicting fields (or the one that this machine lacks); or ``failed``, a fault of gluontune.
-
-A process trains many recipes in a row (:mod:`gluontune.search.bench._recipe_pool`). A recipe that fails there is
-repeated in fresh processes, and this outcome counts.
+Each trains a few steps of a small net and validates: ``trained``; ``refused``, an error before the first step that
+names the contradicting fields (or the one that this machine lacks); or ``failed``, a fault of gluontune. A process
+trains many recipes in a row; one that fails there is repeated in fresh processes, and this outcome counts.
 """
 
 from __future__ import annotations
 
 import collections
+import gc
 import json
 import math
+import os
 import random
 import re
+import selectors
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +24,110 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gluontune import runtime
+from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import write_json
+from gluontune.core.interpreter import python
 from gluontune.core.journal import Journal
+from gluontune.core.processes import PipedProcess, die_with_parent, event_sender
+from gluontune.parallel.shared import PATH_VARIABLE, create
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search.bench._recipe_pool import Pool, kind_of, shares_processes
 from gluontune.search.bench.benchmark import Terms
 from gluontune.search.bench.recipe_space import covering, draw, unavailable
+from gluontune.training.child import serve
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
+from gluontune.training.starting import LocalRanks
+
+_IDLE_S = 5.0  # a process that needs longer to end a recipe is not reused
+_SHARING = ("local", "shared-memory", "async")
+_RECIPES = 60  # recipes of a process at most, so that leaks do not add up
+Idle = dict[tuple[Any, ...], list[tuple[PipedProcess, int]]]  # by kind, each with the number of its recipes so far
+
+
+def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The properties that a process cannot change; recipes with equal ones can share processes."""
+    engine = values.get("engine", "local")
+    return (
+        "shared" if engine in _SHARING else engine, values.get("runtime", "as-installed"),
+        tuple(sorted(values.get("env", {}).items())), values.get("dtype") == "bfloat16",
+        1 if engine == "local" else values.get("num_devices", 1),
+    )  # fmt: skip
+
+
+class Pool(Closing):
+    """Idle processes by kind; at most two kinds are kept, to save memory."""
+
+    def __init__(self) -> None:
+        self._idle: Idle = {}
+
+    def site(self, recipe: Recipe, world: int, setup: Callable[[int, int], dict[str, Any]]) -> _Site:
+        """The processes for a recipe: the ``site`` of :class:`gluontune.train.Group`."""
+        kind = kind_of(recipe.to_dict())
+        for other in [k for k in self._idle if k != kind][:-1]:
+            for process, _ in self._idle.pop(other):
+                process.close()
+        return _Site(self._idle, kind, self._idle.pop(kind, []), recipe, world, setup)
+
+    def close(self) -> None:
+        for processes in self._idle.values():
+            for process, _ in processes:
+                process.close()
+        self._idle = {}
+
+
+class _Site(LocalRanks):
+    def __init__(
+        self, idle: Idle, kind: tuple[Any, ...], waiting: list[tuple[PipedProcess, int]], recipe: Recipe, world: int,
+        setup: Callable[[int, int], dict[str, Any]],
+    ):  # fmt: skip
+        self.ranks = []
+        self._idle, self._kind, self._memory = idle, kind, -1
+        env = runtime.child_env(recipe.runtime, recipe.env, processes=world)
+        self.applied = runtime.applied(env)
+        variables = {}
+        if recipe.engine in ("async", "shared-memory"):
+            self._memory, variables[PATH_VARIABLE] = create()
+        self._used = [count + 1 for _, count in waiting] or [1] * world
+        for rank in range(world):
+            cpus = runtime.cpus_for_rank(rank, world) if world > 1 else None
+            given = {**setup(rank, rank), "parent": os.getpid(), "cpus": cpus, "variables": variables}
+            if waiting:
+                process = waiting[rank][0]
+                process.say(given)
+            else:
+                process = PipedProcess(python("-m", "gluontune.search.bench.recipes"), given, env)
+            self.ranks.append(process)
+
+    def close(self) -> None:
+        """Return the processes to the pool if they become idle; else end them. Safe to call twice."""
+        ranks, self.ranks = self.ranks, []
+        for rank in ranks:
+            rank.say({"do": "quit"})
+        at_rest = [self._comes_to_rest(rank) for rank in ranks]
+        if ranks and all(at_rest) and max(self._used) < _RECIPES:
+            self._idle[self._kind] = list(zip(ranks, self._used))
+        else:
+            for rank in ranks:
+                rank.close()
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
+
+    @staticmethod
+    def _comes_to_rest(rank: PipedProcess) -> bool:
+        until = time.monotonic() + _IDLE_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(rank.reading, selectors.EVENT_READ)
+            while (left := until - time.monotonic()) > 0:
+                event = rank.poll()
+                if event is None:
+                    selector.select(left)
+                elif event["event"] in ("idle", "end"):
+                    return event["event"] == "idle"
+        return False
+
 
 OUTCOMES = ("trained", "refused", "failed")
 _EXPECTED = {"GluontuneError", "UnknownNameError", "UsageError", "EngineMissing"}
@@ -47,15 +143,7 @@ def run(
     Args:
         count: of random recipes; None takes the set that covers all pairs of values, and all recipes to be refused.
         seed: of the draws. lanes: parallel recipes; default one for each usable core.
-        time_limit: seconds of silence after which a recipe counts as hung.
-        terms: ``out``, ``resume`` and ``say`` of :class:`gluontune.search.bench.benchmark.Terms`.
-
-    Returns:
-        ``{"rows": [{"place", "values", "outcome", "reason", "fields", "seconds", "fresh"}], "figures": {"recipes",
-        "trained", "refused", "failed", "seconds"}, "machine", "conditions"}``. ``fresh``: in fresh processes.
-
-    Raises:
-        UsageError: a number below 1; a resume with other options.
+        time_limit: seconds of silence after which a recipe counts as hung. terms: ``out``, ``resume``, ``say``.
     """
     if (count is not None and count < 1) or (lanes is not None and lanes < 1):
         raise UsageError(f"bench recipes: --count {count}, --lanes {lanes}: give at least 1")
@@ -130,7 +218,7 @@ def train_one(values: Mapping[str, Any], pool: Pool | None = None, time_limit: f
 
 
 def _trained(recipe: Recipe, values: Mapping[str, Any], pool: Pool | None, limit: float) -> dict[str, Any]:
-    site = pool.site if pool is not None and shares_processes(recipe) else None
+    site = pool.site if pool is not None and recipe.engine in _SHARING else None
     fresh = {"fresh": site is None}
     result = RunResult(recipe=recipe.to_dict(), machine={})
     try:
@@ -139,17 +227,15 @@ def _trained(recipe: Recipe, values: Mapping[str, Any], pool: Pool | None, limit
     except RunFailed as failure:
         if failure.kind in _EXPECTED and failure.phase not in _UNDER_WAY:
             return {**_refusal(failure.message, values), **fresh}
-        return {**_failed(f"{failure.kind}: {failure}", failure.log[-2000:]), **fresh}
+        reason, log = f"{failure.kind}: {failure}", failure.log[-2000:]
     except GluontuneError as error:
         return {**_refusal(str(error), values), **fresh}
-    numbers = [*result.train_loss, *result.val_loss, *result.val_accuracy]
-    if not numbers or not all(map(math.isfinite, numbers)) or not result.val_accuracy or result.steps < 1:
-        return {**_failed(f"trained {result.steps} steps, but losses and accuracies are {numbers}", ""), **fresh}
-    return {"outcome": "trained", "reason": "", "fields": [], **fresh}
-
-
-def _failed(reason: str, log: str) -> dict[str, Any]:
-    return {"outcome": "failed", "reason": reason, "fields": [], "log": log}
+    else:
+        numbers = [*result.train_loss, *result.val_loss, *result.val_accuracy]
+        if result.val_accuracy and result.steps > 0 and all(map(math.isfinite, numbers)):
+            return {"outcome": "trained", "reason": "", "fields": [], **fresh}
+        reason, log = f"trained {result.steps} steps, but losses and accuracies are {numbers}", ""
+    return {"outcome": "failed", "reason": reason, "fields": [], "log": log, **fresh}
 
 
 def _refusal(message: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +267,6 @@ def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], seconds
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print failures, refusals by fields, and the counts."""
     for row in found["rows"]:
         if row["outcome"] == "failed":
             usual = Recipe().to_dict()
@@ -196,3 +281,27 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         f"named, {figures['failed']} failed; {figures['seconds']:.0f} s",
         **_PLAIN,
     )
+
+
+def main() -> None:
+    """A process of the pool: :mod:`gluontune.training.child`, with a new set-up after each ``quit``."""
+    send = event_sender()
+    bound = False
+    while line := sys.stdin.readline():
+        setup = json.loads(line)
+        if "recipe" not in setup:  # a quit, after a recipe that has failed
+            continue
+        if not bound:
+            die_with_parent(setup["parent"])
+            if setup.get("cpus"):
+                runtime.bind_to_cpus(setup["cpus"])
+            bound = True
+        os.environ.update(setup["variables"])
+        serve(setup, send)
+        gc.collect()
+        send(event="idle")
+    os.killpg(0, signal.SIGKILL) if os.getpgrp() == os.getpid() else os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

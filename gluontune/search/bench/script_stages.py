@@ -22,13 +22,13 @@ from typing import Any
 
 from gluontune.capture.names import CHANGES, DECIDED
 from gluontune.capture.script import Program, command
-from gluontune.core.errors import clean
 from gluontune.core.interpreter import python
 from gluontune.core.processes import last_words, session
 from gluontune.core.stats import interval, ratio_interval
-from gluontune.search.measure import interleave
-from gluontune.search.script_climb import NOT_A_JOB, ScriptContender, gap_of
-from gluontune.training.starting import ScriptRun
+from gluontune.core.texts import clean
+from gluontune.search.measure import ScriptContender, interleave
+from gluontune.search.script_climb import NOT_A_JOB, gap_of
+from gluontune.training.script_run import ScriptRun
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TAIL = 8000  # bytes of what a script printed, for its last line
@@ -64,9 +64,8 @@ class Site:
     def run(self, script: Script, command: Sequence[str], log: str) -> dict[str, Any]:
         """Run a command in the script's folder and environment; the file ``log`` gets what it prints.
 
-        Returns:
-            ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "cpu_seconds", "last"}``; ``last``
-            is the last line printed, or the error that ended it.
+        Returns ``{"status": "ok" | "failed" | "over the time limit", "exit", "seconds", "cpu_seconds", "last"}``;
+        ``last`` is the last line printed, or the error that ended it.
         """
         begun, worked = time.monotonic(), _worked()
         with tempfile.TemporaryFile() if self.folder is None else (self.folder / f"{log}.log").open("w+b") as printed:
@@ -97,11 +96,7 @@ STAGES: dict[str, Stage] = {}
 
 
 def stage(name: str) -> Callable[[Stage], Stage]:
-    def enter(function: Stage) -> Stage:
-        STAGES[name] = function
-        return function
-
-    return enter
+    return lambda function: STAGES.setdefault(name, function)
 
 
 @stage("as is")
@@ -118,9 +113,9 @@ def captured(script: Script, site: Site) -> dict[str, Any]:
         options = json.dumps({"out": str(out), "steps": 20})
         program = Program(script.path, script.argv)
         done = site.run(script, command(program, "gluontune.capture.capturing", options), "captured")
-        found = json.loads(out.read_text("utf-8")) if out.exists() else None
-    if found is None:
-        return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
+        if not out.exists():
+            return {**done, "status": "failed" if done["status"] == "ok" else done["status"]}
+        found = json.loads(out.read_text("utf-8"))
     gaps = list((found["gaps_float64"] or {"": None}).values())
     kinds = {"kinds": len(found["kinds"]), "steps": found["steps"], "gap": None if None in gaps else max(gaps)}
     if found["refused"]:
@@ -211,7 +206,6 @@ def judged(field: Mapping[str, ScriptContender]) -> dict[str, Any]:
 
 
 def _losses(field: Mapping[str, ScriptContender], names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """How far the first losses are from those of the script as it is."""
     naive = field["as is"].losses[:_LOSSES]
     gaps = {name: gap_of(naive, field[name].losses[:_LOSSES]) for name in names}
     return {name: dict(zip(("gap", "allowed", "steps"), found)) for name, found in gaps.items()}
@@ -227,15 +221,10 @@ def migrated(script: Script, site: Site) -> dict[str, Any]:
         if done["status"] != "ok":
             refused = done["exit"] == 1 and not out.exists()
             return {**done, "status": "refused" if refused else done["status"]}
-        faults = _faults(out)
+        words = python("-m", "ruff", "check", "--isolated", ".")
+        linted = subprocess.run(words, cwd=out, capture_output=True, text=True)
         by_hand = sum("BY HAND" in line for line in (out / "data.py").read_text("utf-8").splitlines())
-    if faults:
+    there = "No module named" not in linted.stderr
+    if linted.returncode and there and (faults := last_words(linted.stdout)):
         return {**done, "status": "failed", "last": faults}
     return {**done, "by_hand": by_hand, "cell": "checked" if not by_hand else f"checked, {by_hand} by hand"}
-
-
-def _faults(project: Path) -> str:
-    """What the linter finds in a project, if there is one here."""
-    words = python("-m", "ruff", "check", "--isolated", ".")
-    found = subprocess.run(words, cwd=project, capture_output=True, text=True)
-    return "" if found.returncode == 0 or "No module named" in found.stderr else last_words(found.stdout)

@@ -26,10 +26,6 @@ def read_list(path: Path) -> list[Script]:
 
     All but ``path`` may be left out: the name is then the file's, and the script runs in its own folder. Paths are
     relative to the list's folder.
-
-    Raises:
-        UsageError: the list cannot be understood; an entry names a file or folder that is not there.
-        GluontuneError: the list cannot be read.
     """
     try:
         entries = parse_yaml(read_text(path))
@@ -72,19 +68,8 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     """Run every script of a list through the stages and return the document, saved as ``OUT/scripts.json`` after each.
 
-    A script that does not run as it is goes through no other stage.
-
-    Args:
-        listed: see :func:`read_list`. only: names, or parts of names. stages: default all.
-        time_limit: seconds for one process. out: a folder, for the document and what the scripts print.
-        resume: keep the stages that ended well.
-
-    Returns:
-        ``{"rows": [{"name", "note", "command", "stages": {NAME: {"status", "last", …}}}], "figures": {NAME: {"ok",
-        "of"}}, …}``; a stage that measures ``ratios`` has the ``median``, the ``least`` and the count ``n`` of each.
-
-    Raises:
-        UsageError: the list, ``only`` or ``stages`` cannot be understood.
+    A script that does not run as it is goes through no other stage. ``only``: names, or parts of names; ``stages``:
+    default all; ``time_limit``: seconds for one process; ``resume``: keep the stages that ended well.
     """
     scripts = {script.name: script for script in read_list(listed)}
     chosen = [scripts[name] for name in selected(scripts, only)]
@@ -147,7 +132,6 @@ def holds(found: Mapping[str, Any]) -> bool:
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print the table, and how many ended well in each stage."""
     from rich.table import Table
 
     columns = [name for name in STAGES if name in found.get("figures", {})]

@@ -41,21 +41,10 @@ _TWO = ("pool-to-mean", "fuse-bn-relu")  # a float32 row without the sums' rewri
 def run(
     nets: Sequence[str] = tuple(NETS), *, batch_sizes: Sequence[int] = (64,), threads: int | None = None, **terms: Any
 ) -> dict[str, Any]:
-    """Measure each network at each batch size, and return the document.
+    """Measure each network of :data:`NETS` at each batch size, and return the document, a case for each.
 
-    Args:
-        nets: names of :data:`NETS`. batch_sizes: images in a step.
-        threads: of tuned MXNet, ours and PyTorch; default the usable cores.
-        terms: of :class:`gluontune.search.bench.benchmark.Terms`, with slices of two seconds.
-
-    Returns:
-        ``{"rows": [… with "net" and "batch_size"], "cases": [{"net", "batch_size", "parameters", "figures",
-        …}], "ours": {"name", "ratio_to": {peer: {"median"}}}, "figures", "machine", "conditions"}``. In
-        ``figures`` the ratios named in :func:`_figures`, over several cases as geometric means.
-
-    Raises:
-        UsageError: an unknown network, or a number below 1.
-        GluontuneError: two contenders' networks differ in a shape.
+    ``threads``: of tuned MXNet, ours and PyTorch; default the usable cores. ``terms``: of :class:`Terms`. Over several
+    cases the ratios are geometric means.
     """
     for net in nets:
         if net not in NETS:
@@ -89,20 +78,20 @@ def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entr
         mxnet("MXNet tuned, imperative", _MXNET, tuned, note="threads and allocator"),
         mxnet("MXNet tuned, static", _MXNET, tuned, note="threads and allocator", mode="static"),
     ]
-    for dtype, rewrites in _REWRITES.items():
-        if dtype == "bfloat16" and not bf16:
-            continue
-        made: dict[str, Any] = {"mode": "static", "rewrites": rewrites, "dtype": dtype, "trainer": "gluontune"}
-        found.append(mxnet(f"gluontune {dtype}", OURS, tuned, note=" + ".join(rewrites), **made))
-        if dtype == "float32":
-            two = {**made, "rewrites": _TWO}
-            found.append(mxnet("gluontune, two rewrites, float32", OURS, tuned, note=" + ".join(_TWO), **two))
-        if dtype == "bfloat16" and runtime.amx_support().level == "granted":
-            amx = {**tuned, **runtime.AMX_ENV}
-            found.append(mxnet(f"gluontune {dtype}, AMX", OURS, amx, note=" + ".join(rewrites), **made))
-            made["rewrites"] = ("pool-to-mean", "fuse-bn-relu", "narrow-in-float32")
-            note = " + ".join(made["rewrites"])
-            found.append(mxnet(f"gluontune {dtype}, AMX, narrow in float32", OURS, amx, note=note, **made))
+    ours: list[tuple[str, Mapping[str, str], tuple[str, ...]]] = [
+        ("gluontune float32", tuned, _REWRITES["float32"]),
+        ("gluontune, two rewrites, float32", tuned, _TWO),
+    ]
+    if bf16:
+        ours.append(("gluontune bfloat16", tuned, _REWRITES["bfloat16"]))
+    if bf16 and runtime.amx_support().level == "granted":
+        amx = {**tuned, **runtime.AMX_ENV}
+        ours.append(("gluontune bfloat16, AMX", amx, _REWRITES["bfloat16"]))
+        ours.append(("gluontune bfloat16, AMX, narrow in float32", amx, (*_TWO, "narrow-in-float32")))
+    for name, env, rewrites in ours:
+        dtype = "bfloat16" if "bfloat16" in name else "float32"
+        made = {"mode": "static", "rewrites": rewrites, "dtype": dtype, "trainer": "gluontune"}
+        found.append(mxnet(name, OURS, env, note=" + ".join(rewrites), **made))
     for dtype in _REWRITES if bf16 else ("float32",):
         for compiled in (False, True):
             variant = f"{'compiled, ' if compiled else ''}{dtype}"
@@ -117,7 +106,6 @@ def entrants(net: str, batch_size: int, threads: int, python: Path) -> list[Entr
 def torch_entrants(
     net: str, batch_size: int, image_size: int, threads: int, python: Path, dtype: str = "float32"
 ) -> list[Entrant]:
-    """PyTorch's modes: eager and compiled, each as it comes and channels_last."""
     work = {"net": net, "batch_size": batch_size, "image_size": image_size, "threads": threads}
     how: dict[str, Any] = {"python": python, "env": {"OMP_NUM_THREADS": str(threads)}, "slices": "steps"}
     found = []
@@ -131,7 +119,6 @@ def torch_entrants(
 
 
 def with_allocator(field: Sequence[Entrant], name: str, variables: Mapping[str, str]) -> list[Entrant]:
-    """The same entrants, PyTorch's with the allocator ``name``, which ``variables`` set."""
     note = f"allocator: {name}"
     return [replace(e, env={**e.env, **variables}, note=note) if e.peer == _TORCH else e for e in field]
 
@@ -176,7 +163,13 @@ def _case(net: str, batch: int, threads: int, how: Terms, journal: Journal) -> d
     if any(e.peer == _TORCH for e in chosen) and python.is_file():
         name, variables = allocator_of(wanted, say, how.contest)
         chosen = with_allocator(chosen, name, variables)
-    contenders = how.contest(chosen, say=say, finish=_note_losses, journal=journal, key=where, **how.pace)
+
+    def finish(measured: list[Contender]) -> None:
+        for contender in measured:
+            if contender.failure is None:
+                contender.info["loss"] = contender.ask("last_loss")
+
+    contenders = how.contest(chosen, say=say, finish=finish, journal=journal, key=where, **how.pace)
     shapes = _same_shapes(net, contenders)
     conditions = {"net": net, "batch_size": batch, "image_size": NETS[net], "allocator_of_pytorch": name}
     found = document(contenders, conditions=conditions, unit=UNIT)
@@ -186,18 +179,8 @@ def _case(net: str, batch: int, threads: int, how: Terms, journal: Journal) -> d
     return {**found, **conditions, "parameters": sum(map(math.prod, shapes)), "figures": _figures(contenders)}
 
 
-def _note_losses(contenders: list[Contender]) -> None:
-    for contender in contenders:
-        if contender.failure is None:
-            contender.info["loss"] = contender.ask("last_loss")
-
-
 def _same_shapes(net: str, contenders: Sequence[Contender]) -> list[list[int]]:
-    """The shapes of the trained parameters, in order.
-
-    Raises:
-        GluontuneError: they differ between two contenders.
-    """
+    """The shapes of the trained parameters, in order; a GluontuneError if they differ between two contenders."""
     shapes = {c.entrant.name: c.info["parameter_shapes"] for c in contenders if "parameter_shapes" in c.info}
     first = next(iter(shapes), "")
     for name, found in shapes.items():
@@ -230,7 +213,6 @@ def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
 
 
 def _join(cases: list[dict[str, Any]], conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """One document of all cases; ratios over several are geometric means."""
     names = list(dict.fromkeys(case["ours"]["name"] for case in cases if case["ours"]))
     versions = {name: version for case in cases for name, version in case["versions"].items()}
     kept = ("net", "batch_size", "image_size", "parameters", "allocator_of_pytorch", "figures", "ours")
@@ -259,7 +241,6 @@ _WORDS = {
 
 
 def show(found: Mapping[str, Any], console: Any) -> None:
-    """Print a table for each case, its ratios, and their geometric means."""
     for case in found["cases"]:
         rows = [r for r in found["rows"] if (r["net"], r["batch_size"]) == (case["net"], case["batch_size"])]
         title = f"{case['net']}, batch {case['batch_size']}, {found['conditions']['threads']} threads"
