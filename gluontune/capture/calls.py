@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from gluontune.capture.helpers.compiled import why_not_run_once
 from gluontune.capture.methods import COMPILES, SETS
-from gluontune.capture.purity import is_constant
+from gluontune.capture.purity import is_constant, why_not_run_once
 from gluontune.capture.template import Leaf, Template, is_plain
 from gluontune.capture.updates import UPDATES
 
@@ -102,13 +101,13 @@ class Span:
         return self.numbers
 
     def due(self) -> bool:
-        """Whether the call is to be made in full, for once."""
+        """Whether the call is made in full, for once."""
         self.uses += 1
         return self.uses % _CHECKED == 0
 
 
 class UpdateSpan(Span):
-    """A call of a Trainer's updater: ``block`` is it, the numbers are its optimizer's at the time."""
+    """A call of a Trainer's updater, ``block``; the numbers are its optimizer's at the time."""
 
     def _alone(self, entries: list[Any], within: set[int]) -> bool:
         self.numbers = [entry if entry.dynamic_places else None for entry in entries]
@@ -142,10 +141,7 @@ class UpdateSpan(Span):
 
 
 def flat(value: Any, arrays: list[Any]) -> Any:
-    """The form of nested values, which can be compared; their arrays are added to ``arrays``.
-
-    One with a value that cannot be compared differs from all others.
-    """
+    """The form of nested values, whose arrays ``arrays`` gets. What cannot be compared differs from all."""
     if hasattr(value, "asnumpy"):
         arrays.append(value)
         return _ARRAY
@@ -209,11 +205,7 @@ def _names(kind: Any, names: tuple[str, ...]) -> tuple[str, ...] | None:
 
 
 def _contents(value: Any, blocks: list[Any], depth: int = 3) -> Any:
-    """A value as one that can be compared; None where that would not tell whether it has changed.
-
-    Args:
-        blocks: gets the blocks in it.
-    """
+    """A value as one that can be compared; None where that would not tell a change. ``blocks`` gets those in it."""
     if is_constant(value):
         return (value,)
     if type(value) in (list, tuple, dict) and depth:

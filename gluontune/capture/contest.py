@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable
 
 from gluontune.capture.helpers.base import Helper
-from gluontune.capture.steps import Steps
+from gluontune.capture.watch import Steps
 from gluontune.core.stats import chance_of_ranks, ratio_interval
 
 WORTH = 1.02
@@ -25,12 +25,11 @@ _HOPELESS = (4.0, 2.0, 1.5)  # times as long, after so many pairs: one slice may
 _BEGIN_S = 1.0  # of training, before anything is tried
 _BEGIN_STEPS = 4
 _QUIET_S = 20.0  # of training, at most, until no helper works beside it: a proof takes a core, which a match would lose
-_TICK_S = 0.02
 _SHORT_STEP_S, _TINY_STEP_S = 0.02, 0.004  # what costs short steps comes last, or is not tried
 _SHARE = 0.05  # of the training's time that contests may lose
 
 
-Kept = dict[str, Any]  # tried, states, trained_s, lost_s, match, over
+Kept = dict[str, Any]  # what a start of the script knows: tried, states, trained_s, lost_s, match, over
 Cut = dict[str, Any]  # of a match: state, with, before, length
 
 
@@ -38,8 +37,7 @@ class Contest:
     """Hears of each step; lets each state of each helper meet the way in which the script runs so far.
 
     Args:
-        helpers: in the order in which they are tried. clock: for tests. kept: of the script's last start, see
-            :meth:`kept`.
+        helpers: in the order in which they are tried. kept: of the script's last start.
     """
 
     def __init__(self, helpers: list[Helper], clock: Callable[[], float] = time.perf_counter, kept: Kept | None = None):
@@ -55,13 +53,17 @@ class Contest:
         self.matches: list[Match] = []
 
     def install(self, mx: Any) -> None:
-        """Hear of the script's steps."""
         self.time_by(mx.nd.waitall)
         Steps(self.step).install(mx)
 
     def time_by(self, waitall: Callable[[], None]) -> None:
         """End slices with this; for a caller that hears of the steps himself."""
         self._waitall = waitall
+
+    @property
+    def _trained(self) -> float:
+        """Seconds of training, in all starts of the script."""
+        return self._trained_s + (0.0 if self._began is None else self._clock() - self._began)
 
     @property
     def idle(self) -> bool:
@@ -74,14 +76,12 @@ class Contest:
         """What is known by now, for the script's next start: a short one ends before all has been tried."""
         self.stop()
         states = {**self._decided, **{h.name: h.state for h in self._helpers if h.state or h.trusted}}
-        trained = self._trained_s + (0.0 if self._began is None else self._clock() - self._began)
         return {
-            "tried": sorted(self._tried), "states": states, "trained_s": trained, "lost_s": self.lost_s,
+            "tried": sorted(self._tried), "states": states, "trained_s": self._trained, "lost_s": self.lost_s,
             "match": self._cut, "over": self.over,
         }  # fmt: skip
 
     def step(self) -> None:
-        """A step of the training has ended."""
         if self._began is None:
             self._began = self._clock()
         self.steps += 1
@@ -101,12 +101,10 @@ class Contest:
 
     def _heard(self, helper: Helper) -> None:
         """Tell a helper of the step; what an earlier start has decided is in force as soon as it can be."""
-        assert self._began is not None
-        seconds = self._trained_s + self._clock() - self._began
+        seconds = self._trained
         helper.after_step(self.steps, seconds)
-        while helper.name in self._decided and helper.waits:
-            time.sleep(_TICK_S)
-            helper.after_step(self.steps, seconds)
+        if helper.name in self._decided:
+            helper.awaited(self.steps, seconds)
         if helper.states and self._decided.get(helper.name) in [*helper.states, ""]:
             helper.state = self._decided.pop(helper.name)
             helper.settled([state for state in helper.states if (helper.name, state) not in self._tried])
@@ -128,13 +126,12 @@ class Contest:
             self._tried.discard((match.helper.name, match.state))
 
     def end(self) -> None:
-        """Give up what is being tried, and try nothing more."""
+        """Try nothing more."""
         self.stop()
         self.over = True
 
     def _may_begin(self) -> bool:
-        assert self._began is not None
-        trained = self._trained_s + self._clock() - self._began
+        trained = self._trained
         proving = trained < _QUIET_S and any(helper.waits for helper in self._helpers if not helper.broken)
         begun = trained >= _BEGIN_S and (self.steps >= _BEGIN_STEPS or self._trained_s > 0.0)
         return begun and not self.over and not proving and self.lost_s <= _SHARE * trained
@@ -178,11 +175,7 @@ class Contest:
 
 
 class Match:
-    """One state of a helper against the state before, in slices of steps.
-
-    Attributes:
-        host: the state in which steps would run without the match.
-    """
+    """One state of a helper against the state before, in slices of steps; without it, steps would run in ``host``."""
 
     def __init__(
         self, helper: Helper, state: str, began_at: int, waitall: Callable[[], None], clock: Callable[[], float],
@@ -209,7 +202,6 @@ class Match:
         self._fresh.discard(self._order[0])
 
     def step(self) -> None:
-        """A step has ended."""
         if self.helper.broken:
             self.over = True
             return
@@ -265,7 +257,6 @@ class Match:
         return statistics.median(self._times[self.before]) - statistics.median(self._times[self.state])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
         return {
             "helper": self.helper.name, "state": self.state, "before": self.before, "won": self.won,
             "seconds_a_step": {"before": self._times[self.before], "with": self._times[self.state]},
@@ -277,7 +268,6 @@ class Match:
         return {"state": self.state, "with": mine, "before": theirs, "length": self._length}
 
     def said(self) -> str:
-        """What came out, for a sentence."""
         return f"{self.speedup:.2f} times as fast" if self._times[self.state] else "not measured"
 
 

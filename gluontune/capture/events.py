@@ -1,16 +1,102 @@
-"""What a trace consists of: values that never change, operators and backward passes over them, training steps."""
+"""What hooks ask of a handler, and what a trace consists of: values, operators and backward passes, steps."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gluontune.capture.handler import Call
 from gluontune.convert.graph.schemas import known_schema
+
+Run = Callable[[], Any]  # what MXNet does at a hook
+Arrays = Sequence[Any]
+
+
+class Call(NamedTuple):
+    """One call of an operator.
+
+    Args:
+        name: MXNet's. inputs: arrays. attrs: by name, as MXNet's text. out: the array or arrays to write to, or None.
+        run: computes it by MXNet; returns an array, or a list where the operator has several outputs.
+        is_np, many: whether it returns arrays of ``mx.np``, and a list whatever their number.
+        raw: handle, keys and values of the attributes, as the front end gave them.
+    """
+
+    name: str
+    inputs: Sequence[Any]
+    attrs: dict[str, str]
+    out: Any
+    run: Callable[..., Any]
+    is_np: bool = False
+    many: bool = False
+    raw: tuple[Any, Any, Any] = (None, (), ())
+
+
+class Handler:
+    """What is done at each hook; here, what MXNet does."""
+
+    follow: Any = None  # what may answer a call of an operator before ``op`` is asked
+
+    def op(self, call: Call) -> Any:
+        return call.run()
+
+    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
+        """An array that shares memory: ``kind`` is reshape, at, slice (with a begin and an end), basic (with a key),
+        same, detach or grad.
+        """
+        return run()
+
+    def write(self, array: Any, values: Any, run: Run) -> None:
+        """Copies values of the host into an array."""
+        run()
+
+    def read(self, array: Any, run: Run) -> Any:
+        """Copies values of an array to the host."""
+        return run()
+
+    def mark(self, arrays: Arrays, gradients: Arrays, reqs: Sequence[str]) -> None:
+        """Variables have been given gradients."""
+
+    def backward(self, heads: Arrays, head_grads: Arrays | None, train: bool, retain: bool, run: Run) -> Any:
+        """A backward pass into the gradients of marked variables."""
+        return run()
+
+    def unknown(self, what: str, run: Run) -> Any:
+        """Something that no graph can hold."""
+        return run()
+
+    def update(self, trainer: Any, batch_size: Any, run: Run) -> Any:
+        """``Trainer.step`` or ``Trainer.update``."""
+        return run()
+
+    def block(self, block: Any, args: tuple[Any, ...], run: Run) -> Any:
+        """A call of a Gluon block."""
+        return run()
+
+    def updates(self, updater: Any, args: tuple[Any, ...], run: Run) -> Any:
+        """A call of a trainer's updater, with indices, gradients and weights."""
+        return run()
+
+    def clip(self, gradients: Sequence[Any], most: float, run: Run) -> Any:
+        """``gluon.utils.clip_global_norm``."""
+        return run()
+
+    def batch(self, source: Any, run: Run) -> Any:
+        """The next batch of a ``DataLoader`` or ``DataIter``."""
+        return run()
+
+    def outside(self, arrays: Arrays, run: Run) -> Any:
+        """C reads or writes these arrays past the operators: a parameter is set, a file is written."""
+        return run()
+
+    def wait(self, run: Run) -> Any:
+        """``waitall`` and ``wait_to_read``."""
+        return run()
+
 
 #: Operators that change inputs in place, by the places of those inputs.
 MUTATED = {
@@ -54,7 +140,7 @@ def draws(name: str) -> bool:
 
 @dataclass
 class Value:
-    """A value: what an array holds between two writes.
+    """What an array holds between two writes.
 
     Args:
         shape, dtype: of the array. source: what made it, where no operator of this step did: ``parameter``,
@@ -82,9 +168,8 @@ class Value:
 class Op:
     """An operator that was called.
 
-    ``outputs`` has its results, then the new values of inputs that it changed; of a BatchNorm in training the mean and
-    the variance of the batch. ``mask`` is what a Dropout multiplied with, where values are copied. ``view``: it makes
-    an array that shares memory.
+    ``outputs``: its results, then the new values of inputs that it changed; of a BatchNorm in training the mean and the
+    variance of the batch. ``mask``: what a Dropout multiplied with, of copied values. ``view``: it shares memory.
     """
 
     name: str
@@ -114,18 +199,13 @@ class Backward:
 
 @dataclass
 class Step:
-    """What was seen between two ends of training steps.
-
-    Args:
-        values: by number. events: operators and backward passes in order. writes: final values of parameters, by name.
-        updates: what trainers were told. unknown: what no graph can hold, with its line.
-    """
+    """What was seen between two ends of training steps."""
 
     values: dict[int, Value] = field(default_factory=dict)
     events: list[Op | Backward] = field(default_factory=list)
-    writes: dict[str, int] = field(default_factory=dict)
-    updates: list[dict[str, Any]] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
+    writes: dict[str, int] = field(default_factory=dict)  # final values of parameters, by name
+    updates: list[dict[str, Any]] = field(default_factory=list)  # what trainers were told
+    unknown: list[str] = field(default_factory=list)  # what no graph can hold, with its line
 
 
 def sets_gamma(call: Call) -> bool:

@@ -15,11 +15,7 @@ from gluontune.core.processes import die_with_parent
 
 
 class Forked:
-    """A copy of this process that does one thing and answers in JSON.
-
-    Args:
-        work: its answer can be written as JSON. limit_s: seconds after which the copy is killed.
-    """
+    """A copy of this process that does ``work``, answers in JSON, and is killed after ``limit_s`` seconds."""
 
     def __init__(self, work: Callable[[], Any], limit_s: float = 240.0):
         self._limit_s, self._heard, self._began = limit_s, b"", time.monotonic()

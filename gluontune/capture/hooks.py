@@ -14,20 +14,24 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gluontune.capture.compiled_calls import CompiledCalls
-from gluontune.capture.handler import Call, Handler
+from gluontune.capture.events import Call, Handler
+from gluontune.capture.held import arrays_behind, arrays_in, many
 from gluontune.capture.helpers.base import with_subclasses
-from gluontune.capture.methods import TAKES, counting, inert, mode_noted, modes_noted, noted, without_store
+from gluontune.capture.methods import (
+    TAKES,
+    CompiledCalls,
+    counting,
+    inert,
+    mode_noted,
+    modes_noted,
+    noted,
+    without_store,
+)
 from gluontune.capture.operators import Operators, operator_names
-from gluontune.capture.views import arrays_behind, arrays_in
 
 
 class Hooks:
-    """The hooks of one process; in force in the thread that installed them, but within :meth:`quiet`.
-
-    Args:
-        mx: the mxnet module. handler: see :class:`Handler`.
-    """
+    """The hooks of one process; in force in the thread that installed them, but within :meth:`quiet`."""
 
     def __init__(self, mx: Any, handler: Handler):
         self.mx, self.handler = mx, handler
@@ -78,8 +82,7 @@ class Hooks:
     def _method(self, owner: Any, name: str, hook: Callable[..., Any], quietly: bool = True) -> None:
         """Replace a method or function; ``hook(run, *args, **kwargs)`` is called where the hooks are in force.
 
-        Args:
-            quietly: whether ``run`` is MXNet as it is; else it comes to hooks again.
+        ``run`` is MXNet as it is if ``quietly``; else it comes to hooks again.
         """
         if name not in owner.__dict__:
             return
@@ -95,7 +98,6 @@ class Hooks:
         self._put(owner, name, method)
 
     def install(self) -> None:
-        """Replace MXNet's functions and methods."""
         mx, module = self.mx, importlib.import_module
         self._operators(module("mxnet.ndarray.register"))
         multiarray = module("mxnet.numpy.multiarray")
@@ -107,7 +109,6 @@ class Hooks:
         self._gluon(mx)
 
     def remove(self) -> None:
-        """Put everything back."""
         for owner, name, before in reversed(self._before):
             setattr(owner, name, before)
         self._before.clear()
@@ -167,18 +168,17 @@ class Hooks:
         self._method(kind, "_slice", lambda run, a, start, stop: handler.view(a, "slice", (start, stop), run))
         self._method(kind, "_get_nd_basic_indexing", basic, quietly=False)
         self._method(kind, "_get_np_basic_indexing", basic, quietly=False)
+        views = {"reshape_view": "reshape", "as_np_ndarray": "same", "as_nd_ndarray": "same", "detach": "detach"}
         if kind is self.mx.nd.NDArray:  # of numpy arrays, an operator
-            self._method(kind, "reshape", lambda run, a, *_, **__: handler.view(a, "reshape", (), run))
-        self._method(kind, "reshape_view", lambda run, a, *_, **__: handler.view(a, "reshape", (), run))
-        for name in ("as_np_ndarray", "as_nd_ndarray"):
-            self._method(kind, name, lambda run, a: handler.view(a, "same", (), run))
-        self._method(kind, "detach", lambda run, a: handler.view(a, "detach", (), run))
+            views["reshape"] = "reshape"
+        for name, view in views.items():
+            self._method(kind, name, lambda run, a, *_, view=view, **__: handler.view(a, view, (), run))
         self._method(kind, "_sync_copyfrom", lambda run, a, values: handler.write(a, values, run))
         self._method(kind, "asnumpy", lambda run, a: handler.read(a, run))
         for name in ("to_dlpack_for_read", "to_dlpack_for_write", "_to_shared_mem", "__getstate__"):
             self._method(kind, name, lambda run, a: handler.outside([a], run))
         self._method(kind, "attach_grad", self._attach)
-        self._method(kind, "backward", self._backward_of)
+        self._method(kind, "backward", self._backward)
         if "grad" in kind.__dict__:
             grad = kind.__dict__["grad"]
             self._put(kind, "grad", property(lambda a: self._gradient(a, grad)))
@@ -193,32 +193,25 @@ class Hooks:
         run()
         self.handler.mark([array], [None], [grad_req])
 
-    def _backward_of(self, run: Any, array: Any, out_grad: Any = None, retain_graph: bool = False,
-                     train_mode: bool = True) -> None:  # fmt: skip
-        grads = None if out_grad is None else [out_grad]
-        self.handler.backward([array], grads, train_mode, retain_graph, run)
+    def _backward(self, run: Any, heads: Any, head_grads: Any = None, retain_graph: bool = False,
+                  train_mode: bool = True, out_grad: Any = None) -> None:  # fmt: skip
+        grads = head_grads if out_grad is None else out_grad  # of an array's own method
+        self.handler.backward(many(heads), None if grads is None else many(grads), train_mode, retain_graph, run)
 
     def _autograd(self, autograd: Any, parameter: Any) -> None:
         handler = self.handler
 
-        def backward(run: Any, heads: Any, head_grads: Any = None, retain_graph: bool = False,
-                     train_mode: bool = True) -> None:  # fmt: skip
-            heads = list(heads) if isinstance(heads, (list, tuple)) else [heads]
-            grads = head_grads if head_grads is None or isinstance(head_grads, (list, tuple)) else [head_grads]
-            handler.backward(heads, grads, train_mode, retain_graph, run)
-
         def mark(run: Any, arrays: Any, gradients: Any, grad_reqs: Any = "write") -> None:
             run()
-            arrays = list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
-            gradients = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
+            arrays = many(arrays)
             reqs = [grad_reqs] * len(arrays) if isinstance(grad_reqs, str) else list(grad_reqs)
-            handler.mark(arrays, gradients, reqs)
+            handler.mark(arrays, many(gradients), reqs)
 
         for name, at in (("set_recording", 0), ("set_training", 1)):
             self._around(autograd, name, functools.partial(mode_noted, self, at))
         old = importlib.import_module("mxnet.contrib.autograd")
         self._around(old, "set_is_training", functools.partial(modes_noted, self))
-        self._method(autograd, "backward", backward)
+        self._method(autograd, "backward", self._backward)
         self._method(autograd, "mark_variables", mark)
         for name in ("grad", "get_symbol"):
             self._method(autograd, name, lambda run, *_, name=name, **__: handler.unknown(f"autograd.{name}", run))

@@ -13,15 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gluontune.capture.events import Op, Step
-from gluontune.capture.guard import ERRORS, LostGradient, or_mxnet
-from gluontune.capture.handler import Call
-from gluontune.capture.held import Held
+from gluontune.capture.events import Arrays, Call, Op, Run, Step
+from gluontune.capture.held import Held, many
 from gluontune.capture.interpret import Interpreter, as_declared, computes
 from gluontune.capture.operators import EmptyHandles, result_types
 from gluontune.capture.program import CHANGING
 from gluontune.capture.recorder import PATIENCE, Recorder
-from gluontune.capture.retreat import Retreat
+from gluontune.capture.retreat import ERRORS, LostGradient, Retreat, or_mxnet
 from gluontune.core.errors import GluontuneError, first_line
 from gluontune.runtime.pytorch import torch
 
@@ -31,16 +29,12 @@ Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
 
 
 class Truth(NamedTuple):
-    """An array whose value is PyTorch's; for a gradient, its variable.
-
-    Args:
-        kind: shape and type. lost: it was recorded, and its step has ended before a backward pass went through it.
-    """
+    """An array whose value is PyTorch's; for a gradient, its variable."""
 
     array: Any
     tensor: Any
-    kind: tuple[tuple[int, ...], str]
-    lost: bool = False
+    kind: tuple[tuple[int, ...], str]  # shape and type
+    lost: bool = False  # it was recorded, and its step has ended before a backward pass went through it
 
 
 class LazyTorch(Recorder):
@@ -86,10 +80,6 @@ class LazyTorch(Recorder):
     def _kind(self, array: Any) -> tuple[tuple[int, ...], str]:
         known = self.truth.get(id(array))
         return super()._kind(array) if known is None else known.kind
-
-    def _made(self, array: Any, value: int) -> None:
-        if self.lazy:
-            self.made[value] = array
 
     def _refuse(self, why: str) -> None:
         if self.lazy:
@@ -165,7 +155,7 @@ class LazyTorch(Recorder):
     def _gathered(self, call: Call, inputs: list[int]) -> Any:
         """The results of an operator that is computed later."""
         if call.out is not None:
-            self._add(call, inputs, list(call.out) if isinstance(call.out, (list, tuple)) else [call.out], "")
+            self._add(call, inputs, many(call.out), "")
             return call.out
         spec = None if call.name in BY_VALUES else self.specs.get(self._key(call, inputs))
         results = self._now(call, inputs) if spec is None else [self._empty(*one, call.is_np) for one in spec]
@@ -224,7 +214,7 @@ class LazyTorch(Recorder):
         self._settle(call.inputs)
         with self.mx.autograd.pause(self.mx.autograd.is_training()):
             out = call.run()
-        for array in [*(out if isinstance(out, (list, tuple)) else [out]), *call.inputs]:
+        for array in [*many(out), *call.inputs]:
             self._outside(array)
         return out
 
@@ -239,7 +229,7 @@ class LazyTorch(Recorder):
     def _forget(self, array: Any) -> None:
         self.truth.pop(id(array), None)
 
-    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+    def mark(self, arrays: Arrays, gradients: Arrays, reqs: Sequence[str]) -> None:
         if self.lazy:
             try:
                 self.truth.update(
@@ -249,12 +239,12 @@ class LazyTorch(Recorder):
                 self.retreat(error)
         super().mark(arrays, gradients, reqs)
 
-    def read(self, array: Any, run: Callable[[], Any]) -> Any:
+    def read(self, array: Any, run: Run) -> Any:
         if not self.lazy or not self._is_ours(array):
             return run()
         return self.tensor(array).detach().cpu().numpy().copy()
 
-    def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
+    def outside(self, arrays: Arrays, run: Run) -> Any:
         if not self.lazy:
             return super().outside(arrays, run)
         self._settle(arrays)
@@ -263,7 +253,7 @@ class LazyTorch(Recorder):
             self._outside(array)
         return result
 
-    def wait(self, run: Callable[[], Any]) -> Any:
+    def wait(self, run: Run) -> Any:
         if self.lazy:
             self.flush()
         return run()
@@ -274,7 +264,7 @@ class LazyTorch(Recorder):
         if self.lazy:
             array._fresh_grad = True
 
-    def _compute(self, run: Callable[[], Any], wanted: bool) -> Any:
+    def _compute(self, run: Run, wanted: bool) -> Any:
         if self.lazy and not wanted:
             raise GluontuneError("a backward pass reaches no variable")
         return None if self.lazy else run()

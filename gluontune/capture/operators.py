@@ -14,11 +14,7 @@ from gluontune.convert.graph.schemas import known_schema
 
 
 class Operators:
-    """Calls operators as MXNet's generated functions do; where hooks are in force, they see it.
-
-    Args:
-        mx: the mxnet module.
-    """
+    """Calls operators as MXNet's generated functions do; where hooks are in force, they see it."""
 
     def __init__(self, mx: Any):
         self.register = importlib.import_module("mxnet.ndarray.register")
@@ -53,11 +49,7 @@ def result_types(mx: Any, name: str, attrs: Mapping[str, str], dtypes: Sequence[
 
 
 class EmptyHandles:
-    """Handles of arrays without memory, on the CPU, as ``_new_alloc_handle`` makes them; its words are kept.
-
-    Args:
-        mx: the mxnet module.
-    """
+    """Handles of arrays without memory, on the CPU, as ``_new_alloc_handle`` makes them; its words are kept."""
 
     def __init__(self, mx: Any):
         self._make = importlib.import_module("mxnet.ndarray.ndarray")._new_alloc_handle

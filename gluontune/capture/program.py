@@ -1,10 +1,10 @@
-"""The program of a training step: leaves, instructions, and what they change; equal steps have equal keys."""
+"""The program of a training step: leaves and their sources, instructions, changes; equal steps have equal keys."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +52,6 @@ class StepProgram:
 
     @property
     def gradients(self) -> list[int]:
-        """All new gradients."""
         return [output for i in self.instructions if isinstance(i, Backward) for output in i.outputs]
 
     @property
@@ -85,8 +84,7 @@ class StepProgram:
 def program_of(step: Step, roots: Collection[int] = ()) -> StepProgram:
     """What a step changes and what for: instructions that no parameter, head or root depends on are left out.
 
-    Args:
-        roots: values of the step that a later one goes on from.
+    ``roots`` are values of the step that a later one goes on from.
     """
     kept = [step.events[place] for place in live_events(step, roots)]
     made = {output for event in kept for output in event.outputs}
@@ -127,3 +125,50 @@ def renumbered(event: Op | Backward, number: dict[int, int]) -> Op | Backward:
     grads = event.head_grads and [None if g is None else number[g] for g in event.head_grads]
     heads, variables = [number[v] for v in event.heads], [number[v] for v in event.variables]
     return replace(event, heads=heads, head_grads=grads, variables=variables, outputs=outputs)
+
+
+#: Sources that one step shows.
+_KNOWN = ("parameter", "variable", "gradient", "batch", "mxnet")
+
+
+def let_go(step: Step, program: StepProgram) -> None:
+    """Forget the arrays of a step and its program, but for what tells whether leaves are equal in several steps."""
+    for value in program.values[: program.leaves]:
+        value.let_go(digest=value.source not in _KNOWN)
+    for value in step.values.values():
+        value.let_go()
+    for event in program.instructions:
+        if isinstance(event, Op):
+            event.mask = None
+
+
+def source_of(values: Sequence[Value], before: Sequence[Mapping[int, Value]]) -> str:
+    """The source of a leaf by its values, a step each, and the values of the steps before those (``before``).
+
+    It is ``parameter``, ``variable``, ``gradient``, ``batch``, ``state`` (made by the step before), ``constant``,
+    ``script`` (copied from the host), ``mxnet`` (made by an operator outside the graph), or ``earlier``.
+    """
+    first = values[0]
+    if first.source in _KNOWN:
+        return first.source
+    made = [known.get(int(value.name)) if value.source == "earlier" and value.name else None
+            for value, known in zip(values, before)]  # fmt: skip
+    if len(values) > 1 and first.digest and all(first.digest == other.digest for other in values[1:]):
+        return "constant"
+    hosts = [value.source == "host" or (one is not None and one.source == "host") for value, one in zip(values, made)]
+    if all(hosts):
+        return "script"
+    return "state" if all(one is not None for one in made) else "earlier"
+
+
+def describe(programs: Sequence[StepProgram], before: Sequence[Mapping[int, Value]]) -> list[dict[str, Any]]:
+    """The leaves of programs of one kind, for JSON: ``{"source", "name", "shape", "dtype", "line"}``."""
+    first, found = programs[0], list[dict[str, Any]]()
+    for place in range(first.leaves):
+        value = first.values[place]
+        source = source_of([program.values[place] for program in programs], before)
+        name = value.name if source in ("parameter", "batch") else ""
+        found.append(
+            {"source": source, "name": name, "shape": list(value.shape), "dtype": value.dtype, "line": value.line}
+        )
+    return found

@@ -12,8 +12,11 @@ import numpy as np
 from gluontune.capture.events import (
     LAZY,
     NORMALIZING,
+    Arrays,
     Backward,
+    Call,
     Op,
+    Run,
     Step,
     count_of,
     draws,
@@ -22,21 +25,14 @@ from gluontune.capture.events import (
     sets_gamma,
 )  # fmt: skip
 from gluontune.capture.gradients import Gradients
-from gluontune.capture.handler import Call
-from gluontune.capture.held import Alias, Held, Tape, View
+from gluontune.capture.held import Alias, Held, Tape, View, arrays_in, many, view_operators
 from gluontune.capture.operators import canonical
-from gluontune.capture.views import arrays_in, view_operators
 
 PATIENCE = 5  # times that a step goes on for values that no backward pass has used: critics of GANs train so often
 
 
 class Recorder(Gradients):
-    """Records whole training steps.
-
-    Args:
-        mx: the mxnet module. folder: of the program, whose lines are told.
-        finished: called with each :class:`Step` that trained something, at its end.
-    """
+    """Records whole training steps; ``finished`` is called with each that trained something, at its end."""
 
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder)
@@ -48,20 +44,19 @@ class Recorder(Gradients):
     def op(self, call: Call) -> Any:
         call = self._begun(call)
         inputs, line = [self.hold(array).value for array in call.inputs], self._line()
-        dropped = self._dropped(call) if self.copying and self._drops(call) else None
+        dropped = self._dropped(call)
         out = call.run(None, self._changed(call)) if dropped is None else dropped[0]
-        self._add(call, inputs, _many(out), line)
+        self._add(call, inputs, many(out), line)
         last = self.step.events[-1]
         if dropped is not None and isinstance(last, Op):
             last.mask = dropped[1]
         return out
 
-    def _drops(self, call: Call) -> bool:
-        always = call.attrs.get("mode") == "always"
-        return call.name == "Dropout" and call.out is None and (always or bool(self.mx.autograd.is_training()))
-
-    def _dropped(self, call: Call) -> tuple[Any, np.ndarray]:
-        """Dropout by a mask that is known: what it makes of ones, from the same draws."""
+    def _dropped(self, call: Call) -> tuple[Any, np.ndarray] | None:
+        """Dropout by a mask that is known, where values are copied: what it makes of ones, from the same draws."""
+        drops = self.copying and call.name == "Dropout" and call.out is None
+        if not drops or not (call.attrs.get("mode") == "always" or self.mx.autograd.is_training()):
+            return None
         with self.hooks.quiet():
             with self.mx.autograd.pause(train_mode=True):
                 mask = call.run([call.inputs[0] * 0 + 1])
@@ -71,10 +66,10 @@ class Recorder(Gradients):
         """The call of an operator of this step, by its name in a graph; refuses what it cannot write to."""
         self._between_steps()
         if call.name == "_copyto":  # into an array that may be of another type
-            (_, given), (_, wanted) = self._kind(call.inputs[0]), self._kind(_many(call.out)[0])
+            (_, given), (_, wanted) = self._kind(call.inputs[0]), self._kind(many(call.out)[0])
             name, attrs = ("_copy", {}) if given == wanted else ("Cast", {"dtype": wanted})
             call = call._replace(name=name, attrs=attrs)
-        for array in [*_many(call.out), *[call.inputs[place] for place in mutated(call)]]:
+        for array in [*many(call.out), *[call.inputs[place] for place in mutated(call)]]:
             self._check_target(array)
         if sets_gamma(call) and self._variable(call.inputs[1]):
             value = self.hold(call.inputs[1]).value
@@ -91,16 +86,12 @@ class Recorder(Gradients):
         self.was_recording, self.training = recording, training
 
     def _modes(self) -> tuple[bool, bool]:
-        """Whether operators are recorded, and whether they train."""
         recording, training = self.hooks.modes
         return recording, training
 
     def _changed(self, call: Call) -> dict[str, str] | None:
         """Attributes that make a step computable again: no dropout between the layers of an RNN."""
         return {"p": "0"} if self.copying and call.name == "RNN" and "p" in call.attrs else None
-
-    def _made(self, array: Any, value: int) -> None:
-        """An operator has given an array of its own."""
 
     def _is_taped(self, call: Call, inputs: Sequence[int]) -> bool:
         """Whether a gradient passes through an operator."""
@@ -117,11 +108,7 @@ class Recorder(Gradients):
         return {**call.attrs, count: str(len(call.inputs))} if count and count not in call.attrs else call.attrs
 
     def _add(self, call: Call, inputs: list[int], results: list[Any], line: str, spec: Any = None) -> None:
-        """The event of an operator that was called, and the values that its arrays have now.
-
-        Args:
-            spec: shape and type of each result, where they are known.
-        """
+        """The event of an operator that was called, and its arrays' values now. spec: of the results, if known."""
         if call.name == "reset_arrays":
             for array, value in zip(call.inputs, inputs):
                 self._add(call._replace(name="zeros_like", attrs={}, inputs=[array], out=array), [value], [array], line)
@@ -147,9 +134,9 @@ class Recorder(Gradients):
             self._write(array, number)
         for array, number in zip(results, numbers) if call.out is None else ():
             self.held[id(array)] = Held(array, number)
-            self._made(array, number)
+            self._written(array, number)
 
-    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
         result = run()
         if result is None or result is array:
             return result
@@ -162,7 +149,7 @@ class Recorder(Gradients):
         self._view_of(Alias(result, array, view, run))
         return result
 
-    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+    def write(self, array: Any, values: Any, run: Run) -> None:
         self._check_target(array)
         run()
         self._forget(array)
@@ -173,16 +160,16 @@ class Recorder(Gradients):
     def _forget(self, array: Any) -> None:
         """What was known of an array's value holds no more."""
 
-    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+    def mark(self, arrays: Arrays, gradients: Arrays, reqs: Sequence[str]) -> None:
         if all(gradient is None for gradient in gradients):  # attach_grad; of parameters Gluon tells
             for array, req in zip(arrays, reqs):
                 self._becomes_variable(array, req)
 
-    def unknown(self, what: str, run: Callable[[], Any]) -> Any:
+    def unknown(self, what: str, run: Run) -> Any:
         self._refuse(f"{what} cannot be put into a graph")
         return run()
 
-    def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
+    def update(self, trainer: Any, batch_size: Any, run: Run) -> Any:
         self._updating(trainer, batch_size)
         result = run()
         self.updated = True
@@ -205,7 +192,7 @@ class Recorder(Gradients):
             if unseen and parameter.grad_req != "null":
                 self._refuse(f"where the gradient of {parameter.name} comes from is not seen")
 
-    def batch(self, source: Any, run: Callable[[], Any]) -> Any:
+    def batch(self, source: Any, run: Run) -> Any:
         self.batches = True
         if self._may_end():
             self._end_unless_open()
@@ -248,7 +235,6 @@ class Recorder(Gradients):
         return found
 
     def end(self) -> None:
-        """The step is over."""
         step, trained = self.step, self.updated
         self._close(step)
         self.held, self.step, self.tape, self.updated = {}, Step(), Tape(), False
@@ -263,7 +249,3 @@ class Recorder(Gradients):
             if held is not None:
                 self._snapshot(value, held.array)
         self.before = {key: entry for key, entry in self.held.items() if key > 0}
-
-
-def _many(arrays: Any) -> list[Any]:
-    return [] if arrays is None else list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]

@@ -1,21 +1,67 @@
-"""MXNet takes a step over again that PyTorch had begun: in the program's own arrays, with a tape that goes on."""
+"""What fails on PyTorch's side is MXNet's to compute: it takes a step over, in the program's arrays, with its tape."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gluontune.capture.events import ADDED, RUNNING, Backward, Op, Step
+from gluontune.capture.events import ADDED, RUNNING, Backward, Call, Op, Step
 from gluontune.capture.operators import Operators
+from gluontune.core.errors import GluontuneError
+
+ERRORS = (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+
+
+class LostGradient(Exception):
+    """A program asks for a gradient that passes through an earlier step, which PyTorch has let go; no way back."""
+
+
+class Once:
+    """MXNet's own call, made at most once; its errors are the program's."""
+
+    def __init__(self, run: Callable[..., Any]):
+        self._run, self.done, self.result = run, False, None
+        self.failed: BaseException | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            self.result = self._run(*args)
+        except BaseException as error:
+            self.failed = error
+            raise
+        self.done = True
+        return self.result
+
+
+def or_mxnet(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook of a handler with ``lazy`` and ``retreat(error)`` that MXNet takes over where PyTorch's side fails."""
+
+    @functools.wraps(method)
+    def entry(self: Any, *args: Any) -> Any:
+        if not self.lazy:
+            return method(self, *args)
+        *given, last = args  # a call of an operator has what runs it; of the others it is the last argument
+        run = Once(last.run if isinstance(last, Call) else last)
+        try:
+            found = method(self, *given, last._replace(run=run) if isinstance(last, Call) else run)
+            run.result = None  # a view keeps what makes it
+            return found
+        except ERRORS as error:
+            if run.failed is error or not self.lazy:
+                raise
+            self.retreat(error)
+        return run.result if run.done else run()
+
+    return entry
 
 
 class Retreat:
-    """Computes a step's events by MXNet.
+    """Computes a step's events by MXNet, without hooks.
 
     Args:
-        mx: the mxnet module, without hooks. made: the program's arrays by the values that they were given.
-        leaves: values that no event makes, by number, as numpy arrays.
+        made: the program's arrays by the values that they were given. leaves: values that no event makes, by number.
         views: what makes arrays that share another's memory, by their ids.
     """
 
@@ -32,7 +78,6 @@ class Retreat:
         self.between: dict[int, Any] = {}  # what a view of two operators has between them
 
     def __call__(self, step: Step) -> None:
-        """Compute the step."""
         sums = [event for event in step.events if isinstance(event, Op) and event.name == ADDED]
         self.added = {new: old for old, new in (event.inputs for event in sums)}
         for event in step.events:

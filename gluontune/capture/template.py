@@ -79,6 +79,11 @@ class Entry:
         return self.kind, what, fixed, arrays, self.out, self.modes, counts, changed, kinds, self.specs
 
 
+def given_as(out: Any) -> str:
+    """How an operator's results were given: as an array or a list (``one``, ``list``), or ""."""
+    return "" if out is None else "list" if isinstance(out, (list, tuple)) else "one"
+
+
 def is_plain(value: Any) -> bool:
     """Whether an attribute can be compared by ``==``."""
     if isinstance(value, (tuple, list)):
@@ -95,8 +100,7 @@ class Template:
     """A step that can be followed.
 
     Args:
-        entries: with ids. places: of arrays, by ids. signatures: of the entries.
-        step, base: the step, and the number before its first value. held: at its end.
+        entries: with ids. places: of arrays, by ids. base: the number before the step's first value. held: at its end.
         wanted: numbers of values that gradients are asked of. fixed: places of arrays that are the same in each step.
         open_ones: values that the step left open, with what made them.
     """
@@ -161,7 +165,6 @@ class Template:
         return known[-1][1]
 
     def event_range(self, at: int) -> range:
-        """The events of an entry."""
         return range(self.entries[at - 1].events if at else 0, self.entries[at].events)
 
     def dynamic(self) -> dict[int, int]:

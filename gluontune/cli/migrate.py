@@ -65,7 +65,7 @@ def migrate(
 
 def _script(script: str, out: str, args: list[str], as_json: bool) -> int:
     with status_line("migrating"):
-        from gluontune.capture.project.api import migrate_script
+        from gluontune.capture.api import migrate_script
 
         made = migrate_script([script, *args], out)
     lines = (

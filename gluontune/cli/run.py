@@ -24,8 +24,7 @@ def run(
     All that follows SCRIPT is the script's. Changes are kept where they measure better while it trains; two lines
     on stderr say at the end what they brought.
     """
-    from gluontune.capture.names import CHANGES, ENVIRONMENT
-    from gluontune.capture.starting import start
+    from gluontune.capture.script import CHANGES, ENVIRONMENT, start
 
     left = names_of(leave, "--leave") or []
     unknown = [name for name in left if name not in (ENVIRONMENT, *CHANGES)]

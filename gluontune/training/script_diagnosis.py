@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from gluontune.capture.names import ENVIRONMENT
-from gluontune.capture.script import Program
+from gluontune.capture.script import ENVIRONMENT, Program
 from gluontune.core.errors import GluontuneError
 from gluontune.runtime import pytorch
 from gluontune.training.diagnosis import Examination

@@ -5,20 +5,21 @@ from __future__ import annotations
 import abc
 import functools
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 logger = logging.getLogger("gluontune.capture")
+_TICK_S = 0.02
 
 
 class Helper(abc.ABC):
-    """One change of a running script.
+    """One change of a running script: it patches MXNet when the script imports it.
 
-    A helper patches MXNet when the script imports it. What it patches calls MXNet's own code unless there is something
-    better to do. An error of the helper's own switches it off, and the script goes on as it is.
+    What it patches calls MXNet's own code unless there is something better to do. An error of its own switches it off.
 
     Attributes:
-        name: in one or two words. does: in a sentence.
+        name: in one or two words.
         states: names of the ways in which it can do it, beside leaving the script as it is; empty until there are some.
         state: the one in force; "" leaves the script as it is.
         trusted: the state that is in force before its contest, which may take it back; "" where there is none.
@@ -29,7 +30,6 @@ class Helper(abc.ABC):
     """
 
     name = ""
-    does = ""
     trusted = ""
     costs_short_steps = False
 
@@ -52,6 +52,12 @@ class Helper(abc.ABC):
         """Whether it will know more without another step."""
         return False
 
+    def awaited(self, step: int, seconds: float) -> None:
+        """Wait until it knows all that it will know by this step."""
+        while self.waits:
+            time.sleep(_TICK_S)
+            self.after_step(step, seconds)
+
     @property
     def took_over(self) -> bool:
         """Whether it has changed what the script's steps take without a contest: others are then measured anew."""
@@ -65,7 +71,6 @@ class Helper(abc.ABC):
         return {}
 
     def note(self, text: str) -> None:
-        """Keep a sentence, once."""
         if text not in self.notes:
             self.notes.append(text)
 

@@ -1,8 +1,7 @@
 """Blocks of the script, compiled where it runs them imperatively, with slow layers rewritten in the compiled graph.
 
-The script's blocks keep their classes, modes and graphs: a compiled graph of ours stands beside each outermost block
-and is called in its place. Before the first one is used, a forked copy of the process computes outputs and gradients of
-each block both ways, on a batch of the training.
+A compiled graph of ours is called in the place of each outermost block, which keeps its class, modes and graph. Before,
+a forked copy of the process computes outputs and gradients both ways, on a batch of the training.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import threading
 from typing import Any
 
 from gluontune.capture.helpers.base import Helper, patched
-from gluontune.capture.helpers.compiled import Compiled, on_gpu, static_flags, why_not_compiled
-from gluontune.capture.helpers.proving import Proving
-from gluontune.capture.purity import is_constant
+from gluontune.capture.helpers.compiled import Compiled, Proving, on_gpu, static_flags
+from gluontune.capture.purity import is_constant, why_not_compiled
 
 PLAIN, REWRITTEN = "compiled", "compiled and rewritten"
 _WATCHED_S, _WATCHED_STEPS = 0.5, 3
@@ -37,7 +35,6 @@ class Blocks(Helper):
     """Calls a compiled graph in place of each outermost hybrid block."""
 
     name = "compiled blocks"
-    does = "hybridizable blocks are compiled, with static memory, and their slow layers rewritten"
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,8 +42,7 @@ class Blocks(Helper):
         self._local = threading.local()
         self._phase = "watching"
         self._proving: Proving | None = None
-        self._changes, self._steps = 0, 1
-        self._apart = 0.0
+        self._steps, self._apart = 1, 0.0
 
     def install(self, mx: Any) -> None:
         self._mx, self._autograd = mx, mx.autograd
@@ -79,7 +75,8 @@ class Blocks(Helper):
                 if way is not None and way.takes(args):
                     return self._compiled(root, way, original, args)
             if self._phase == "watching" and self._autograd.is_recording():
-                self._watch(root, args)
+                root.arguments, root.calls = args, root.calls + 1
+                root.shapes.add(tuple(getattr(a, "shape", None) for a in args))
             return original(block, *args)
         finally:
             local.inside = False
@@ -99,10 +96,6 @@ class Blocks(Helper):
             self.note(f"{self.name}: {type(block).__name__} is left as it is: {reason}")
         root = self._roots[id(block)] = Root(block, reason)
         return root
-
-    def _watch(self, root: Root, args: tuple[Any, ...]) -> None:
-        root.arguments, root.calls = args, root.calls + 1
-        root.shapes.add(tuple(getattr(a, "shape", None) for a in args))
 
     def _around_change(self, original: Any, block: Any) -> None:
         original(block)
@@ -180,7 +173,6 @@ class Blocks(Helper):
         return self._phase == "proving" and not self.broken
 
     def settled(self, left: list[str]) -> None:
-        """Let go of the graphs that will not be used again."""
         for root in self._roots.values():
             if self.state != REWRITTEN and REWRITTEN not in left and root.rewrites:
                 root.ways.pop(REWRITTEN, None)

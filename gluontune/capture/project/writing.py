@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from gluontune.capture.events import Op
-from gluontune.capture.project.batches import data_text
-from gluontune.capture.project.changing import batches_as_inputs, numbers_as_inputs
-from gluontune.capture.project.clipping import clipped
-from gluontune.capture.project.moving import moved
+from gluontune.capture.project.batches import TEMPLATES, data_text, rendered
+from gluontune.capture.project.changing import batches_as_inputs, clipped, moved, numbers_as_inputs
 from gluontune.capture.project.reference import reference
 from gluontune.capture.project.sections import Plan
 from gluontune.capture.project.step_text import StepText, step_text
@@ -31,22 +29,17 @@ from gluontune.core.texts import literal, remark
 from gluontune.optim.torch_rules import Part
 from gluontune.runtime.pytorch import torch
 
-_TEMPLATES = Path(__file__).parent / "templates"
 _LEAST, _COMPARED = 3, 4  # steps of one structure; those that the check compares
 _RULES = '"""The rules of train.py\'s trainers, as MXNet has them. Taken from gluontune (Apache-2.0)."""\n\n'
 
 
 @dataclass
 class Known:
-    """What a script's blocks and parameters are called in the project.
+    """What a script's blocks and parameters are called in the project."""
 
-    Args:
-        paths: of blocks by id. names: of parameters. nets: of outermost blocks with parameters.
-    """
-
-    paths: dict[int, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    nets: list[tuple[str, Any]] = field(default_factory=list)
+    paths: dict[int, str] = field(default_factory=dict)  # of blocks by id
+    names: dict[str, str] = field(default_factory=dict)  # of parameters
+    nets: list[tuple[str, Any]] = field(default_factory=list)  # outermost blocks with parameters
 
 
 def known_of(seens: Sequence[Seen], variables: dict[str, str], loose: Sequence[Any]) -> Known:
@@ -105,22 +98,12 @@ def _computed(seen: Seen) -> set[int]:
 
 
 class Project:
-    """The texts and arrays of a script's project.
-
-    Args:
-        mx: the mxnet module, without hooks. seens: its first steps. known: names. trainers: names by id.
-        script: its file's name. epochs: their number, and where it was found.
-    """
+    """The texts and arrays of a script's project: of its first steps, ``seens``; trainers have names by id."""
 
     def __init__(
-        self,
-        mx: Any,
-        seens: Sequence[Seen],
-        known: Known,
-        trainers: dict[int, str],
-        script: str,
+        self, mx: Any, seens: Sequence[Seen], known: Known, trainers: dict[int, str], script: str,
         epochs: tuple[int, str],
-    ):
+    ):  # fmt: skip
         self.mx, self.known, self.script, self.epochs = mx, known, remark(script), epochs
         self.noted: list[str] = []
         for seen in seens:
@@ -149,10 +132,8 @@ class Project:
         plans = plans_of(seens, self.known)
         if numbers_as_inputs(plans):
             plans = plans_of(seens, self.known)
-        return _longest(plans, [self._text(plan, trainers) for plan in plans])
-
-    def _text(self, plan: Plan, trainers: dict[int, str]) -> StepText:
-        return step_text(plan, self._arrays(plan), self.known.names, self.frozen, trainers)
+        names, frozen = self.known.names, self.frozen
+        return _longest(plans, [step_text(plan, self._arrays(plan), names, frozen, trainers) for plan in plans])
 
     def _arrays(self, plan: Plan) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
@@ -189,7 +170,7 @@ class Project:
         if used:
             texts["operators.py"] = copied(used)
         noted = [f"{t.line}: {t.noted}" for t in self.trainers if t.noted] + self.noted
-        readme = (_TEMPLATES / "README.txt").read_text("utf-8")
+        readme = (TEMPLATES / "README.txt").read_text("utf-8")
         hand = "\n".join(f"- {one}" for one in [*by_hand, *noted]) or "Nothing."
         told = {"SCRIPT": self.script, "STEPS": str(steps), "HAND": hand}
         for word, text in told.items():
@@ -211,26 +192,25 @@ class Project:
         first = self.plans[0]
         given = [first.names[n] for n in first.inputs if not first.is_state(n)]
         states = sum(first.is_state(n) for n in first.inputs)
-        settings = {"STEPS": steps, "STATES": states, "INPUTS": given, "KIND": kind, "STEADY": steady}
-        lines = "\n".join(
-            f"{name} = {json.dumps(value) if not isinstance(value, bool) else value}"
-            for name, value in settings.items()
-        )
-        return (_TEMPLATES / "check.txt").read_text("utf-8").replace("SETTINGS", lines)
+        settings = {
+            "STEPS": steps,
+            "STATES": states,
+            "INPUTS": json.dumps(given),
+            "KIND": f'"{kind}"',
+            "STEADY": steady,
+        }
+        lines = "\n".join(f"{name} = {value}" for name, value in settings.items())
+        return (TEMPLATES / "check.txt").read_text("utf-8").replace("SETTINGS", lines)
 
     def _rules(self) -> str:
         operator = self.trainers[0].operator
         named = {t.rule: t.run for t in self.trainers}
-        update = (_TEMPLATES / ("update_operator.txt" if operator else "update_rule.txt")).read_text("utf-8")
         counts = {t.rule: len(next(iter(t.states.values()), [])) for t in self.trainers}
-        update = update.replace("STATES", f"{_shown(counts)}[self.rule.__name__]")
         if not operator:
             named["Part"] = Part
-        return copied(named, _RULES, (_TEMPLATES / "rules.txt").read_text("utf-8") + update)
+        return copied(named, _RULES, rendered("rules.py.j2", operator=operator, states=_shown(counts)))
 
     def _train(self) -> str:
-        import jinja2
-
         first, names = self.plans[0], self.known.names
         for trainer in self.trainers:
             decays = {names[p]: wd for p, wd in trainer.wd.items()}
@@ -241,13 +221,12 @@ class Project:
                 chosen=f"[{', '.join(map(literal, self._chosen(trainer)))}]",
             )  # fmt: skip
         epochs, where = self.epochs
-        text = jinja2.Template((_TEMPLATES / "train.py.j2").read_text("utf-8"), trim_blocks=True, lstrip_blocks=True)
         classes = set(re.findall(r"^class (\w+)", self.text.model, re.MULTILINE))
         used = {name for name in classes if re.search(rf"\b{name}\(", self.text.training)}
         rules = sorted({"Trainer", *(t.rule for t in self.trainers)}) if self.trainers else []
-        return text.render(
-            script=self.script, epochs=epochs, rules=rules, epochs_from=f"  # {remark(where)}" if where else "",
-            line=first.line or self.script,
+        return rendered(
+            "train.py.j2", script=self.script, epochs=epochs, rules=rules,
+            epochs_from=f"  # {remark(where)}" if where else "", line=first.line or self.script,
             training=self.text.training.rstrip(), build=self.text.build, step=self.text.step, trainers=self.trainers,
             imports=sorted({*used, *self.text.nets}), helpers=self.text.helpers,
             text=" ".join(t.rate for t in self.trainers),
@@ -271,21 +250,14 @@ def _roots(plan: Plan) -> list[Any]:
 
 
 def _longest(plans: Sequence[Plan], texts: Sequence[StepText]) -> tuple[list[Plan], StepText]:
-    """The first consecutive steps of one text.
-
-    Raises:
-        GluontuneError: no three steps that follow each other have one.
-    """
+    """The first consecutive steps of one text: three at least."""
     runs: list[list[int]] = []
     for at, text in enumerate(texts):
-        same = runs and _same(texts[runs[-1][-1]], text)
+        before = texts[runs[-1][-1]] if runs else None
+        same = before and (before.model, before.training, before.step) == (text.model, text.training, text.step)
         runs[-1].append(at) if same else runs.append([at])
     best = max(runs, key=len, default=[])
     if len(best) < _LEAST:
         line = next((plan.line for plan in plans if plan.line), "")
         raise GluontuneError(f"{line}: {len(runs)} structures in {len(plans)} steps; a project has one")
     return [plans[at] for at in best], texts[best[0]]
-
-
-def _same(one: StepText, other: StepText) -> bool:
-    return (one.model, one.training, one.step) == (other.model, other.training, other.step)
