@@ -39,7 +39,7 @@ class Call(NamedTuple):
 class Handler:
     """What is done at each hook; here, what MXNet does."""
 
-    follow: Any = None  # what may answer a call of an operator before ``op`` is asked
+    follow: Any = None  # a step that comes again: it may answer a call of an operator before ``op`` is asked
 
     def op(self, call: Call) -> Any:
         return call.run()

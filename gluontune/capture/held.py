@@ -9,6 +9,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
+Operator = tuple[str, dict[str, str]]  # with its attributes
+
 
 class Owner(NamedTuple):
     """What an array belongs to: a ``parameter``, the ``gradient`` of one, or a ``variable`` of ``attach_grad``.
@@ -29,7 +31,7 @@ class View(NamedTuple):
     All but the last one give the shape ``between``; shape and type are the view's, the modes as it was made.
     """
 
-    operators: list[tuple[str, dict[str, str]]]
+    operators: list[Operator]
     between: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: str
@@ -125,15 +127,19 @@ def _is_full(cell: Any) -> bool:
         return False
 
 
-def reshaping(array: Any) -> tuple[str, dict[str, str]]:
+def reshaping(array: Any) -> Operator:
     """The operator that brings values into an array's shape."""
     odd = array.ndim == 0 or 0 in array.shape
     return "_np_reshape" if odd else "Reshape", {"newshape" if odd else "shape": str(tuple(array.shape))}
 
 
+def _rows(begin: int, end: int) -> Operator:
+    return "slice_axis", {"axis": "0", "begin": str(begin), "end": str(end)}
+
+
 def view_operators(
     kind: str, arguments: tuple[Any, ...], array: Any, result: Any
-) -> tuple[list[tuple[str, dict[str, str]]], tuple[int, ...]]:
+) -> tuple[list[Operator], tuple[int, ...]]:
     """The operators that compute a view anew, and the shape of what all but the last one give."""
     between = tuple(result.shape)
     reshape = reshaping(result)
@@ -143,20 +149,14 @@ def view_operators(
         return [("BlockGrad", {})], between
     if kind == "at":
         begin = arguments[0] % array.shape[0]
-        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(begin + 1)}), reshape], (
-            1,
-            *array.shape[1:],
-        )
+        return [_rows(begin, begin + 1), reshape], (1, *array.shape[1:])
     if kind == "slice":
         begin, end, _ = slice(*arguments).indices(array.shape[0])
-        return [("slice_axis", {"axis": "0", "begin": str(begin), "end": str(end)})], between
+        return [_rows(begin, end)], between
     key = tuple(part for part in arguments[0] if part is not None)
     parts = [part if isinstance(part, slice) else slice(part, part + 1 if part != -1 else None) for part in key]
     bounds = [part.indices(size) for part, size in zip(parts, array.shape)]
+    begins, steps = (tuple(bound[at] for bound in bounds) for at in (0, 2))
     ends = tuple(None if end < 0 else end for _, end, _ in bounds)
-    attrs = {
-        "begin": str(tuple(b for b, _, _ in bounds)),
-        "end": str(ends),
-        "step": str(tuple(s for _, _, s in bounds)),
-    }
+    attrs = {"begin": str(begins), "end": str(ends), "step": str(steps)}
     return [("slice", attrs), reshape], tuple(len(range(*bound)) for bound in bounds)

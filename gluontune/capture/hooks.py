@@ -16,7 +16,7 @@ from typing import Any
 
 from gluontune.capture.events import Call, Handler
 from gluontune.capture.held import arrays_behind, arrays_in, many
-from gluontune.capture.helpers.base import with_subclasses
+from gluontune.capture.helpers.base import patched, with_subclasses
 from gluontune.capture.methods import (
     TAKES,
     CompiledCalls,
@@ -71,13 +71,8 @@ class Hooks:
 
     def _around(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
         """Have calls of a method or function call ``around(before, …)``."""
-        before = owner.__dict__[name]
-
-        @functools.wraps(before)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return around(before, *args, **kwargs)
-
-        self._put(owner, name, method)
+        self._before.append((owner, name, owner.__dict__[name]))
+        patched(owner, name, around)
 
     def _method(self, owner: Any, name: str, hook: Callable[..., Any], quietly: bool = True) -> None:
         """Replace a method or function; ``hook(run, *args, **kwargs)`` is called where the hooks are in force.

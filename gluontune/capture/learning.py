@@ -67,7 +67,7 @@ class LearningTorch(LazyTorch):
 
     def _close(self, step: Step) -> None:
         if self.lazy and self.log:
-            self._learn(step)
+            self._learn(step, self.log)
         super()._close(step)
 
     def _owned(self, array: Any) -> tuple[str, str, str] | None:
@@ -115,11 +115,10 @@ class LearningTorch(LazyTorch):
         leaf = self.placed[key]
         return leaf is not None and leaf.place >= self._before and leaf.number == self.held[key].value - self.base - 1
 
-    def _learn(self, step: Step) -> None:
+    def _learn(self, step: Step, log: Sequence[Entry]) -> None:
         """Make a template of a step that has the structure of an earlier one."""
-        assert self.log is not None
         places = {key: at for at, key in enumerate(self.placed)}
-        signatures = [entry.signature(places) for entry in self.log]
+        signatures = [entry.signature(places) for entry in log]
         key, ids = tuple(signatures), list(places)
         earlier = self._seen.pop(key, None)
         self._fruitless += 1
@@ -135,7 +134,7 @@ class LearningTorch(LazyTorch):
             return
         if any(signatures == template.signatures for template in self.templates):
             return
-        batches = {i for entry in self.log if entry.kind == "batch" for i in entry.inputs}
+        batches = {i for entry in log if entry.kind == "batch" for i in entry.inputs}
         fixed = {}
         for place, (then, now) in enumerate(zip(earlier, ids)):
             entry, leaf = self.held[now], self.placed[now]
@@ -152,7 +151,7 @@ class LearningTorch(LazyTorch):
             if number not in self.tape.closed
         ]
         may_end = super()._may_end()
-        template = Template(self.log, places, signatures, step, self.base, self.held, self.interpreter.wanted, fixed,
+        template = Template(log, places, signatures, step, self.base, self.held, self.interpreter.wanted, fixed,
                             opened, self.updated, may_end)  # fmt: skip
         for call in self.calls:
             if call.settle(template, places):

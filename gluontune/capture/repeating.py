@@ -32,7 +32,6 @@ class RepeatingTorch(LearningTorch):
     """Ends a followed step, or goes through it again."""
 
     _given: tuple[bool, bool] | None = None  # modes of an entry that is gone through again
-    follow: Follower | None = None  # the step under way, where it is one that is known
     followed = 0  # steps
 
     def _modes(self) -> tuple[bool, bool]:
@@ -46,13 +45,11 @@ class RepeatingTorch(LearningTorch):
 
     def _left_open(self) -> bool:
         follow = self.follow
-        assert follow is not None
         return any(kind not in self.never_used and follow.alive(place) for place, kind in follow.template.open_ones)
 
     def _finish(self) -> bool:
         """Compute a followed step's rest, and note what the program still holds; whether that went well."""
         follow, array = self.follow, None
-        assert follow is not None
         if not self._computed(follow.compute):
             return False
         template, env, truth = follow.template, follow.env, self.truth
@@ -88,7 +85,6 @@ class RepeatingTorch(LearningTorch):
 
     def _computed(self, until: Callable[[], Any]) -> bool:
         """Whether a followed step can be computed; else its template is refused."""
-        assert self.follow is not None
         try:
             until()
         except ERRORS as error:
