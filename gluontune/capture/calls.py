@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from gluontune.capture.methods import COMPILES, SETS
+from gluontune.capture.operators import COMPILES, SETS
 from gluontune.capture.purity import is_constant, why_not_run_once
 from gluontune.capture.template import Leaf, Template, is_plain
 from gluontune.capture.updates import UPDATES

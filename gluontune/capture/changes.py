@@ -13,14 +13,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gluontune.capture.script import CHANGES, DECIDED, THREADS
 from gluontune.core import files
 
 if TYPE_CHECKING:
-    from gluontune.capture.contest import Contest
     from gluontune.capture.helpers.base import Helper
     from gluontune.capture.on_torch import OnTorch
     from gluontune.capture.watch import Watch
@@ -55,7 +53,7 @@ class Account(ABC):
         atexit.register(self._end)
 
     @abstractmethod
-    def begin(self, mx: ModuleType) -> None:
+    def begin(self, mx: Any) -> None:
         """Mxnet was imported."""
 
     @abstractmethod
@@ -86,9 +84,9 @@ class ChangesAccount(Account):
     def __init__(self, options: Mapping[str, Any]):
         super().__init__(options)
         self.helpers: list[Helper] = []
-        self._contest: Contest | None = None
+        self._contest: Any = None
 
-    def begin(self, mx: ModuleType) -> None:
+    def begin(self, mx: Any) -> None:
         _compute_in(self._options["dtype"])
         try:
             self._install(mx)
@@ -96,7 +94,7 @@ class ChangesAccount(Account):
             for helper in self.helpers:
                 helper.gave_up(error)
 
-    def _install(self, mx: ModuleType) -> None:
+    def _install(self, mx: Any) -> None:
         from gluontune.capture.contest import Contest
 
         names = [name for name in CHANGES if name not in self._options["leave"]]
@@ -110,12 +108,10 @@ class ChangesAccount(Account):
         self._contest.install(mx)
 
     def document(self) -> dict[str, Any]:
-        took = time.time() - self._options["began"]
-        estimated = {h.name: h.seconds_saved for h in self.helpers if h.seconds_saved > 0}
-        measured = self._contest.saved() if self._contest is not None else {}
-        saved = {**estimated, **measured}
+        measured = self._contest.saved() if self._contest else {}
+        saved = {**{h.name: h.seconds_saved for h in self.helpers if h.seconds_saved > 0}, **measured}
         return {
-            "seconds_as_is": took + sum(saved.values()),
+            "seconds_as_is": time.time() - self._options["began"] + sum(saved.values()),
             "settings": self._options["settings"],
             "saved_seconds": saved,
             "estimated": [name for name in saved if name not in measured],
@@ -145,29 +141,24 @@ class TorchAccount(Account):
 
     def __init__(self, options: Mapping[str, Any], folder: str):
         from gluontune.capture.helpers.samples import Samples
+        from gluontune.capture.on_torch import OnTorch  # before the script's folder is searched for modules
 
         super().__init__(options)
-        self._folder, self._samples = folder, Samples()
+        self._folder, self._samples, self._engine_of = folder, Samples(), OnTorch
         self._engine: OnTorch | None = None
 
     def begin(self, mx: Any) -> None:
-        from gluontune.capture.on_torch import OnTorch
-
         if "samples" not in self._options["leave"]:
             try:
                 self._samples.install(mx)
             except Exception as error:
                 self._samples.gave_up(error)
-        self._engine = OnTorch(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
+        self._engine = self._engine_of(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
         self._engine.read_from(self._samples)
 
     def document(self) -> dict[str, Any]:
-        return {
-            "backend": "torch",
-            **(self._engine.document() if self._engine else {}),
-            **self._samples.facts(),
-            "notes": self._samples.notes,
-        }
+        done = self._engine.document() if self._engine else {}
+        return {"backend": "torch", **done, **self._samples.facts(), "notes": self._samples.notes}
 
     def lines(self, found: Mapping[str, Any]) -> list[str]:
         moved, why_not = found.get("steps_on_torch", 0), found.get("why_not", "the script did not import it")
@@ -264,10 +255,7 @@ class InForce:
     def facts(self) -> dict[str, Any]:
         return {
             "notes": [note for helper in self.helpers for note in helper.notes],
-            "changed": {
-                helper.name: helper.state and helper.facts().get("kept_batches", helper.state)
-                for helper in self.helpers
-            },
+            "changed": {h.name: h.state and h.facts().get("kept_batches", h.state) for h in self.helpers},
             "why_not": self.engine.why_not if self.engine is not None else "",
             "draws": self.engine is not None and self.engine.draws,
         }

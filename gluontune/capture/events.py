@@ -196,6 +196,11 @@ class Backward:
     line: str
     retain: bool = False
 
+    @property
+    def inputs(self) -> list[int]:
+        """All values that it reads."""
+        return [*self.heads, *[g for g in self.head_grads or () if g is not None], *self.variables]
+
 
 @dataclass
 class Step:

@@ -17,17 +17,18 @@ from typing import Any
 from gluontune.capture.events import Call, Handler
 from gluontune.capture.held import arrays_behind, arrays_in, many
 from gluontune.capture.helpers.base import patched, with_subclasses
-from gluontune.capture.methods import (
+from gluontune.capture.operators import (
     TAKES,
     CompiledCalls,
+    Operators,
     counting,
     inert,
     mode_noted,
     modes_noted,
     noted,
+    operator_names,
     without_store,
 )
-from gluontune.capture.operators import Operators, operator_names
 
 
 class Hooks:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluontune.capture.calls import At, Span, UpdateSpan, flat, state_of
-from gluontune.capture.events import Arrays, Call, Op, Run, Step, mutated, sets_gamma
+from gluontune.capture.events import Arrays, Call, Run, Step, mutated, sets_gamma
 from gluontune.capture.held import many
 from gluontune.capture.interpret import computes
 from gluontune.capture.lazy import BY_VALUES, LazyTorch
@@ -143,16 +143,8 @@ class LearningTorch(LazyTorch):
                 fixed[place] = entry.array
             elif leaf is None and owner is not None:
                 return
-        opened = [
-            (number, (event.name, i, step.values[number].shape))
-            for event in step.events
-            if isinstance(event, Op) and event.recording and not self.tape.values.isdisjoint(event.outputs)
-            for i, number in enumerate(event.outputs)
-            if number not in self.tape.closed
-        ]
-        may_end = super()._may_end()
         template = Template(log, places, signatures, step, self.base, self.held, self.interpreter.wanted, fixed,
-                            opened, self.updated, may_end)  # fmt: skip
+                            self._unreached(), self.updated, super()._may_end())  # fmt: skip
         for call in self.calls:
             if call.settle(template, places):
                 template.entries[call.begin].calls.append(call)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluontune.capture.events import Op, Step, draws
 from gluontune.capture.following import FollowingTorch
-from gluontune.capture.forked import Forked
+from gluontune.capture.helpers.base import Forked
 from gluontune.capture.helpers.samples import Samples
 from gluontune.capture.hooks import Hooks
 from gluontune.capture.interpret import computes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,17 +69,13 @@ class StepProgram:
         """For each instruction, the values that none after it reads, but for those that are to be ``kept``."""
         needed, found = set(kept), list[set[int]]()
         for i in reversed(self.instructions):
-            found.append({*_read_by(i), *i.outputs} - needed)
+            found.append({*i.inputs, *i.outputs} - needed)
             needed |= found[-1]
         return found[::-1]
 
     def operators(self) -> dict[str, int]:
         """Names of the operators, and how often each is called."""
-        found: dict[str, int] = {}
-        for i in self.instructions:
-            if isinstance(i, Op):
-                found[i.name] = found.get(i.name, 0) + 1
-        return found
+        return dict(Counter(i.name for i in self.instructions if isinstance(i, Op)))
 
 
 def program_of(step: Step, roots: Collection[int] = ()) -> StepProgram:
@@ -88,7 +85,7 @@ def program_of(step: Step, roots: Collection[int] = ()) -> StepProgram:
     """
     kept = [step.events[place] for place in live_events(step, roots)]
     made = {output for event in kept for output in event.outputs}
-    order = dict.fromkeys(v for event in kept for v in _read_by(event) if v not in made)
+    order = dict.fromkeys(v for event in kept for v in event.inputs if v not in made)
     order.update(dict.fromkeys(v for v in step.writes.values() if v not in made))
     leaves = len(order)
     order.update(dict.fromkeys(output for event in kept for output in event.outputs))
@@ -108,14 +105,8 @@ def live_events(step: Step, roots: Collection[int] = ()) -> list[int]:
         event = step.events[place]
         if not live.isdisjoint(event.outputs) and step.values[event.outputs[0]].source != "mxnet":
             found.append(place)
-            live.update(_read_by(event))
+            live.update(event.inputs)
     return found[::-1]
-
-
-def _read_by(event: Op | Backward) -> list[int]:
-    if isinstance(event, Op):
-        return event.inputs
-    return [*event.heads, *[g for g in event.head_grads or () if g is not None], *event.variables]
 
 
 def renumbered(event: Op | Backward, number: dict[int, int]) -> Op | Backward:

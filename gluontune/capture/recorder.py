@@ -224,15 +224,20 @@ class Recorder(Gradients):
             self.end()
 
     def _open(self) -> list[tuple[int, Any]]:
-        """Values on the tape that the program holds and no backward pass has reached, with what made them."""
+        """Of :meth:`_unreached` those that the program holds."""
         ours, entries = self._let_go() if self.copying else self._forget_unused(), self.held.items()
         held = {e.value for key, e in entries if e.array is not None and sys.getrefcount(e.array) > ours[key] + 1}
-        found: list[tuple[int, Any]] = []
-        for event in self.step.events:
-            if isinstance(event, Op) and event.recording and not self.tape.values.isdisjoint(event.outputs):
-                kinds = [(n, (event.name, i, self.step.values[n].shape)) for i, n in enumerate(event.outputs)]
-                found += [(number, kind) for number, kind in kinds if number in held and number not in self.tape.closed]
-        return found
+        return [(number, kind) for number, kind in self._unreached() if number in held]
+
+    def _unreached(self) -> list[tuple[int, Any]]:
+        """Values on the tape that no backward pass has reached, with what made them."""
+        return [
+            (number, (event.name, i, self.step.values[number].shape))
+            for event in self.step.events
+            if isinstance(event, Op) and event.recording and not self.tape.values.isdisjoint(event.outputs)
+            for i, number in enumerate(event.outputs)
+            if number not in self.tape.closed
+        ]
 
     def end(self) -> None:
         step, trained = self.step, self.updated

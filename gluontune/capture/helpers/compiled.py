@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluontune.capture.forked import Forked
+from gluontune.capture.helpers.base import Forked
 from gluontune.compute._traversal import first_samples, walk
 from gluontune.core.gaps import worst
 from gluontune.core.nests import flat, mapped

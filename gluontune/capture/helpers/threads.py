@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.capture.forked import Forked
-from gluontune.capture.helpers.base import Helper
+from gluontune.capture.helpers.base import Forked, Helper
 from gluontune.capture.script import ALL_THREADS
 from gluontune.core.forking import at_work
 

@@ -18,7 +18,7 @@ from gluontune.convert.migrate.expressions import expression
 from gluontune.core.files import atomic_write
 from gluontune.core.texts import literal
 
-TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATES = Path(__file__).parent / "templates"
 _MOST, _SECONDS = 256 * 2**20, 20.0  # bytes, and time, of samples
 
 
@@ -88,8 +88,8 @@ def rendered(template: str, **words: Any) -> str:
     """A template of this folder with these words."""
     import jinja2
 
-    text = (TEMPLATES / template).read_text("utf-8")
-    return jinja2.Template(text, trim_blocks=True, lstrip_blocks=True).render(**words)
+    text = (_TEMPLATES / template).read_text("utf-8")
+    return jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).render(**words)
 
 
 def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -193,7 +193,7 @@ def _sizes(plans: Sequence[Plan]) -> bool:
     changed = False
     known = [{v.shape[0] for v in plan.step.values.values() if v.shape and v.source in ("batch", "host")}
              for plan in plans]  # fmt: skip
-    for row in zip(*([told for told in plan.seen.told if told.trainer is not None] for plan in plans)):
+    for row in zip(*(plan.seen.updates for plan in plans)):
         sizes = [float(told.batch_size) for told in row]
         others = any(size not in own for size, own in zip(sizes, known))
         if len(set(sizes)) > 1 and not row[0].size and others:

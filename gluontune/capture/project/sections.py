@@ -174,8 +174,7 @@ class Plan:
         for section in sections:
             inside = {number for place in section.places for number in self.events[place].outputs}
             for place in section.places:
-                event = self.events[place]
-                for number in event.inputs if isinstance(event, Op) else ():
+                for number in self.events[place].inputs:
                     if number not in inside and number not in section.reads and number not in self.owner:
                         section.reads.append(number)
             wanted.update(dict.fromkeys(n for n in section.reads if made.get(n, section) is not section))

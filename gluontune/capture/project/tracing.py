@@ -55,6 +55,11 @@ class Seen:
     gradients: dict[str, int] = field(default_factory=dict)  # their values at the end, by parameters' names
 
     @property
+    def updates(self) -> list[Told]:
+        """What trainers did."""
+        return [told for told in self.told if told.trainer is not None]
+
+    @property
     def inside(self) -> set[int]:
         """The places of events within what was told."""
         return {place for told in self.told for place in range(told.begin, told.end)}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.capture.events import Op
-from gluontune.capture.project.batches import TEMPLATES, data_text, rendered
+from gluontune.capture.project.batches import data_text, rendered
 from gluontune.capture.project.changing import batches_as_inputs, clipped, moved, numbers_as_inputs
 from gluontune.capture.project.reference import reference
 from gluontune.capture.project.sections import Plan
@@ -111,7 +111,7 @@ class Project:
                 raise GluontuneError(seen.step.unknown[0])
         clipped(seens)
         moved(seens)
-        updated = [told for seen in seens for told in seen.told if told.trainer is not None]
+        updated = [told for seen in seens for told in seen.updates]
         self.frozen = {p.name for told in updated for p in told.trainer._params if p.grad_req == "null"}
         try:
             run, self.text = self._run(seens, trainers)
@@ -121,9 +121,8 @@ class Project:
         self.plans = run[:_COMPARED]
         updates: dict[int, list[Any]] = {}
         for plan in run:
-            for told in plan.seen.told:
-                if told.trainer is not None:
-                    updates.setdefault(id(told.trainer), []).append((plan, told))
+            for told in plan.seen.updates:
+                updates.setdefault(id(told.trainer), []).append((plan, told))
         self.trainers = [trainer_text(trainers[key], found) for key, found in updates.items()]
         if len({trainer.operator for trainer in self.trainers}) > 1:
             raise GluontuneError(f"{self.trainers[-1].line}: rules in C++ and in Python in one project have no text")
@@ -160,8 +159,7 @@ class Project:
             for name, states in trainer.states.items():
                 arrays.update({f"moments/{trainer.name}/{names[name]}/{i}": a for i, a in enumerate(states)})
         data, by_hand = data_text(self.plans, place)
-        used = dict(self.text.used)
-        used.update(data.used)
+        used = {**self.text.used, **data.used}
         texts = {"train.py": self._train(), "data.py": data.text, "check.py": self._check(steps, kind, steady)}
         if self.text.model.count("\nclass ") or self.text.nets:
             texts["model.py"] = self.text.model
@@ -170,12 +168,9 @@ class Project:
         if used:
             texts["operators.py"] = copied(used)
         noted = [f"{t.line}: {t.noted}" for t in self.trainers if t.noted] + self.noted
-        readme = (TEMPLATES / "README.txt").read_text("utf-8")
         hand = "\n".join(f"- {one}" for one in [*by_hand, *noted]) or "Nothing."
-        told = {"SCRIPT": self.script, "STEPS": str(steps), "HAND": hand}
-        for word, text in told.items():
-            readme = readme.replace(word, text)
-        texts |= {"README.md": readme, "pyproject.toml": "[tool.ruff]\nline-length = 110\n"}
+        texts["README.md"] = rendered("README.md.j2", script=self.script, steps=steps, hand=hand)
+        texts["pyproject.toml"] = "[tool.ruff]\nline-length = 110\n"
         texts["requirements.txt"] = f"torch>={library.__version__.split('+')[0].rsplit('.', 1)[0]}\nnumpy\n"
         texts["names.json"] = json.dumps({names[n]: n for n in names if names[n] in weights}, indent=1) + "\n"
         for name, text in texts.items():
@@ -200,7 +195,7 @@ class Project:
             "STEADY": steady,
         }
         lines = "\n".join(f"{name} = {value}" for name, value in settings.items())
-        return (TEMPLATES / "check.txt").read_text("utf-8").replace("SETTINGS", lines)
+        return rendered("check.py.j2", settings=lines)
 
     def _rules(self) -> str:
         operator = self.trainers[0].operator
