@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.capture.calls import Span, flat, nested
+from gluontune.capture.held import listed
 from gluontune.capture.interpret import Interpreter, put
 from gluontune.capture.retreat import ERRORS
 from gluontune.capture.straight import Part
@@ -81,7 +82,7 @@ class Follower:
     # hooks: None, or False, where the step is no longer what the template says
 
     def op(self, handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:
-        outs = None if out is None else many(out)
+        outs = None if out is None else listed(out)
         try:
             entry = self._next(lambda e: self._is_op(e, handle, arrays, keys, values, out, outs, is_np, many), 0)
         except ERRORS:

@@ -83,7 +83,7 @@ def referred(alias: Alias) -> list[int]:
     return [id(alias.array), *[id(alias.base)] * (1 if alias.run is None else 2)]
 
 
-def many(arrays: Any) -> list[Any]:
+def listed(arrays: Any) -> list[Any]:
     """An array, several, or None as a list."""
     return [] if arrays is None else list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
 

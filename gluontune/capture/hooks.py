@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gluontune.capture.events import Call, Handler
-from gluontune.capture.held import arrays_behind, arrays_in, many
+from gluontune.capture.held import arrays_behind, arrays_in, listed
 from gluontune.capture.helpers.base import patched, with_subclasses
 from gluontune.capture.operators import (
     TAKES,
@@ -192,16 +192,16 @@ class Hooks:
     def _backward(self, run: Any, heads: Any, head_grads: Any = None, retain_graph: bool = False,
                   train_mode: bool = True, out_grad: Any = None) -> None:  # fmt: skip
         grads = head_grads if out_grad is None else out_grad  # of an array's own method
-        self.handler.backward(many(heads), None if grads is None else many(grads), train_mode, retain_graph, run)
+        self.handler.backward(listed(heads), None if grads is None else listed(grads), train_mode, retain_graph, run)
 
     def _autograd(self, autograd: Any, parameter: Any) -> None:
         handler = self.handler
 
         def mark(run: Any, arrays: Any, gradients: Any, grad_reqs: Any = "write") -> None:
             run()
-            arrays = many(arrays)
+            arrays = listed(arrays)
             reqs = [grad_reqs] * len(arrays) if isinstance(grad_reqs, str) else list(grad_reqs)
-            handler.mark(arrays, many(gradients), reqs)
+            handler.mark(arrays, listed(gradients), reqs)
 
         for name, at in (("set_recording", 0), ("set_training", 1)):
             self._around(autograd, name, functools.partial(mode_noted, self, at))

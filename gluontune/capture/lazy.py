@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gluontune.capture.events import Arrays, Call, Op, Run, Step
-from gluontune.capture.held import Held, many
+from gluontune.capture.held import Held, listed
 from gluontune.capture.interpret import Interpreter, as_declared, computes
 from gluontune.capture.operators import EmptyHandles, result_types
 from gluontune.capture.program import CHANGING
@@ -155,7 +155,7 @@ class LazyTorch(Recorder):
     def _gathered(self, call: Call, inputs: list[int]) -> Any:
         """The results of an operator that is computed later."""
         if call.out is not None:
-            self._add(call, inputs, many(call.out), "")
+            self._add(call, inputs, listed(call.out), "")
             return call.out
         spec = None if call.name in BY_VALUES else self.specs.get(self._key(call, inputs))
         results = self._now(call, inputs) if spec is None else [self._empty(*one, call.is_np) for one in spec]
@@ -214,7 +214,7 @@ class LazyTorch(Recorder):
         self._settle(call.inputs)
         with self.mx.autograd.pause(self.mx.autograd.is_training()):
             out = call.run()
-        for array in [*many(out), *call.inputs]:
+        for array in [*listed(out), *call.inputs]:
             self._outside(array)
         return out
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gluontune.capture.calls import At, Span, UpdateSpan, flat, state_of
 from gluontune.capture.events import Arrays, Call, Run, Step, mutated, sets_gamma
-from gluontune.capture.held import many
+from gluontune.capture.held import listed
 from gluontune.capture.interpret import computes
 from gluontune.capture.lazy import BY_VALUES, LazyTorch
 from gluontune.capture.template import Entry, Leaf, Template, given_as, is_plain, plain
@@ -189,7 +189,7 @@ class LearningTorch(LazyTorch):
             out = super().op(call)
             if not self.lazy:
                 return out
-            results = many(out)
+            results = listed(out)
         else:
             out, begun = None, self._begun(call)
             self._add(begun, [self.hold(array).value for array in call.inputs], results, "")

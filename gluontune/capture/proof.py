@@ -20,52 +20,46 @@ from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.core.errors import GluontuneError
 from gluontune.core.gaps import gap, size
 
+_WIDE = "float64"
 
-class TorchReplay:
-    """A program on PyTorch, in float64 or as it is (""), with the recorded draws; refuses unknown operators."""
 
-    def __init__(self, program: StepProgram, dtype: str = ""):
-        self.program, self.interpreter = program, Interpreter(dtype, steady=True)
-        unknown: dict[str, str] = {}
-        for i in program.instructions:
-            if isinstance(i, Op) and not (computes(i.name) or draws(i.name)):
-                unknown.setdefault(i.name, i.line)
-        if unknown:
-            told = ", ".join(f"{name} ({line})" for name, line in sorted(unknown.items()))
-            raise GluontuneError(f"operators that PyTorch's side does not know: {told}")
-        self.interpreter.wanted = program.variables
+def torch_results(
+    program: StepProgram, leaves: Sequence[Any], given: Mapping[int, Any], dtype: str = ""
+) -> dict[int, Any]:
+    """A program's heads, gradients and written values on PyTorch, with the recorded draws, by their numbers.
 
-    def __call__(self, leaves: Sequence[Any], given: Mapping[int, Any] | None = None) -> dict[int, Any]:
-        """Heads, gradients and written values by their numbers, as numpy arrays.
-
-        Updates take the gradients that are given, in place of those computed here: an optimizer that divides by their
-        size turns rounding into a whole step.
-        """
-        env: dict[int, Any] = {}
-        run, own = self.interpreter, dict[int, Any]()
-        for number, leaf in enumerate(leaves):
-            run.put(env, number, run.tensor(leaf))
-        for i, over in zip(self.program.instructions, self.program.last_uses(self.program.shown)):
-            if isinstance(i, Op) and draws(i.name):
-                for number in i.outputs:
-                    run.put(env, number, run.tensor(self.program.values[number].array))
-            else:
-                run.run(i, env)
-            for number in i.outputs if isinstance(i, Backward) else ():
-                own[number] = env[number]
-                if given is not None and given.get(number) is not None:
-                    env[number] = run.tensor(given[number])
-            for number in over:
-                env.pop(number, None)
-        return {number: own.get(number, env[number]).detach().numpy() for number in self.program.shown}
+    Updates take the gradients that are given, in place of those computed here: an optimizer that divides by their
+    size turns rounding into a whole step.
+    """
+    unknown = {i.name: i.line for i in reversed(program.instructions)
+               if isinstance(i, Op) and not (computes(i.name) or draws(i.name))}  # fmt: skip
+    if unknown:
+        told = ", ".join(f"{name} ({line})" for name, line in sorted(unknown.items()))
+        raise GluontuneError(f"operators that PyTorch's side does not know: {told}")
+    run, env, own = Interpreter(dtype, steady=True), dict[int, Any](), dict[int, Any]()
+    run.wanted = program.variables
+    for number, leaf in enumerate(leaves):
+        run.put(env, number, run.tensor(leaf))
+    for i, over in zip(program.instructions, program.last_uses(program.shown)):
+        if isinstance(i, Op) and draws(i.name):
+            for number in i.outputs:
+                run.put(env, number, run.tensor(program.values[number].array))
+        else:
+            run.run(i, env)
+        for number in i.outputs if isinstance(i, Backward) else ():
+            own[number] = env[number]
+            if given.get(number) is not None:
+                env[number] = run.tensor(given[number])
+        for number in over:
+            env.pop(number, None)
+    return {number: own.get(number, env[number]).detach().numpy() for number in program.shown}
 
 
 class MXNetReplay:
-    """A program on MXNet, in ``dtype``, with the recorded draws; operator by operator, without hooks."""
+    """A program on MXNet in float64, with the recorded draws; operator by operator, without hooks."""
 
-    def __init__(self, mx: Any, program: StepProgram, dtype: str = "float64"):
-        self.mx, self.program, self.dtype = mx, program, dtype
-        self.operators = Operators(mx)
+    def __init__(self, mx: Any, program: StepProgram):
+        self.mx, self.program, self.operators = mx, program, Operators(mx)
 
     def __call__(self, leaves: Sequence[np.ndarray], more: Collection[int] = ()) -> dict[int, Any]:
         """Heads, gradients, written values and ``more`` by their numbers, as numpy arrays."""
@@ -83,8 +77,8 @@ class MXNetReplay:
                 env.pop(number, None)
         return {number: env[number].asnumpy() for number in shown}
 
-    def _array(self, values: np.ndarray, variable: bool) -> Any:
-        dtype = self.dtype if values.dtype.kind == "f" else values.dtype
+    def _array(self, values: Any, variable: bool) -> Any:
+        dtype = _WIDE if values.dtype.kind == "f" else values.dtype
         array = self.mx.nd.array(values, dtype=dtype) if values.ndim else self.mx.np.array(values, dtype=dtype)
         if variable:
             array.attach_grad()
@@ -93,9 +87,7 @@ class MXNetReplay:
     def _run(self, op: Op, env: dict[int, Any], wanted: set[int]) -> None:
         if draws(op.name):
             for number in op.outputs:
-                drawn = self.program.values[number].array
-                assert drawn is not None
-                env[number] = self._array(drawn, number in wanted)
+                env[number] = self._array(self.program.values[number].array, number in wanted)
             return
         if op.name == ADDED:
             env[op.outputs[0]] = env[op.inputs[0]] + env[op.inputs[1]]
@@ -113,7 +105,7 @@ class MXNetReplay:
                 env[op.outputs[0]] = x * (mask.as_np_ndarray() if isinstance(x, self.mx.np.ndarray) else mask)
             return
         if attrs.get("dtype") in ("float32", "float16"):
-            attrs["dtype"] = self.dtype
+            attrs["dtype"] = _WIDE
         inputs = [env[number] for number in op.inputs]
         changed = len(op.outputs) - op.results
         if changed and op.name not in UPDATES:
@@ -124,7 +116,7 @@ class MXNetReplay:
             at = len(inputs) - changed
             out = inputs[0].copy()
             inputs = [out, *inputs[1:at], *[array.copy() for array in inputs[at:]]]
-        is_np = op.name.startswith(("_np", "_np_", "_npi_", "_npx_"))
+        is_np = op.name.startswith("_np")
         if op.attrs.get("lazy_update") == "True":
             inputs[1] = inputs[1].tostype("row_sparse")
         with self._mode(op):
@@ -136,7 +128,7 @@ class MXNetReplay:
                     raise
                 inputs = [array if array.dtype != np.float64 else array.astype("float32") for array in inputs]
                 found = self.operators(op.name, inputs, attrs, None, is_np)
-            found = [self._wide(array) for array in ([out] if changed else found)]
+            found = [_wide(array) for array in ([out] if changed else found)]
         for number, array in zip(op.outputs, [*found[: op.results], *inputs[len(inputs) - changed :]]):
             if number in wanted and not op.recording:
                 array = array.detach()
@@ -150,14 +142,10 @@ class MXNetReplay:
         with self._mode(op):
             is_np = isinstance(x, self.mx.np.ndarray)
             found = self.operators(op.name, [*inputs[:3], *statistics], attrs, None, is_np)
-        x = x.as_nd_ndarray() if isinstance(x, self.mx.np.ndarray) else x
+        x = x.as_nd_ndarray() if is_np else x
         mean = self.mx.nd.mean(x, **axes)
         square = self.mx.nd.mean(x * x, **axes) - mean * mean
         env.update(zip(op.outputs, [found[0], mean, square]))
-
-    def _wide(self, array: Any) -> Any:
-        narrow = np.dtype(array.dtype).kind == "f" and array.dtype != np.dtype(self.dtype)
-        return array.astype(self.dtype) if narrow else array
 
     def _mode(self, op: Op) -> contextlib.AbstractContextManager[Any]:
         scope = self.mx.autograd._RecordingStateScope
@@ -173,15 +161,20 @@ class MXNetReplay:
             env[number] = grad
 
 
+def _wide(array: Any) -> Any:
+    narrow = np.dtype(array.dtype).kind == "f" and array.dtype != np.float64
+    return array.astype(_WIDE) if narrow else array
+
+
 def _leaky(x: Any, attrs: Mapping[str, str]) -> Any:
     """MXNet's rectifier with a slope, which rounds negative inputs to float32 whatever the array's type."""
     slope = float(np.float32(attrs.get("slope", "0.25")))
     return x * ((x > 0).astype(x.dtype) * (1 - slope) + slope)
 
 
-def leaves_of(program: StepProgram, given: Mapping[int, Any] | None = None) -> list[Any]:
-    """The recorded leaves of a program, but for those that are given."""
-    return [(given or {}).get(n, value.array) for n, value in enumerate(program.values[: program.leaves])]
+def leaves_of(program: StepProgram) -> list[Any]:
+    """The recorded leaves of a program."""
+    return [value.array for value in program.values[: program.leaves]]
 
 
 #: The largest gaps that count as agreement, by precision: of losses, of gradients (MXNet's sums round more than most),
@@ -242,14 +235,14 @@ def compare(program: StepProgram, mine: Mapping[int, Any], theirs: Mapping[int, 
 def gaps_of_the_script(program: StepProgram) -> Gaps:
     """PyTorch's gaps, in the precision of the script, to what MXNet computed in it."""
     recorded = {number: program.values[number].array for number in program.shown}
-    return compare(program, TorchReplay(program)(leaves_of(program), recorded), recorded)
+    return compare(program, torch_results(program, leaves_of(program), recorded), recorded)
 
 
 def gaps_in_float64(mx: Any, program: StepProgram) -> Gaps:
     """The gaps where both compute again in float64. mx: the mxnet module, without hooks."""
     leaves = leaves_of(program)
     theirs = MXNetReplay(mx, program)(leaves)
-    return compare(program, TorchReplay(program, "float64")(leaves, theirs), theirs)
+    return compare(program, torch_results(program, leaves, theirs, "float64"), theirs)
 
 
 def _like(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ from gluontune.capture.events import (
     sets_gamma,
 )  # fmt: skip
 from gluontune.capture.gradients import Gradients
-from gluontune.capture.held import Alias, Held, Tape, View, arrays_in, many, view_operators
+from gluontune.capture.held import Alias, Held, Tape, View, arrays_in, listed, view_operators
 from gluontune.capture.operators import canonical
 
 PATIENCE = 5  # times that a step goes on for values that no backward pass has used: critics of GANs train so often
@@ -46,7 +46,7 @@ class Recorder(Gradients):
         inputs, line = [self.hold(array).value for array in call.inputs], self._line()
         dropped = self._dropped(call)
         out = call.run(None, self._changed(call)) if dropped is None else dropped[0]
-        self._add(call, inputs, many(out), line)
+        self._add(call, inputs, listed(out), line)
         last = self.step.events[-1]
         if dropped is not None and isinstance(last, Op):
             last.mask = dropped[1]
@@ -66,10 +66,10 @@ class Recorder(Gradients):
         """The call of an operator of this step, by its name in a graph; refuses what it cannot write to."""
         self._between_steps()
         if call.name == "_copyto":  # into an array that may be of another type
-            (_, given), (_, wanted) = self._kind(call.inputs[0]), self._kind(many(call.out)[0])
+            (_, given), (_, wanted) = self._kind(call.inputs[0]), self._kind(listed(call.out)[0])
             name, attrs = ("_copy", {}) if given == wanted else ("Cast", {"dtype": wanted})
             call = call._replace(name=name, attrs=attrs)
-        for array in [*many(call.out), *[call.inputs[place] for place in mutated(call)]]:
+        for array in [*listed(call.out), *[call.inputs[place] for place in mutated(call)]]:
             self._check_target(array)
         if sets_gamma(call) and self._variable(call.inputs[1]):
             value = self.hold(call.inputs[1]).value
