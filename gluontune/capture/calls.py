@@ -1,7 +1,6 @@
 """Calls of whole blocks in a template: where their Python may be left out, they are answered at once.
 
-A block is answered for if the script has hybridized it, whose Python MXNet runs once and no more, or if all its code is
-MXNet's or was read and neither changes, prints, draws nor reads what may change. Its attributes must be as they were.
+It may where MXNet runs it once and no more, in hybridized blocks, or where no code changes or reads what may change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The changes of a running script: under ``gluontune run``, and where a measurement asks for them.
 
-What imports numpy is imported after the script has begun, which may set variables that numpy reads.
+What imports numpy comes after the script's begin, which may set variables that numpy reads.
 """
 
 from __future__ import annotations

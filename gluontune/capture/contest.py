@@ -1,7 +1,6 @@
-"""Changes in place, measured on the running training itself: slices of steps as they are and changed, in turn.
+"""Changes in place, measured on the running training: slices of steps as they are and changed, in turn, to ``waitall``.
 
-Slices of steps begin and end with ``waitall``. What is not faster beyond doubt, and by 2 %, is taken back; a state
-that was in force before its match (:attr:`Helper.trusted`) stays unless it is slower.
+What is not faster beyond doubt, and by 2 %, is taken back; :attr:`Helper.trusted` stays unless it is slower.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import defaultdict
 from typing import Any, Callable
 
 from gluontune.capture.helpers.base import Helper
@@ -68,9 +68,11 @@ class Contest:
     @property
     def idle(self) -> bool:
         """Whether nothing is being tried, and nothing is left that is known of."""
-        left = [h for h in self._helpers if not h.broken]
-        untried = any((h.name, state) not in self._tried for h in left for state in h.states)
-        return self.over or (self._match is None and not untried and not any(h.waits for h in left))
+        left = any(self._untried(h) or h.waits for h in self._helpers if not h.broken)
+        return self.over or (self._match is None and not left)
+
+    def _untried(self, helper: Helper) -> list[str]:
+        return [state for state in helper.states if (helper.name, state) not in self._tried]
 
     def kept(self) -> Kept:
         """What is known by now, for the script's next start: a short one ends before all has been tried."""
@@ -107,7 +109,7 @@ class Contest:
             helper.awaited(self.steps, seconds)
         if helper.states and self._decided.get(helper.name) in [*helper.states, ""]:
             helper.state = self._decided.pop(helper.name)
-            helper.settled([state for state in helper.states if (helper.name, state) not in self._tried])
+            helper.settled(self._untried(helper))
 
     def _measure_anew(self) -> None:
         """What lost while a helper had not yet taken over is tried again."""
@@ -137,18 +139,16 @@ class Contest:
         return begun and not self.over and not proving and self.lost_s <= _SHARE * trained
 
     def _next(self) -> Match | None:
-        assert self._began is not None
-        step_s = (self._clock() - self._began) / self.steps
+        step_s = (self._clock() - (self._began or 0.0)) / self.steps
         for helper in sorted(self._helpers, key=lambda helper: helper.costs_short_steps and step_s < _SHORT_STEP_S):
-            for state in helper.states:
-                if (helper.name, state) not in self._tried:
-                    self._tried.add((helper.name, state))
-                    if helper.costs_short_steps and step_s < _TINY_STEP_S:
-                        helper.note(f"{helper.name}, {state}: not tried, steps are too short")
-                        continue
-                    helper.state = "" if state == helper.trusted else helper.state
-                    cut = self._cut if self._cut and self._cut["state"] == state != helper.state else None
-                    return Match(helper, state, self.steps, self._waitall, self._clock, cut)
+            for state in self._untried(helper):
+                self._tried.add((helper.name, state))
+                if helper.costs_short_steps and step_s < _TINY_STEP_S:
+                    helper.note(f"{helper.name}, {state}: not tried, steps are too short")
+                    continue
+                helper.state = "" if state == helper.trusted else helper.state
+                cut = self._cut if self._cut and self._cut["state"] == state != helper.state else None
+                return Match(helper, state, self.steps, self._waitall, self._clock, cut)
         return None
 
     def _close(self, match: Match) -> None:
@@ -163,15 +163,14 @@ class Contest:
         else:
             outcome = "no certain gain" if match.helper.state == match.state else "not kept"
             match.helper.note(f"{match.helper.name}, {match.state}: {match.said()}, {outcome}")
-        match.helper.settled([state for state in match.helper.states if (match.helper.name, state) not in self._tried])
+        match.helper.settled(self._untried(match.helper))
 
     def saved(self) -> dict[str, float]:
         """Seconds that each kept state has saved, by its own match."""
-        found: dict[str, float] = {}
+        found: dict[str, float] = defaultdict(float)
         for match in self.won:
-            seconds = match.gain_s * (self.steps - match.began_at)
-            found[match.helper.name] = found.get(match.helper.name, 0.0) + seconds
-        return found
+            found[match.helper.name] += match.gain_s * (self.steps - match.began_at)
+        return dict(found)
 
 
 class Match:

@@ -1,7 +1,6 @@
 """Hooks in MXNet's Python front end: every operator, view, copy, backward pass and update goes through a handler.
 
-MXNet 1.9.1's generated operators all call one function, ``mxnet.ndarray.register._imperative_invoke``; arrays reach C
-past it in a few methods alone. With those replaced, a handler sees whatever a program computes, in order.
+Generated operators of 1.9.1 all call ``mxnet.ndarray.register._imperative_invoke``; few methods reach C past it.
 """
 
 from __future__ import annotations

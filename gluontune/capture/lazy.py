@@ -1,7 +1,6 @@
 """A program's arithmetic on PyTorch: its operators are gathered, and computed when it asks for a value.
 
-The program runs under MXNet's front end, with its own data, prints and files; arrays are MXNet's in name and shape,
-their values are PyTorch's. What PyTorch's side does not know is computed by MXNet, on values brought there.
+Arrays are MXNet's in name and shape, their values PyTorch's; what PyTorch's side does not know is MXNet's to compute.
 """
 
 from __future__ import annotations

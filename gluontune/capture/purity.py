@@ -1,7 +1,6 @@
 """Whether a Python function gives the same for the same arguments: read from its byte code, before anything is kept.
 
-A function is taken for pure if it draws no random numbers, writes nothing but its own variables, and reads of its
-surroundings only modules, classes, pure functions, and constants. Whoever keeps results compares some with fresh ones.
+It draws no random numbers, writes its own variables alone, and reads modules, classes, pure functions and constants.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A user's program: what ``gluontune run`` may change of it, by name, and how its process starts.
 
-Who starts a program makes a :class:`Program` and hands :func:`command` and :func:`environment` to ``os.execve``, as
-:func:`start` does, so that pid, signals, exit code and standard streams are the program's own, or to ``subprocess``.
+By ``os.execve``, as :func:`start` does, so that pid, signals, exit code and streams are its own, or ``subprocess``.
 """
 
 from __future__ import annotations

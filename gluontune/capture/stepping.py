@@ -1,9 +1,6 @@
-"""A script's process that trains on command, so many steps at a time: how the ladder measures a script.
+"""A script's process that trains on command, with the words of :mod:`gluontune.training.child`, and anew where it ends.
 
 python -m gluontune.capture.stepping OPTIONS SCRIPT ARGS… --events FD
-
-Between two training steps it waits for commands as :mod:`gluontune.training.child` does, and answers in the same words.
-A script that ends is started again in the same process when more steps are asked for.
 """
 
 from __future__ import annotations

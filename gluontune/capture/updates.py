@@ -1,6 +1,6 @@
-"""MXNet's update operators in PyTorch: each returns the new weight, then the new states.
+"""MXNet's update operators in PyTorch, in MXNet's order of operations: each returns the new weight and new states.
 
-Rules of https://github.com/apache/mxnet/blob/v1.9.x/src/operator/optimizer_op-inl.h, in its order of operations.
+Rules of https://github.com/apache/mxnet/blob/v1.9.x/src/operator/optimizer_op-inl.h
 """
 
 from __future__ import annotations

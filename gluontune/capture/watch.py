@@ -49,11 +49,9 @@ class Watch(Steps):
     """Steps with what can be seen of them.
 
     Attributes:
-        losses: of steps while ``reads_losses``, which waits for each: means of all that was differentiated in a step,
-            added up; None where it could not be read.
-        loaders, workers: how many iterations of data loaders began, and the most workers of one.
+        losses: of steps while ``reads_losses``, which waits for each: means of all that was differentiated, or None.
         samples: of the last step. counted: of the steps since :meth:`begin`.
-        left_out_s: seconds since :meth:`begin` between the end of an epoch's data and the next recorded step.
+        left_out_s: seconds since then between the end of an epoch's data and the next recorded step.
     """
 
     def __init__(self, mx: Any, over: Callable[[], None]):

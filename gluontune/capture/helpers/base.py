@@ -26,12 +26,9 @@ class Helper(abc.ABC):
     What it patches calls MXNet's own code unless there is something better to do. An error of its own switches it off.
 
     Attributes:
-        name: in one or two words.
-        states: names of the ways in which it can do it, beside leaving the script as it is; empty until there are some.
-        state: the one in force; "" leaves the script as it is.
+        states: names of its ways, beside leaving the script as it is ("").
         trusted: the state that is in force before its contest, which may take it back; "" where there is none.
-        seconds_saved: estimated, where slices of steps cannot show it.
-        notes: what it left alone, and why.
+        seconds_saved: estimated, where slices of steps cannot show it. notes: what it left alone, and why.
         costs_short_steps: a match of it may cost a script of short steps much: others come first there, and where steps
             are of Python alone it is not tried.
     """

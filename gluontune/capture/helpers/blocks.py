@@ -1,7 +1,6 @@
 """Blocks of the script, compiled where it runs them imperatively, with slow layers rewritten in the compiled graph.
 
-A compiled graph of ours is called in the place of each outermost block, which keeps its class, modes and graph. Before,
-a forked copy of the process computes outputs and gradients both ways, on a batch of the training.
+The graph is called in the block's place, once a forked process has computed outputs and gradients both ways.
 """
 
 from __future__ import annotations

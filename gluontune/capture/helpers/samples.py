@@ -1,7 +1,6 @@
-"""Samples that are the same each time, kept in memory as rows: a batch is then one look-up instead of a Python loop.
+"""Samples that are the same each time (``purity.py``), kept as rows: a batch is then one look-up, not a Python loop.
 
-Where dataset and transforms are pure (``purity.py``), a batch is gathered from rows. Indices come from the loader's own
-sampler, drawn when the loader would draw them: order and random numbers are the script's.
+Indices come from the loader's own sampler, drawn when the loader would: order and random numbers are the script's.
 """
 
 from __future__ import annotations
