@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gluontune.capture.events import Step, Value
-from gluontune.capture.hooks import Hooks
-from gluontune.capture.interpret import computes
 from gluontune.capture.program import StepProgram, describe, let_go, program_of
+from gluontune.capture.project.tracing import Tracing
 from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script, rounded
 from gluontune.capture.recorder import Recorder
 from gluontune.capture.running import run
@@ -37,6 +36,8 @@ class _Enough(BaseException):
 class FirstSteps(ABC):
     """A script that is run until ``options["steps"]`` of its steps are seen; ``out`` names the document's file."""
 
+    records: Any = Recorder
+
     def __init__(self, options: dict[str, Any], program: Program):
         self.options, self.program = options, program
         self.seen, self.recorder = 0, cast(Any, None)
@@ -44,13 +45,13 @@ class FirstSteps(ABC):
     def begin(self, mx: Any) -> None:
         _give_back()
         self.mx = mx
-        self.recorder = self.recorder_of(mx)
-        self.recorder.computes = computes
-        self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
+        self.recorder = self.records(mx, self.program.folder, self.finished)
+        self.hooks = self.recorder.hooks
         self.hooks.install()
 
     @abstractmethod
-    def recorder_of(self, mx: Any) -> Any: ...
+    def finished(self, step: Any) -> None:
+        """A step has been recorded."""
 
     @abstractmethod
     def document(self) -> dict[str, Any]:
@@ -72,10 +73,7 @@ class Capturing(FirstSteps):
         self.script: list[Gaps] = []
         self.refused = ""
 
-    def recorder_of(self, mx: Any) -> Recorder:
-        return Recorder(mx, self.program.folder, self._finished)
-
-    def _finished(self, step: Step) -> None:
+    def finished(self, step: Any) -> None:
         last, self.last, self.seen = self.last, step, self.seen + 1
         if last is not None:
             self._take(last, step)
@@ -145,21 +143,18 @@ class Capturing(FirstSteps):
 class Writing(FirstSteps):
     """Records a script's first steps and writes its project into ``options["project"]``."""
 
+    records = Tracing
+
     def __init__(self, options: dict[str, Any], program: Program):
         super().__init__(options, program)
         self.seens: list[Any] = []
-
-    def recorder_of(self, mx: Any) -> Any:
-        from gluontune.capture.project.tracing import Tracing
-
-        return Tracing(mx, self.program.folder, self._finished)
 
     def begin(self, mx: Any) -> None:
         super().begin(mx)
         self.recorder.watch_mode()
 
-    def _finished(self, seen: Any) -> None:
-        self.seens.append(seen)
+    def finished(self, step: Any) -> None:
+        self.seens.append(step)
         self.seen += 1
         if self.seen >= self.options["steps"]:
             raise _Enough

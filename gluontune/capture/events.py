@@ -37,56 +37,22 @@ class Call(NamedTuple):
 
 
 class Handler:
-    """What is done at each hook; here, what MXNet does."""
+    """What :mod:`gluontune.capture.hooks` ask of a recorder, but for what it records: here, what MXNet does."""
 
     follow: Any = None  # a step that comes again: it may answer a call of an operator before ``op`` is asked
 
-    def op(self, call: Call) -> Any:
-        return call.run()
-
-    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
-        """An array that shares memory: ``kind`` is reshape, at, slice (with a begin and an end), basic (with a key),
-        same, detach or grad.
-        """
-        return run()
-
-    def write(self, array: Any, values: Any, run: Run) -> None:
-        """Copies values of the host into an array."""
-        run()
-
     def read(self, array: Any, run: Run) -> Any:
-        """Copies values of an array to the host."""
-        return run()
-
-    def mark(self, arrays: Arrays, gradients: Arrays, reqs: Sequence[str]) -> None:
-        """Variables have been given gradients."""
-
-    def backward(self, heads: Arrays, head_grads: Arrays | None, train: bool, retain: bool, run: Run) -> Any:
-        """A backward pass into the gradients of marked variables."""
-        return run()
-
-    def unknown(self, what: str, run: Run) -> Any:
-        """Something that no graph can hold."""
-        return run()
-
-    def update(self, trainer: Any, batch_size: Any, run: Run) -> Any:
-        """``Trainer.step`` or ``Trainer.update``."""
+        """Values of an array are copied to the host."""
         return run()
 
     def block(self, block: Any, args: tuple[Any, ...], run: Run) -> Any:
-        """A call of a Gluon block."""
+        """A call of a Gluon block; as ``updates``, of a trainer's updater with indices, gradients and weights."""
         return run()
 
-    def updates(self, updater: Any, args: tuple[Any, ...], run: Run) -> Any:
-        """A call of a trainer's updater, with indices, gradients and weights."""
-        return run()
+    updates = block
 
-    def clip(self, gradients: Sequence[Any], most: float, run: Run) -> Any:
+    def clip(self, gradients: Arrays, most: float, run: Run) -> Any:
         """``gluon.utils.clip_global_norm``."""
-        return run()
-
-    def batch(self, source: Any, run: Run) -> Any:
-        """The next batch of a ``DataLoader`` or ``DataIter``."""
         return run()
 
     def outside(self, arrays: Arrays, run: Run) -> Any:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gluontune.capture.events import Call, Handler
+from gluontune.capture.events import Call
 from gluontune.capture.held import arrays_behind, arrays_in, listed
 from gluontune.capture.helpers.base import patched, with_subclasses
 from gluontune.capture.operators import (
@@ -33,7 +33,7 @@ from gluontune.capture.operators import (
 class Hooks:
     """The hooks of one process; in force in the thread that installed them, but within :meth:`quiet`."""
 
-    def __init__(self, mx: Any, handler: Handler):
+    def __init__(self, mx: Any, handler: Any):
         self.mx, self.handler = mx, handler
         self.thread, self.depth = threading.get_ident(), 0
         self.parameters: weakref.WeakSet[Any] = weakref.WeakSet()  # Gluon's that have been given arrays

@@ -144,7 +144,7 @@ class LearningTorch(LazyTorch):
             elif leaf is None and owner is not None:
                 return
         template = Template(log, places, signatures, step, self.base, self.held, self.interpreter.wanted, fixed,
-                            self._unreached(), self.updated, super()._may_end())  # fmt: skip
+                            self._unreached(), super()._may_end())  # fmt: skip
         for call in self.calls:
             if call.settle(template, places):
                 template.entries[call.begin].calls.append(call)

@@ -10,8 +10,6 @@ from gluontune.capture.events import Op, Step, draws
 from gluontune.capture.following import FollowingTorch
 from gluontune.capture.helpers.base import Forked
 from gluontune.capture.helpers.samples import Samples
-from gluontune.capture.hooks import Hooks
-from gluontune.capture.interpret import computes
 from gluontune.capture.program import StepProgram, program_of
 from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script
 from gluontune.capture.script import ALL_THREADS
@@ -32,11 +30,9 @@ class OnTorch:
         self.gaps: Gaps | None = None
         self.why_not = "no training step was seen"  # why MXNet computes, where it does
         self.draws = False  # whether the proven step drew random numbers, which PyTorch draws otherwise
-        self.proven: set[int] = set()
         self.recorder = FollowingTorch(mx, folder, self._finished)
-        self.recorder.computes, self.recorder.copying = computes, False
-        self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
-        self.recorder.retreated = self._retreated
+        self.recorder.copying, self.recorder.retreated = False, self._retreated
+        self.hooks = self.recorder.hooks
         self.hooks.install()
 
     def read_from(self, samples: Samples) -> None:

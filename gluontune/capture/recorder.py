@@ -26,7 +26,7 @@ from gluontune.capture.events import (
 )  # fmt: skip
 from gluontune.capture.gradients import Gradients
 from gluontune.capture.held import Alias, Held, Tape, View, arrays_in, listed, view_operators
-from gluontune.capture.operators import canonical
+from gluontune.capture.interpret import computes
 
 PATIENCE = 5  # times that a step goes on for values that no backward pass has used: critics of GANs train so often
 
@@ -39,7 +39,6 @@ class Recorder(Gradients):
         self.finished, self.lazy = finished, False
         self.never_used: set[Any] = set()
         self.batches, self.was_recording, self.training = False, False, False
-        self.computes: Callable[[str], Any] = canonical  # operators that can be part of a graph
 
     def op(self, call: Call) -> Any:
         call = self._begun(call)
@@ -116,7 +115,7 @@ class Recorder(Gradients):
         numbers = [self._add_value(*one) for one in spec] if spec else [self._new(array) for array in results]
         if self._is_taped(call, inputs):
             self.tape.values.update(numbers)
-        if draws(call.name) or not (self.computes(call.name) or self.tape.values.issuperset(numbers)):
+        if draws(call.name) or not (computes(call.name) or self.tape.values.issuperset(numbers)):
             for number, array in zip(numbers, results):
                 self._snapshot(number, array)
                 self.step.values[number].source = "" if draws(call.name) else "mxnet"
@@ -137,6 +136,7 @@ class Recorder(Gradients):
             self._written(array, number)
 
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
+        """An array that shares memory: by reshape, at, slice (from, to), basic (a key), same, detach or grad."""
         result = run()
         if result is None or result is array:
             return result

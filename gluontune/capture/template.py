@@ -107,8 +107,8 @@ class Template:
 
     def __init__(self, entries: Sequence[Entry], places: Mapping[int, int], signatures: Sequence[Any], step: Step,
                  base: int, held: Mapping[int, Held], wanted: set[int], fixed: Mapping[int, Any],
-                 open_ones: Sequence[tuple[int, Any]], trained: bool, may_end: bool):  # fmt: skip
-        self.signatures, self.trained, self.may_end = list(signatures), trained, may_end
+                 open_ones: Sequence[tuple[int, Any]], may_end: bool):  # fmt: skip
+        self.signatures, self.may_end = list(signatures), may_end
         self.values: list[Value] = [step.values[base + 1 + at] for at in range(entries[-1].numbers)]
         dense = {base + 1 + at: at for at in range(len(self.values))}
         self.events = [renumbered(event, dense) for event in step.events[: entries[-1].events]]
@@ -164,13 +164,11 @@ class Template:
             base = self.bases.get(base)
         return known[-1][1]
 
-    def event_range(self, at: int) -> range:
-        return range(self.entries[at - 1].events if at else 0, self.entries[at].events)
-
     def dynamic(self) -> dict[int, int]:
         """The entry of each event whose attributes may change."""
-        found: dict[int, int] = {}
+        found, begin = dict[int, int](), 0
         for at, entry in enumerate(self.entries):
             if entry.kind == "op" and entry.dynamic_places:
-                found.update((e, at) for e in self.event_range(at) if isinstance(self.events[e], Op))
+                found.update((e, at) for e in range(begin, entry.events) if isinstance(self.events[e], Op))
+            begin = entry.events
         return found

@@ -21,7 +21,7 @@ class Values(Handler):
 
     def __init__(self, mx: Any, folder: str):
         self.mx, self.folder = mx, os.path.abspath(folder)
-        self.hooks: Hooks  # set by who installs them
+        self.hooks = Hooks(mx, self)
         self.number, self.step = 0, Step()
         self.held: dict[int, Held] = {}
         self.before: dict[int, Held] = {}  # of the step before

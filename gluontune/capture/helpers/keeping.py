@@ -49,10 +49,6 @@ class Rows:
             return statistics.median(self.waits_s)
         return self.as_is_s * count / (min(workers, self._cores) or 1)
 
-    def allot(self, kinds: list[tuple[Any, Any]], is_tuple: bool) -> None:
-        self.fields = [np.empty((self.count, *shape), dtype) for shape, dtype in kinds]
-        self.known, self.is_tuple = np.zeros(self.count, bool), is_tuple
-
     def forget(self) -> None:
         self.fields, self.known = [], None
 
@@ -170,7 +166,8 @@ class Keeping(Helper):
             rows.refused = f"its rows would take {need / 2**20:,.0f} MiB"
             return self._goes_on(rows)
         self._left -= need
-        rows.allot(kinds, is_tuple)
+        rows.fields = [np.empty((rows.count, *shape), dtype) for shape, dtype in kinds]
+        rows.known, rows.is_tuple = np.zeros(rows.count, bool), is_tuple
         return True
 
     def still_true(self, loader: Any, rows: Rows) -> bool:
