@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from gluontune.capture.helpers.base import Helper, patched
-from gluontune.capture.helpers.compiled import Compiled, Proving, on_gpu, static_flags
+from gluontune.capture.helpers.compiled import Compiled, answers_of, on_gpu, proof_of, static_flags
 from gluontune.capture.purity import is_constant, why_not_compiled
 
 PLAIN, REWRITTEN = "compiled", "compiled and rewritten"
@@ -40,7 +40,7 @@ class Blocks(Helper):
         self._roots: dict[int, Root] = {}
         self._local = threading.local()
         self._phase = "watching"
-        self._proving: Proving | None = None
+        self._candidates: list[Root] = []  # in the order of the proof's answers
         self._steps, self._apart = 1, 0.0
 
     def install(self, mx: Any) -> None:
@@ -134,16 +134,12 @@ class Blocks(Helper):
             if not candidates or any(on_gpu(root.arguments) for root in candidates):
                 self._phase = "over"
                 return
-            self._proving = Proving(self._mx, candidates)
-            self._phase = "proving"
-        elif self._phase == "proving" and self._proving is not None:
-            found = self._proving.answer()
-            if found is not None:
-                self._take(found)
+            self._candidates, self._proof, self._phase = candidates, proof_of(self._mx, candidates), "proving"
+        elif self._phase == "proving" and (found := answers_of(self._proof, len(self._candidates))) is not None:
+            self._take(found)
 
     def _take(self, found: list[dict[str, Any]]) -> None:
-        assert self._proving is not None
-        for root, answer in zip(self._proving.roots, found):
+        for root, answer in zip(self._candidates, found):
             if answer["reason"]:
                 root.reason = answer["reason"]
                 self.note(f"{self.name}: {type(root.block).__name__} is left as it is: {root.reason}")
@@ -165,7 +161,6 @@ class Blocks(Helper):
             self.states = [PLAIN]
         for root in self._roots.values():
             root.arguments = None
-        self._proving = None
 
     @property
     def waits(self) -> bool:

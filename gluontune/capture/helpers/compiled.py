@@ -123,18 +123,16 @@ _SAMPLES = 8  # of the batch
 _LIMIT_S, _WAIT_S = 240.0, 0.0
 
 
-class Proving:
+def proof_of(mx: Any, roots: list[Any]) -> Forked:
     """A forked process that computes each root both ways."""
+    return Forked(lambda: [_answer(mx, root) for root in roots], _LIMIT_S)
 
-    def __init__(self, mx: Any, roots: list[Any]):
-        self.roots = roots
-        self._copy = Forked(lambda: [_answer(mx, root) for root in roots], _LIMIT_S)
 
-    def answer(self) -> list[dict[str, Any]] | None:
-        """The answers, one for each root; None while the process is at work."""
-        if not self._copy.ended(_WAIT_S):
-            return None
-        return self._copy.answer() or [_refusal("the proof did not come to an end")] * len(self.roots)
+def answers_of(proof: Forked, count: int) -> list[dict[str, Any]] | None:
+    """The answers, one for each root; None while the process is at work."""
+    if not proof.ended(_WAIT_S):
+        return None
+    return proof.answer() or [_refusal("the proof did not come to an end")] * count
 
 
 def _refusal(reason: str) -> dict[str, Any]:
