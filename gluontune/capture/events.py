@@ -35,6 +35,33 @@ class Call(NamedTuple):
     many: bool = False
     raw: tuple[Any, Any, Any] = (None, (), ())
 
+    @property
+    def sets_gamma(self) -> bool:
+        """Whether MXNet writes ones into a BatchNorm's gamma, as ``fix_gamma`` asks of it whenever it computes."""
+        return self.name in NORMALIZING and self.attrs.get("fix_gamma", "True") in ("True", "1")
+
+    @property
+    def mutated(self) -> tuple[int, ...]:
+        """The places of the inputs that an update operator changes."""
+        if not self.name.startswith("multi_"):
+            return MUTATED.get(self.name, ())
+        one, count = MUTATED.get(self.name[len("multi_") :], ()), int(self.attrs["num_weights"])
+        each = len(self.inputs) // count
+        return tuple(at * each + place for at in range(count) for place in one)
+
+    def complete(self) -> dict[str, str]:
+        """The attributes, with the number of inputs where the operator takes any number; lazy where rows are left.
+
+        >>> Call("Concat", [1, 2], {"dim": "1"}, None, print).complete()
+        {'dim': '1', 'num_args': '2'}
+        """
+        if self.name in LAZY:
+            lazy = self.inputs[1].stype == "row_sparse" and self.attrs.get("lazy_update", "True") in ("True", "1")
+            return {**self.attrs, "lazy_update": str(lazy)}
+        known = known_schema(self.name)
+        count = known.count if known else None
+        return {**self.attrs, count: str(len(self.inputs))} if count and count not in self.attrs else self.attrs
+
 
 class Handler:
     """What :mod:`gluontune.capture.hooks` ask of a recorder, but for what it records: here, what MXNet does."""
@@ -82,16 +109,6 @@ NORMALIZING = ("BatchNorm", "_contrib_SyncBatchNorm", "_contrib_BatchNormWithReL
 _DRAWS = ("_random_", "_sample_", "_npi_normal", "_npi_uniform", "_npi_bernoulli", "_npi_choice", "_npi_exponential",
           "_npi_gamma", "_npi_gumbel", "_npi_laplace", "_npi_logistic", "_npi_multinomial", "_npi_pareto",
           "_npi_rayleigh", "_npi_weibull", "_npi_powerd", "_npi_shuffle", "_shuffle", "_image_random")  # fmt: skip
-
-
-def count_of(name: str) -> str | None:
-    """The attribute that has the number of inputs, of an operator that takes any number.
-
-    >>> count_of("Concat"), count_of("relu")
-    ('num_args', None)
-    """
-    known = known_schema(name)
-    return known.count if known else None
 
 
 @functools.cache
@@ -149,6 +166,21 @@ class Op:
     mask: np.ndarray | None = None
     view: bool = False
 
+    def one_by_one(self) -> list[Op]:
+        """An update of several weights as updates of one each."""
+        if not self.name.startswith("multi_"):
+            return [self]
+        name, count, found = self.name[len("multi_") :], int(self.attrs["num_weights"]), []
+        each, states = len(self.inputs) // count, (len(self.outputs) - count) // count
+        for at in range(count):
+            attrs = {key: value for key, value in self.attrs.items() if key not in ("lrs", "wds", "num_weights")}
+            for several in ("lrs", "wds"):
+                attrs[several[:-1]] = self.attrs[several].strip("()[] ").split(",")[at].strip()
+            inputs = self.inputs[at * each : (at + 1) * each]
+            outputs = [self.outputs[at], *self.outputs[count + at * states : count + (at + 1) * states]]
+            found.append(replace(self, name=name, attrs=attrs, inputs=inputs, outputs=outputs, results=1))
+        return found
+
 
 @dataclass
 class Backward:
@@ -177,37 +209,3 @@ class Step:
     writes: dict[str, int] = field(default_factory=dict)  # final values of parameters, by name
     updates: list[dict[str, Any]] = field(default_factory=list)  # what trainers were told
     unknown: list[str] = field(default_factory=list)  # what no graph can hold, with its line
-
-
-def sets_gamma(call: Call) -> bool:
-    """Whether MXNet writes ones into a BatchNorm's gamma, as ``fix_gamma`` asks of it whenever it computes."""
-    return call.name in NORMALIZING and call.attrs.get("fix_gamma", "True") in ("True", "1")
-
-
-def mutated(call: Call) -> tuple[int, ...]:
-    """The places of the inputs that an update operator changes."""
-    if not call.name.startswith("multi_"):
-        return MUTATED.get(call.name, ())
-    one = MUTATED.get(call.name[len("multi_") :], ())
-    count = int(call.attrs["num_weights"])
-    each = len(call.inputs) // count
-    return tuple(at * each + place for at in range(count) for place in one)
-
-
-def one_by_one(event: Op) -> list[Op]:
-    """An update of several weights as updates of one each."""
-    if not event.name.startswith("multi_"):
-        return [event]
-    count = int(event.attrs["num_weights"])
-    each, states = len(event.inputs) // count, (len(event.outputs) - count) // count
-    found = []
-    for at in range(count):
-        attrs = {key: value for key, value in event.attrs.items() if key not in ("lrs", "wds", "num_weights")}
-        for many in ("lrs", "wds"):
-            attrs[many[:-1]] = event.attrs[many].strip("()[] ").split(",")[at].strip()
-        inputs = event.inputs[at * each : (at + 1) * each]
-        outputs = [event.outputs[at], *event.outputs[count + at * states : count + (at + 1) * states]]
-        found.append(
-            replace(event, name=event.name[len("multi_") :], attrs=attrs, inputs=inputs, outputs=outputs, results=1)
-        )
-    return found

@@ -11,7 +11,7 @@ import numpy as np
 
 from gluontune.capture.calls import Span, flat, nested
 from gluontune.capture.held import listed
-from gluontune.capture.interpret import Interpreter, put
+from gluontune.capture.interpret import put
 from gluontune.capture.retreat import ERRORS
 from gluontune.capture.straight import Part
 from gluontune.capture.template import Entry, Leaf, Template, given_as, plain
@@ -20,16 +20,11 @@ _PARTS = 256  # of one template, at most; a script that reads elsewhere each tim
 
 
 class Follower:
-    """Follows one step.
+    """Follows one step of a recorder's program."""
 
-    Args:
-        arriving: the tensor of an array that is as a leaf says, or None. empty: makes a result of a shape and a type.
-    """
-
-    def __init__(self, templates: Sequence[Template], interpreter: Interpreter, arriving: Callable[[Any, Leaf], Any],
-                 empty: Callable[..., Any], modes: Callable[[], tuple[bool, bool]], truth: dict[int, Any]):  # fmt: skip
-        self.templates, self.interpreter, self.truth = templates, interpreter, truth
-        self._arriving, self._empty, self._modes = arriving, empty, modes
+    def __init__(self, recorder: Any):
+        self.templates, self.interpreter, self.truth = recorder.templates, recorder.interpreter, recorder.truth
+        self._arriving, self._empty, self._modes = recorder._arriving, recorder._empty, recorder._modes
         self.at, self.done = 0, 0  # entries; events that are computed
         self.place: dict[int, int] = {}
         self.arrays: list[Any] = []
@@ -39,7 +34,7 @@ class Follower:
         self.unseen: Counter[int] = Counter()  # arrays that a view was made of in a call that was answered
         self.alone: set[int] = set()  # views that such a call gave, of what nobody has
         self.updated, self.over = False, False
-        self._take(templates[0])
+        self._take(self.templates[0])
 
     @property
     def complete(self) -> bool:

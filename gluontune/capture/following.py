@@ -35,7 +35,7 @@ class FollowingTorch(RepeatingTorch):
         if self.changes != (self.hooks.changes, self.marked):
             self.templates.clear()
             return
-        self.follow = Follower(self.templates, self.interpreter, self._arriving, self._empty, self._modes, self.truth)
+        self.follow = Follower(self)
 
     def end(self) -> None:
         if self.follow is None or not (self.follow.complete and self._finish()):

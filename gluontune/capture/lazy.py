@@ -166,8 +166,8 @@ class LazyTorch(Recorder):
         """Compute an operator at once, whose results' shapes are not known."""
         self.flush()
         modes = self.was_recording, self.training
-        tensors = self.interpreter.results(Op(call.name, self._complete(call), inputs, [0], *modes, ""), self.env)
-        attrs, given = self._complete(call), tuple(self.step.values[number].dtype for number in inputs)
+        tensors = self.interpreter.results(Op(call.name, call.complete(), inputs, [0], *modes, ""), self.env)
+        attrs, given = call.complete(), tuple(self.step.values[number].dtype for number in inputs)
         key = call.name, tuple(attrs.items()), given
         if key not in self.types:
             with self.hooks.quiet():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluontune.capture.calls import At, Span, UpdateSpan, flat, state_of
-from gluontune.capture.events import Arrays, Call, Run, Step, mutated, sets_gamma
+from gluontune.capture.events import Arrays, Call, Run, Step
 from gluontune.capture.held import listed
 from gluontune.capture.interpret import computes
 from gluontune.capture.lazy import BY_VALUES, LazyTorch
@@ -199,7 +199,7 @@ class LearningTorch(LazyTorch):
             specs = tuple(self._kind(array) for array in results)
             entry = Entry("op", what, list(keys), plain(values), list(map(id, call.inputs)), list(map(id, results)),
                           given_as(call.out), modes, specs=specs)  # fmt: skip
-            self._logged(entry, call.out is not None or bool(mutated(call)) or sets_gamma(call))
+            self._logged(entry, call.out is not None or bool(call.mutated) or call.sets_gamma)
         return out
 
     def _viewing(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:

@@ -9,21 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.capture.events import (
-    LAZY,
-    NORMALIZING,
-    Arrays,
-    Backward,
-    Call,
-    Op,
-    Run,
-    Step,
-    count_of,
-    draws,
-    mutated,
-    one_by_one,
-    sets_gamma,
-)  # fmt: skip
+from gluontune.capture.events import NORMALIZING, Arrays, Backward, Call, Op, Run, Step, draws
 from gluontune.capture.gradients import Gradients
 from gluontune.capture.held import Alias, Held, Tape, View, arrays_in, listed, view_operators
 from gluontune.capture.interpret import computes
@@ -68,9 +54,9 @@ class Recorder(Gradients):
             (_, given), (_, wanted) = self._kind(call.inputs[0]), self._kind(listed(call.out)[0])
             name, attrs = ("_copy", {}) if given == wanted else ("Cast", {"dtype": wanted})
             call = call._replace(name=name, attrs=attrs)
-        for array in [*listed(call.out), *[call.inputs[place] for place in mutated(call)]]:
+        for array in [*listed(call.out), *[call.inputs[place] for place in call.mutated]]:
             self._check_target(array)
-        if sets_gamma(call) and self._variable(call.inputs[1]):
+        if call.sets_gamma and self._variable(call.inputs[1]):
             value = self.hold(call.inputs[1]).value
             number = self._like(value)
             self.step.events.append(Op("ones_like", {}, [value], [number], False, self.training, self._line()))
@@ -98,14 +84,6 @@ class Recorder(Gradients):
             return False
         return not self.tape.values.isdisjoint(inputs) or any(self._variable(array) for array in call.inputs)
 
-    def _complete(self, call: Call) -> dict[str, str]:
-        """The attributes, with the number of inputs where the operator takes any number; lazy where rows are left."""
-        if call.name in LAZY:
-            lazy = call.inputs[1].stype == "row_sparse" and call.attrs.get("lazy_update", "True") in ("True", "1")
-            return {**call.attrs, "lazy_update": str(lazy)}
-        count = count_of(call.name)
-        return {**call.attrs, count: str(len(call.inputs))} if count and count not in call.attrs else call.attrs
-
     def _add(self, call: Call, inputs: list[int], results: list[Any], line: str, spec: Any = None) -> None:
         """The event of an operator that was called, and its arrays' values now. spec: of the results, if known."""
         if call.name == "reset_arrays":
@@ -119,16 +97,16 @@ class Recorder(Gradients):
             for number, array in zip(numbers, results):
                 self._snapshot(number, array)
                 self.step.values[number].source = "" if draws(call.name) else "mxnet"
-        attrs, training = self._complete(call), self.training
+        attrs, training = call.complete(), self.training
         event = Op(call.name, attrs, inputs, numbers, self.was_recording, training, line, len(numbers))
         written = list(zip(results, numbers)) if call.out is not None else []
         if training and call.name in NORMALIZING and attrs.get("use_global_stats", "False") not in ("True", "1"):
             event.outputs = [*event.outputs, self._like(inputs[3]), self._like(inputs[4])]
             self.tape.statistics[numbers[0]] = call.inputs[3:5]
-        for place in mutated(call):
+        for place in call.mutated:
             event.outputs = [*event.outputs, self._like(inputs[place])]
             written.append((call.inputs[place], event.outputs[-1]))
-        self.step.events += one_by_one(event)
+        self.step.events += event.one_by_one()
         for array, number in written:
             self._write(array, number)
         for array, number in zip(results, numbers) if call.out is None else ():
