@@ -160,17 +160,13 @@ class Writing(FirstSteps):
             raise _Enough
 
     def document(self) -> dict[str, Any]:
-        from gluontune.capture.project.writing import Project, known_of
+        from gluontune.capture.project.writing import Project
 
         if not self.seens:
             return {"refused": f"{self.program.target}: no training step was seen"}
         self.hooks.remove()
-        recorder, name = self.recorder, Path(self.program.target).name
         try:
-            known = known_of(self.seens, recorder.variable_names(), list(self.hooks.parameters))
-            project = Project(self.mx, self.seens, known, recorder.trainers, name, recorder.epochs)
-            if recorder.asks_for_mode:
-                project.noted.append(f"{recorder.asks_for_mode}: the net asks whether it trains; here it always does")
+            project = Project(self.recorder, self.seens, Path(self.program.target).name)
             return {"refused": None, **project.write(Path(self.options["project"]))}
         except (GluontuneError, self.mx.MXNetError) as error:
             return {"refused": first_line(error)}

@@ -13,21 +13,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gluontune.capture import operators
 from gluontune.capture.events import Call
 from gluontune.capture.held import arrays_behind, arrays_in, listed
 from gluontune.capture.helpers.base import patched, with_subclasses
-from gluontune.capture.operators import (
-    TAKES,
-    CompiledCalls,
-    Operators,
-    counting,
-    inert,
-    mode_noted,
-    modes_noted,
-    noted,
-    operator_names,
-    without_store,
-)
 
 
 class Hooks:
@@ -109,7 +98,7 @@ class Hooks:
         self._before.clear()
 
     def _operators(self, register: Any) -> None:
-        names = operator_names(self.mx)
+        names = operators.operator_names(self.mx)
         before = register._imperative_invoke
 
         def invoke(handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:
@@ -131,7 +120,7 @@ class Hooks:
         self._put(register, "_imperative_invoke", invoke)
 
     def _compiled(self, kind: Any) -> None:
-        calls = CompiledCalls(Operators(self.mx))
+        calls = operators.CompiledCalls(self.mx)
         before, begun = kind.__call__, kind.__init__
 
         def init(compiled: Any, symbol: Any, flags: Any = ()) -> None:
@@ -203,9 +192,9 @@ class Hooks:
             handler.mark(arrays, listed(gradients), reqs)
 
         for name, at in (("set_recording", 0), ("set_training", 1)):
-            self._around(autograd, name, functools.partial(mode_noted, self, at))
+            self._around(autograd, name, functools.partial(operators.mode_noted, self, at))
         old = importlib.import_module("mxnet.contrib.autograd")
-        self._around(old, "set_is_training", functools.partial(modes_noted, self))
+        self._around(old, "set_is_training", functools.partial(operators.modes_noted, self))
         self._method(autograd, "backward", self._backward)
         self._method(autograd, "mark_variables", mark)
         for name in ("grad", "get_symbol"):
@@ -250,7 +239,7 @@ class Hooks:
             self._method(mx.gluon.Trainer, name, update, quietly=False)
         updater = module("mxnet.optimizer.optimizer").Updater
         self._method(updater, "__call__", lambda run, u, *args: handler.updates(u, args, run), quietly=False)
-        self._around(mx.gluon.Trainer, "_init_kvstore", without_store)
+        self._around(mx.gluon.Trainer, "_init_kvstore", operators.without_store)
         store = module("mxnet.kvstore.kvstore").KVStore
         for name in ("broadcast", "init", "push", "pull", "pushpull", "row_sparse_pull"):
             self._method(store, name, lambda run, *_, name=name, **__: handler.unknown(f"KVStore.{name}", run))
@@ -278,15 +267,15 @@ class Hooks:
                 source, lambda: handler.outside(arrays_behind(source), run)))  # fmt: skip
         self._method(mx.gluon.utils, "clip_global_norm", lambda run, arrays, most, *_, **__: handler.clip(
             arrays, most, run), quietly=False)  # fmt: skip
-        self._around(mx.gluon.HybridBlock, "hybridize", inert)
-        self._around(mx.gluon.Block, "__setattr__", counting)
-        self._around(mx.gluon.Block, "__call__", functools.partial(noted, self))
+        self._around(mx.gluon.HybridBlock, "hybridize", operators.inert)
+        self._around(mx.gluon.Block, "__setattr__", operators.counting)
+        self._around(mx.gluon.Block, "__call__", functools.partial(operators.noted, self))
         self._method(mx.gluon.HybridBlock, "export", self._export, quietly=False)
 
     def _export(self, run: Any, block: Any, *_: Any, **__: Any) -> Any:
         def export() -> Any:
-            if block.__dict__.get(TAKES) and not block._cached_graph:
-                block._build_cache(*block.__dict__[TAKES])
+            if block.__dict__.get(operators.TAKES) and not block._cached_graph:
+                block._build_cache(*block.__dict__[operators.TAKES])
             return run()
 
         arrays = [array for parameter in block.collect_params().values() for array in parameter._data or ()]

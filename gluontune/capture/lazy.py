@@ -186,13 +186,11 @@ class LazyTorch(Recorder):
     def retreat(self, error: Exception) -> None:
         """MXNet computes from here on: the step so far again, and whatever else PyTorch has the value of."""
         self.lazy = False
-        outputs = {number for event in self.step.events for number in event.outputs}
-        leaves = {n: self.env[n].detach().numpy() for n in self.made if n not in outputs and n in self.env}
+        taking_over = Retreat(self)
         with self.hooks.quiet():
             for key, (array, tensor, *_) in self.truth.items():
                 (array if key > 0 else array.grad)._sync_copyfrom(tensor.detach().numpy())
-            views = {key: alias.run for key, alias in self.aliases.items() if alias.run is not None}
-            Retreat(self.mx, self.made, leaves, views)(self.step)
+            taking_over(self.step)
         self.hooks.remove()
         self.retreated(first_line(error))
 

@@ -143,8 +143,7 @@ class LearningTorch(LazyTorch):
                 fixed[place] = entry.array
             elif leaf is None and owner is not None:
                 return
-        template = Template(log, places, signatures, step, self.base, self.held, self.interpreter.wanted, fixed,
-                            self._unreached(), super()._may_end())  # fmt: skip
+        template = Template(self, log, places, signatures, step, fixed, super()._may_end())
         for call in self.calls:
             if call.settle(template, places):
                 template.entries[call.begin].calls.append(call)

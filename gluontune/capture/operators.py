@@ -163,8 +163,8 @@ def modes_noted(hooks: Any, before: Any, *args: Any) -> Any:
 class CompiledCalls:
     """The graphs of ``mxnet.nd.CachedOp`` objects, called by operators with hooks."""
 
-    def __init__(self, operators: Operators):
-        self.operators = operators
+    def __init__(self, mx: Any):
+        self.operators = Operators(mx)
         self.graphs: dict[int, tuple[Any, dict[str, Any], list[str]]] = {}
 
     def made(self, compiled: Any, symbol: Any) -> None:

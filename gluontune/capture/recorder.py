@@ -202,12 +202,12 @@ class Recorder(Gradients):
             self.end()
 
     def _open(self) -> list[tuple[int, Any]]:
-        """Of :meth:`_unreached` those that the program holds."""
+        """Of :meth:`unreached` those that the program holds."""
         ours, entries = self._let_go() if self.copying else self._forget_unused(), self.held.items()
         held = {e.value for key, e in entries if e.array is not None and sys.getrefcount(e.array) > ours[key] + 1}
-        return [(number, kind) for number, kind in self._unreached() if number in held]
+        return [(number, kind) for number, kind in self.unreached() if number in held]
 
-    def _unreached(self) -> list[tuple[int, Any]]:
+    def unreached(self) -> list[tuple[int, Any]]:
         """Values on the tape that no backward pass has reached, with what made them."""
         return [
             (number, (event.name, i, self.step.values[number].shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluontune.capture.events import ADDED, RUNNING, Backward, Call, Op, Step
@@ -58,22 +58,19 @@ def or_mxnet(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Retreat:
-    """Computes a step's events by MXNet, without hooks.
+    """Computes the step under way by MXNet, of a recorder whose hooks are quiet."""
 
-    Args:
-        made: the program's arrays by the values that they were given. leaves: values that no event makes, by number.
-        views: what makes arrays that share another's memory, by their ids.
-    """
-
-    def __init__(
-        self, mx: Any, made: Mapping[int, Any], leaves: Mapping[int, Any], views: Mapping[int, Callable[[], Any]]
-    ):
-        self.mx, self.made, self.leaves, self.views = mx, made, leaves, views
-        self.operators = Operators(mx)
-        self.filled = {id(made[number]) for number in leaves}
-        written = Counter(id(made[number]) for number in leaves)
+    def __init__(self, recorder: Any):
+        self.mx, self.made, self.operators = recorder.mx, recorder.made, Operators(recorder.mx)
+        env, outputs = recorder.env, {number for event in recorder.step.events for number in event.outputs}
+        #: Values that no event makes, by number.
+        self.leaves = {n: env[n].detach().numpy() for n in self.made if n not in outputs and n in env}
+        #: What makes arrays that share another's memory, by their ids.
+        self.views = {key: alias.run for key, alias in recorder.aliases.items() if alias.run is not None}
+        ids = [id(self.made[number]) for number in self.leaves]
+        self.filled, written = set(ids), Counter(ids)
         #: The value that an array holds, by the array's id; not of those that the host has written to in this step.
-        self.has = {id(made[number]): number for number in leaves if written[id(made[number])] == 1}
+        self.has = {key: number for key, number in zip(ids, self.leaves) if written[key] == 1}
         self.added: dict[int, int] = {}  # gradients so far, by those that are added to them
         self.between: dict[int, Any] = {}  # what a view of two operators has between them
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gluontune.capture.events import Op, Step, Value
-from gluontune.capture.held import Held
 from gluontune.capture.program import CHANGING, renumbered
 
 _PLAIN = (str, int, float, bool, type(None), type, np.dtype, np.generic)
@@ -97,26 +96,23 @@ def plain(values: Sequence[Any]) -> list[Any]:
 
 
 class Template:
-    """A step that can be followed.
+    """A step of a recorder's program that can be followed.
 
     Args:
-        entries: with ids. places: of arrays, by ids. base: the number before the step's first value. held: at its end.
-        wanted: numbers of values that gradients are asked of. fixed: places of arrays that are the same in each step.
-        open_ones: values that the step left open, with what made them.
+        entries: with ids. places: of arrays, by ids. fixed: places of arrays that are the same in each step.
     """
 
-    def __init__(self, entries: Sequence[Entry], places: Mapping[int, int], signatures: Sequence[Any], step: Step,
-                 base: int, held: Mapping[int, Held], wanted: set[int], fixed: Mapping[int, Any],
-                 open_ones: Sequence[tuple[int, Any]], may_end: bool):  # fmt: skip
-        self.signatures, self.may_end = list(signatures), may_end
+    def __init__(self, recorder: Any, entries: Sequence[Entry], places: Mapping[int, int], signatures: Sequence[Any],
+                 step: Step, fixed: Mapping[int, Any], may_end: bool):  # fmt: skip
+        self.signatures, self.may_end, base = list(signatures), may_end, recorder.base
         self.values: list[Value] = [step.values[base + 1 + at] for at in range(entries[-1].numbers)]
         dense = {base + 1 + at: at for at in range(len(self.values))}
         self.events = [renumbered(event, dense) for event in step.events[: entries[-1].events]]
-        self.wanted = {dense[n] for n in wanted if n in dense}
+        self.wanted = {dense[n] for n in recorder.interpreter.wanted if n in dense}
         self.count = len(places)
         self.entries, self.seen = [], [0]  # places before each entry
         self.history: list[list[tuple[int, int]]] = [[] for _ in places]
-        self.bases = {places[k]: places[id(e.base.array)] for k, e in held.items()
+        self.bases = {places[k]: places[id(e.base.array)] for k, e in recorder.held.items()
                       if k in places and e.base is not None and e.base.array is not None}  # fmt: skip
         self.leaves: dict[int, Leaf] = {}
         for at, entry in enumerate(entries):
@@ -136,7 +132,8 @@ class Template:
         self.fixed = {id(array): place for place, array in fixed.items()}
         self.fixed_arrays = [fixed.get(place) for place in range(self.count)]
         self.last = [known[-1][1] if known else None for known in self.history]
-        self.open_ones = [(place, kind) for number, kind in open_ones for place in range(self.count)
+        #: Values that the step left open, with what made them.
+        self.open_ones = [(place, kind) for number, kind in recorder.unreached() for place in range(self.count)
                           if number in dense and self.last[place] == dense[number]]  # fmt: skip
         #: Fixed arrays whose value before the step is not asked for.
         self.given = {place for place in fixed if place not in self.leaves or self.leaves[place].number is None}

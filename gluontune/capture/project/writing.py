@@ -17,7 +17,7 @@ from gluontune.capture.project.changing import batches_as_inputs, clipped, moved
 from gluontune.capture.project.reference import reference
 from gluontune.capture.project.sections import Plan
 from gluontune.capture.project.step_text import StepText, step_text
-from gluontune.capture.project.tracing import Seen
+from gluontune.capture.project.tracing import Seen, Tracing
 from gluontune.capture.project.trainers import TrainerText, trainer_text
 from gluontune.compute._traversal import walk
 from gluontune.convert.bridge.names import identifier, is_free
@@ -42,12 +42,8 @@ class Known:
     nets: list[tuple[str, Any]] = field(default_factory=list)  # outermost blocks with parameters
 
 
-def known_of(seens: Sequence[Seen], variables: dict[str, str], loose: Sequence[Any]) -> Known:
-    """Names after the script's variables and Gluon's structure.
-
-    Args:
-        variables: names of ``attach_grad``'s arrays. loose: parameters, to be named if no block has them.
-    """
+def known_of(seens: Sequence[Seen], recorder: Tracing) -> Known:
+    """Names after the script's variables and Gluon's structure; of parameters that no block has, too."""
     known, taken = Known(), {"model", "trainers", "step", "training", "forward"}
     outer = {id(c.block): c for seen in seens for c in seen.calls if c.parent is None}
     inside = {id(b) for c in outer.values() for path, b in walk(c.block) if path}
@@ -64,10 +60,10 @@ def known_of(seens: Sequence[Seen], variables: dict[str, str], loose: Sequence[A
             known.names.setdefault(parameter.name, f"{name}.{path}")
         if call.block.collect_params():
             known.nets.append((name, call.block))
-    for parameter in loose:
+    for parameter in list(recorder.hooks.parameters):
         if parameter.name not in known.names:
             known.names[parameter.name] = identifier(parameter.name, taken)
-    known.names.update({name: identifier(wanted, taken) for name, wanted in variables.items()})
+    known.names.update({name: identifier(wanted, taken) for name, wanted in recorder.variable_names().items()})
     return known
 
 
@@ -98,14 +94,13 @@ def _computed(seen: Seen) -> set[int]:
 
 
 class Project:
-    """The texts and arrays of a script's project: of its first steps, ``seens``; trainers have names by id."""
+    """The texts and arrays of a script's project: of its first steps, ``seens``, by a recorder without hooks."""
 
-    def __init__(
-        self, mx: Any, seens: Sequence[Seen], known: Known, trainers: dict[int, str], script: str,
-        epochs: tuple[int, str],
-    ):  # fmt: skip
-        self.mx, self.known, self.script, self.epochs = mx, known, remark(script), epochs
-        self.noted: list[str] = []
+    def __init__(self, recorder: Tracing, seens: Sequence[Seen], script: str):
+        self.mx, self.known, self.script = recorder.mx, known_of(seens, recorder), remark(script)
+        self.epochs, mode, self.noted = recorder.epochs, recorder.asks_for_mode, list[str]()
+        if mode:
+            self.noted.append(f"{mode}: the net asks whether it trains; here it always does")
         for seen in seens:
             if seen.step.unknown:
                 raise GluontuneError(seen.step.unknown[0])
@@ -114,16 +109,16 @@ class Project:
         updated = [told for seen in seens for told in seen.updates]
         self.frozen = {p.name for told in updated for p in told.trainer._params if p.grad_req == "null"}
         try:
-            run, self.text = self._run(seens, trainers)
+            run, self.text = self._run(seens, recorder.trainers)
         except GluontuneError:
             batches_as_inputs(seens)
-            run, self.text = self._run(seens, trainers)
+            run, self.text = self._run(seens, recorder.trainers)
         self.plans = run[:_COMPARED]
         updates: dict[int, list[Any]] = {}
         for plan in run:
             for told in plan.seen.updates:
                 updates.setdefault(id(told.trainer), []).append((plan, told))
-        self.trainers = [trainer_text(trainers[key], found) for key, found in updates.items()]
+        self.trainers = [trainer_text(recorder.trainers[key], found) for key, found in updates.items()]
         if len({trainer.operator for trainer in self.trainers}) > 1:
             raise GluontuneError(f"{self.trainers[-1].line}: rules in C++ and in Python in one project have no text")
 
