@@ -148,7 +148,7 @@ class Contest:
                     continue
                 helper.state = "" if state == helper.trusted else helper.state
                 cut = self._cut if self._cut and self._cut["state"] == state != helper.state else None
-                return Match(helper, state, self.steps, self._waitall, self._clock, cut)
+                return Match(self, helper, state, cut)
         return None
 
     def _close(self, match: Match) -> None:
@@ -176,14 +176,11 @@ class Contest:
 class Match:
     """One state of a helper against the state before, in slices of steps; without it, steps would run in ``host``."""
 
-    def __init__(
-        self, helper: Helper, state: str, began_at: int, waitall: Callable[[], None], clock: Callable[[], float],
-        cut: Cut | None = None,
-    ):  # fmt: skip
-        self.helper, self.state, self.before, self.began_at = helper, state, helper.state, began_at
+    def __init__(self, contest: Contest, helper: Helper, state: str, cut: Cut | None):
+        self.helper, self.state, self.before, self.began_at = helper, state, helper.state, contest.steps
         self.trusted = state == helper.trusted
         self.host, self._guest = (state, self.before) if self.trusted else (self.before, state)
-        self._waitall, self._clock = waitall, clock
+        self._waitall, self._clock = contest._waitall, contest._clock
         self._times: dict[str, list[float]] = {state: [], helper.state: []}
         self._length, self._left, self._start = _SLICE_STEPS[0], 2, 0.0
         self._fresh = {state, helper.state}  # which have not been in force in this process
@@ -192,7 +189,7 @@ class Match:
         mine, theirs = map(len, self._times.values())
         self._order = [state, helper.state] if mine == theirs else [state] if mine < theirs else [helper.state]
         self.over, self.won, self.slower, self.lost_s = False, False, False, 0.0
-        self._spent_s, self._spent_steps, self._last = 0.0, 0, clock()
+        self._spent_s, self._spent_steps, self._last = 0.0, 0, self._clock()
         self._enter()
 
     def _enter(self) -> None:
