@@ -36,33 +36,24 @@ class At(NamedTuple):
 
 @dataclass
 class Span:
-    """A call in a step.
+    """A call in a step."""
 
-    Args:
-        block: what was called. begin, end: entries. taken, given: forms of arguments and result. takes, gives: their
-            arrays; places are ids at first. modes: recording, training.
-        state: of the block, when its call was last made in full and was as it is here. uses: since then.
-        made: results that the call made. leaves: arrays that appear in it, by place; fixed ones are in ``fixed``.
-        views: places that it made views of, alone: results that are views, of what only the call had.
-        numbers: attributes of its entries that may change.
-    """
-
-    block: Any
-    begin: int
+    block: Any  # what was called
+    begin: int  # of its entries
     end: int
-    taken: Any
-    takes: list[At]
-    given: Any
+    taken: Any  # the form of its arguments
+    takes: list[At]  # their arrays; places are ids at first
+    given: Any  # the form of its result
     gives: list[At]
-    modes: tuple[bool, bool]
-    state: Any = None
-    uses: int = 0
-    made: dict[int, At] = field(default_factory=dict)
-    leaves: dict[int, Leaf] = field(default_factory=dict)
-    fixed: tuple[Leaf, ...] = ()
-    views: list[int] = field(default_factory=list)
-    alone: set[int] = field(default_factory=set)
-    numbers: list[Any] = field(default_factory=list)
+    modes: tuple[bool, bool]  # recording, training
+    state: Any = None  # of the block, when its call was last made in full and was as it is here
+    uses: int = 0  # since then
+    made: dict[int, At] = field(default_factory=dict)  # results that the call made
+    leaves: dict[int, Leaf] = field(default_factory=dict)  # arrays that appear in it, by place
+    fixed: tuple[Leaf, ...] = ()  # those of them that are fixed
+    views: list[int] = field(default_factory=list)  # places that it made views of
+    alone: set[int] = field(default_factory=set)  # results that are views, of what only the call had
+    numbers: list[Any] = field(default_factory=list)  # attributes of its entries that may change
 
     def settle(self, template: Template, places: Mapping[int, int]) -> bool:
         """Bring places in the place of ids; returns whether the call depends on its arguments alone."""

@@ -17,23 +17,16 @@ Arrays = Sequence[Any]
 
 
 class Call(NamedTuple):
-    """One call of an operator.
+    """One call of an operator."""
 
-    Args:
-        name: MXNet's. inputs: arrays. attrs: by name, as MXNet's text. out: the array or arrays to write to, or None.
-        run: computes it by MXNet; returns an array, or a list where the operator has several outputs.
-        is_np, many: whether it returns arrays of ``mx.np``, and a list whatever their number.
-        raw: handle, keys and values of the attributes, as the front end gave them.
-    """
-
-    name: str
+    name: str  # MXNet's
     inputs: Sequence[Any]
-    attrs: dict[str, str]
-    out: Any
-    run: Callable[..., Any]
-    is_np: bool = False
-    many: bool = False
-    raw: tuple[Any, Any, Any] = (None, (), ())
+    attrs: dict[str, str]  # as MXNet's text
+    out: Any  # the array or arrays to write to, or None
+    run: Callable[..., Any]  # computes it by MXNet; returns an array, or a list where it has several outputs
+    is_np: bool = False  # it returns arrays of mx.np
+    many: bool = False  # it returns a list, whatever their number
+    raw: tuple[Any, Any, Any] = (None, (), ())  # handle, keys and values of attributes, as the front end gave them
 
     @property
     def sets_gamma(self) -> bool:
@@ -123,22 +116,17 @@ def draws(name: str) -> bool:
 
 @dataclass
 class Value:
-    """What an array holds between two writes.
-
-    Args:
-        shape, dtype: of the array. source: what made it, where no operator of this step did: ``parameter``,
-            ``variable`` (of ``attach_grad``), ``gradient``, ``batch``, ``host`` (copied from the host in this step),
-            ``earlier``. name: of a parameter; of others where it came from. line: of the program.
-        array: a copy of it: of leaves, of heads, gradients and new parameters. digest: of a copy that was let go.
-    """
+    """What an array holds between two writes."""
 
     shape: tuple[int, ...]
     dtype: str
+    #: What made it, where no operator of this step did: parameter, variable (of attach_grad), gradient, batch, host
+    #: (copied from the host in this step), mxnet, or earlier.
     source: str = ""
-    name: str = ""
-    line: str = ""
-    array: np.ndarray | None = None
-    digest: bytes = b""
+    name: str = ""  # of a parameter; of others where it came from
+    line: str = ""  # of the program
+    array: np.ndarray | None = None  # a copy: of leaves, of heads, gradients and new parameters
+    digest: bytes = b""  # of a copy that was let go
 
     def let_go(self, digest: bool = False) -> None:
         """Forget the copy, or know only whether another is equal to it."""

@@ -13,29 +13,23 @@ Operator = tuple[str, dict[str, str]]  # with its attributes
 
 
 class Owner(NamedTuple):
-    """What an array belongs to: a ``parameter``, the ``gradient`` of one, or a ``variable`` of ``attach_grad``.
-
-    ``name`` is as sources have it, ``req`` how gradients go to a variable; ``parameter`` is Gluon's, or None.
-    """
+    """What an array belongs to: a ``parameter``, the ``gradient`` of one, or a ``variable`` of ``attach_grad``."""
 
     kind: str
-    name: str
+    name: str  # as sources have it
     array: Any
-    req: str = "null"
-    parameter: Any = None
+    req: str = "null"  # how gradients go to a variable
+    parameter: Any = None  # Gluon's
 
 
 class View(NamedTuple):
-    """How an array that shares another's memory follows from it: by operators with their attributes, in order.
-
-    All but the last one give the shape ``between``; shape and type are the view's, the modes as it was made.
-    """
+    """How an array that shares another's memory follows from it: by operators, in order."""
 
     operators: list[Operator]
-    between: tuple[int, ...]
-    shape: tuple[int, ...]
+    between: tuple[int, ...]  # the shape of what all but the last one give
+    shape: tuple[int, ...]  # the view's
     dtype: str
-    recording: bool
+    recording: bool  # as it was made
     training: bool
 
 
@@ -49,24 +43,16 @@ class Held:
 
 @dataclass
 class Tape:
-    """What gradients can pass through in the step under way.
+    """What gradients can pass through in the step under way."""
 
-    Args:
-        values: that a variable went into, while recording. closed: those whose tape, or a part of it, a backward
-            pass has used up.
-        reached: variables that a backward pass has reached, by id. overwritten: names of variables by values of old.
-        left_open: values that no backward pass had used when the step could have ended, with what made them.
-        waited: how often the step went on for what was then not used, by what made it.
-        statistics: running statistics by the output of their BatchNorm.
-    """
-
-    values: set[int] = field(default_factory=set)
-    closed: set[int] = field(default_factory=set)
-    reached: set[int] = field(default_factory=set)
-    overwritten: dict[int, str] = field(default_factory=dict)
+    values: set[int] = field(default_factory=set)  # that a variable went into, while recording
+    closed: set[int] = field(default_factory=set)  # whose tape, or a part of it, a backward pass has used up
+    reached: set[int] = field(default_factory=set)  # variables that a backward pass has reached, by id
+    overwritten: dict[int, str] = field(default_factory=dict)  # names of variables by values of old
+    #: Values that no backward pass had used when the step could have ended, with what made them.
     left_open: list[tuple[int, Any]] = field(default_factory=list)
-    waited: Counter[Any] = field(default_factory=Counter)
-    statistics: dict[int, Any] = field(default_factory=dict)
+    waited: Counter[Any] = field(default_factory=Counter)  # how often the step went on for what was then not used
+    statistics: dict[int, Any] = field(default_factory=dict)  # running ones by the output of their BatchNorm
 
 
 class Alias(NamedTuple):

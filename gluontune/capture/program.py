@@ -17,18 +17,12 @@ CHANGING = {"lr", "lrs", "wd", "wds", "scalar", "rescale_grad", "t", "eta", "alp
 
 @dataclass(frozen=True)
 class StepProgram:
-    """What one kind of training step computes.
+    """What one kind of training step computes."""
 
-    Args:
-        values: by number, dense; the first ``leaves`` of them are given, the others are computed.
-        instructions: operators and backward passes, over these numbers.
-        writes: the new values of parameters, by name.
-    """
-
-    values: tuple[Value, ...]
-    leaves: int
+    values: tuple[Value, ...]  # by number, dense
+    leaves: int  # so many of the first values are given, the others are computed
     instructions: tuple[Op | Backward, ...]
-    writes: dict[str, int]
+    writes: dict[str, int]  # the new values of parameters, by name
 
     @property
     def key(self) -> str:

@@ -15,52 +15,35 @@ _PLAIN = (str, int, float, bool, type(None), type, np.dtype, np.generic)
 
 
 class Leaf(NamedTuple):
-    """An array at its first appearance in a step.
+    """An array at its first appearance in a step."""
 
-    Args:
-        place: of the array. number: of its value, or None where it is written to before it is read.
-        kind: shape and type. owner: kind, name and request of what it belongs to, or None.
-        array: itself, where it is the same in each step.
-    """
-
-    place: int
-    number: int | None
-    kind: tuple[tuple[int, ...], str]
-    owner: tuple[str, str, str] | None
-    array: Any = None
+    place: int  # of the array
+    number: int | None  # of its value, or None where it is written to before it is read
+    kind: tuple[tuple[int, ...], str]  # shape and type
+    owner: tuple[str, str, str] | None  # kind, name and request of what it belongs to
+    array: Any = None  # itself, where it is the same in each step
 
 
 @dataclass
 class Entry:
-    """What one hook saw: an operator, a view, a write, a backward pass, an update's begin or end, a batch.
+    """What one hook saw: an operator, a view, a write, a backward pass, an update's begin or end, a batch."""
 
-    Args:
-        kind: ``op``, ``view``, ``write``, ``backward``, ``update``, ``updated`` or ``batch``.
-        what: of an operator its name, handle, ``is_np`` and ``many``; else the hook's arguments that are no arrays.
-        keys, values: of an operator's attributes. inputs, results: ids of arrays, later places.
-        out: whether the results were given, as an array or a list (``one``, ``list``), or "".
-        modes: recording, training.
-        events, numbers: how many the step had afterwards. now: the values of arrays that it changed, by id or place.
-        leaves: arrays that appeared. specs: shapes and types of results. shown: of a view how it follows from its
-            base. fresh: variables that a backward pass reached. calls: of blocks that begin there, in a template.
-    """
-
-    kind: str
-    what: tuple[Any, ...] = ()
-    keys: Sequence[Any] = ()
+    kind: str  # op, view, write, backward, update, updated or batch
+    what: tuple[Any, ...] = ()  # an operator's name, handle, is_np and many; else arguments that are no arrays
+    keys: Sequence[Any] = ()  # of an operator's attributes
     values: Sequence[Any] = ()
-    inputs: list[int] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)  # ids of arrays, later places
     results: list[int] = field(default_factory=list)
-    out: str = ""
-    modes: tuple[bool, bool] = (False, False)
-    events: int = 0
-    numbers: int = 0
-    now: dict[int, int] = field(default_factory=dict)
-    leaves: tuple[Leaf, ...] = ()
-    specs: tuple[Any, ...] = ()
-    shown: Any = None
-    fresh: list[int] = field(default_factory=list)
-    calls: list[Any] = field(default_factory=list)
+    out: str = ""  # how the results were given
+    modes: tuple[bool, bool] = (False, False)  # recording, training
+    events: int = 0  # how many the step had afterwards
+    numbers: int = 0  # of values, the same
+    now: dict[int, int] = field(default_factory=dict)  # the values of arrays that it changed, by id or place
+    leaves: tuple[Leaf, ...] = ()  # arrays that appeared
+    specs: tuple[Any, ...] = ()  # shapes and types of results
+    shown: Any = None  # of a view how it follows from its base
+    fresh: list[int] = field(default_factory=list)  # variables that a backward pass reached
+    calls: list[Any] = field(default_factory=list)  # of blocks that begin there, in a template
 
     def __post_init__(self) -> None:
         #: The places of attributes that may differ from step to step.
