@@ -175,19 +175,15 @@ class TorchAccount(Account):
 
 
 class InForce:
-    """What was asked for by the options of :mod:`gluontune.capture.stepping`: installed at once, in force later.
-
-    Attributes:
-        contest: of the changes that are kept only where they are faster, or None. engine: PyTorch's, or None.
-    """
+    """What was asked for by the options of :mod:`gluontune.capture.stepping`: installed at once, in force later."""
 
     def __init__(self, options: dict[str, Any], mx: Any, folder: str):
         from gluontune.runtime import applied
 
         self.options = options
         self.decides = bool(options["state"] == DECIDED)
-        self.contest: Any = None
-        self.engine: Any = None
+        self.contest: Any = None  # of the changes that are kept only where they are faster
+        self.engine: Any = None  # PyTorch's
         _compute_in(options["dtype"])
         threads = self.decides and options["backend"] == "mxnet" and "OMP_NUM_THREADS" in applied(os.environ)
         self.helpers = _helpers(options["changes"], threads)

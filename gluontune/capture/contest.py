@@ -34,10 +34,9 @@ Cut = dict[str, Any]  # of a match: state, with, before, length
 
 
 class Contest:
-    """Hears of each step; lets each state of each helper meet the way in which the script runs so far.
+    """Lets each state of each helper, in their order, meet the way in which the script runs so far.
 
-    Args:
-        helpers: in the order in which they are tried. kept: of the script's last start.
+    ``kept`` is of the script's last start.
     """
 
     def __init__(self, helpers: list[Helper], clock: Callable[[], float] = time.perf_counter, kept: Kept | None = None):

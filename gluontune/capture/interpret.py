@@ -43,12 +43,9 @@ def put(wanted: set[int], env: Env, number: int, tensor: Any) -> None:
 
 
 class Interpreter:
-    """Computes events.
+    """Computes events, as the program does or in ``dtype``.
 
-    Args:
-        dtype: "float64" to compute in it; "" as the program does.
-        steady: as the recorder has it, nothing is dropped between layers of an RNN.
-        channels_last: convolutions take and give images with the channels last in memory.
+    If ``steady``, nothing is dropped between layers of an RNN; ``channels_last`` is of images in convolutions.
     """
 
     def __init__(self, dtype: str = "", steady: bool = False, channels_last: bool = False):

@@ -29,9 +29,8 @@ _FIRST_TURNS, _LOST = 2, 1.5  # after so many, ways that take so much longer tha
 class Part:
     """Events of a template in a row: those from ``begin`` to ``end``.
 
-    The first run is the interpreter's, and shows what each operator returns. The next ones are computed both ways, from
-    the same random numbers, and compared. All others are the straight code's; of several ways, the fastest one's: each
-    code runs on one thread and on all of them, and with convolutions one has images with their channels last in memory.
+    The interpreter's first run shows what each operator returns. The next ones are computed both ways, from the same
+    random numbers, and compared; all others by the fastest code: on one thread or all, with channels last or not.
     """
 
     def __init__(self, template: Template, interpreter: Interpreter, begin: int, end: int):

@@ -46,21 +46,16 @@ class Steps:
 
 
 class Watch(Steps):
-    """Steps with what can be seen of them.
-
-    Attributes:
-        losses: of steps while ``reads_losses``, which waits for each: means of all that was differentiated, or None.
-        samples: of the last step. counted: of the steps since :meth:`begin`.
-        left_out_s: seconds since then between the end of an epoch's data and the next recorded step.
-    """
+    """Steps with what can be seen of them."""
 
     def __init__(self, mx: Any, over: Callable[[], None]):
         super().__init__(self._counted_over)
         self._mx, self._told = mx, over
-        self.reads_losses = False
-        self.losses: list[float | None] = []
+        self.reads_losses = False  # which waits for each
+        self.losses: list[float | None] = []  # means of all that was differentiated in a step, or None
         self.loaders, self.workers = 0, 0
-        self.samples, self.counted, self.left_out_s = 1, 0, 0.0
+        self.samples, self.counted = 1, 0  # of the last step, and of the steps since ``begin``
+        self.left_out_s = 0.0  # since then, between the end of an epoch's data and the next recorded step
         self._batch, self._rows, self._head = 0, 0, 0
         self._loss: float | None = None
         self._phases: dict[str, float] | None = None

@@ -24,24 +24,17 @@ class Helper(abc.ABC):
     """One change of a running script: it patches MXNet when the script imports it.
 
     What it patches calls MXNet's own code unless there is something better to do. An error of its own switches it off.
-
-    Attributes:
-        states: names of its ways, beside leaving the script as it is ("").
-        trusted: the state that is in force before its contest, which may take it back; "" where there is none.
-        seconds_saved: estimated, where slices of steps cannot show it. notes: what it left alone, and why.
-        costs_short_steps: a match of it may cost a script of short steps much: others come first there, and where steps
-            are of Python alone it is not tried.
     """
 
     name = ""
-    trusted = ""
-    costs_short_steps = False
+    trusted = ""  # the state that is in force before its contest, which may take it back
+    costs_short_steps = False  # a match may cost much: others come first there; of tiny steps it is not tried
 
     def __init__(self) -> None:
-        self.states: list[str] = []
+        self.states: list[str] = []  # names of its ways, beside "", which leaves the script as it is
         self.state = self.trusted
-        self.seconds_saved = 0.0
-        self.notes: list[str] = []
+        self.seconds_saved = 0.0  # estimated, where slices of steps cannot show it
+        self.notes: list[str] = []  # what it left alone, and why
         self.broken = False
 
     @abc.abstractmethod

@@ -17,12 +17,7 @@ _CACHE: dict[str, Any] = {
 
 
 class Compiled:
-    """One block compiled in one way, with a graph for each mode (training or not, recording or not).
-
-    Args:
-        block: a HybridBlock, or a plain Sequential of hybrid layers. flags: as of ``hybridize``.
-        rewrites: names for :func:`gluontune.compute.apply_rewrites`. sample: arguments of a call.
-    """
+    """A HybridBlock, or a plain Sequential of hybrid layers, compiled in one way: a graph for each mode."""
 
     def __init__(
         self, mx: Any, block: Any, flags: Mapping[str, bool], rewrites: Sequence[str], sample: tuple[Any, ...]
