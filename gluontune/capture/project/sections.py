@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
+import numpy as np
+
 from gluontune.capture.events import ADDED, NORMALIZING, RUNNING, Backward, Op, Value, draws
 from gluontune.capture.program import live_events
 from gluontune.capture.project.tracing import BlockCall, Seen, Told
@@ -61,6 +63,15 @@ class Plan:
 
     def value(self, number: int) -> Value:
         return self.step.values[number]
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Parameters before the step, by Gluon's names."""
+        found: dict[str, np.ndarray] = {}
+        for value in self.step.values.values():
+            if value.source in ("parameter", "variable") and value.array is not None:
+                found.setdefault(value.name, value.array)
+        return found
 
     @property
     def passes(self) -> list[Differentiated]:

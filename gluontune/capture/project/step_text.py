@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gluontune.capture.events import Op
 from gluontune.capture.interpret import bridge_name, computes
 from gluontune.capture.project.changing import SCALING
@@ -125,23 +123,13 @@ class StepText:
     helpers: list[str]  # of the function
 
 
-def step_text(
-    plan: Plan,
-    arrays: Mapping[str, np.ndarray],
-    names: Mapping[str, str],
-    frozen: set[str],
-    trainers: Mapping[int, str],
-) -> StepText:
-    """A step as text.
-
-    Args:
-        arrays: of parameters, by Gluon's names. names: in the project. frozen: parameters without gradients.
-    """
+def step_text(plan: Plan, names: Mapping[str, str], frozen: set[str], trainers: Mapping[int, str]) -> StepText:
+    """A step as text. names: of parameters in the project; frozen: those without gradients."""
     sections = [part for part in plan.parts if isinstance(part, Section)]
     for section in sections:
         draw(plan, section)
-    used = {name for s in sections for name in s.call.graph.variables() if name in arrays}
-    kept = {name: array for name, array in arrays.items() if name in used}
+    used = {name for s in sections for name in s.call.graph.variables()}
+    kept = {name: array for name, array in plan.arrays.items() if name in used}
     trace = Trace([s.call for s in sections], [], Source(Graph([], []), kept, None, frozen), dict(names), modes=False)
     writer = Writer(trace)
     made = writer.training()

@@ -126,15 +126,7 @@ class Project:
         plans = plans_of(seens, self.known)
         if numbers_as_inputs(plans):
             plans = plans_of(seens, self.known)
-        names, frozen = self.known.names, self.frozen
-        return _longest(plans, [step_text(plan, self._arrays(plan), names, frozen, trainers) for plan in plans])
-
-    def _arrays(self, plan: Plan) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
-        for value in plan.step.values.values():
-            if value.source in ("parameter", "variable") and value.array is not None:
-                found.setdefault(value.name, value.array)
-        return found
+        return _longest(plans, [step_text(plan, self.known.names, self.frozen, trainers) for plan in plans])
 
     def write(self, place: Path) -> dict[str, Any]:
         """Write all files. Returns what the command tells."""
@@ -148,7 +140,7 @@ class Project:
             )
         declared = {name for call in _roots(first) for name in call.graph.variables()}
         weights = {names[n]: library.from_numpy(np.array(a, order="C"))
-                   for n, a in self._arrays(first).items() if n in declared}  # fmt: skip
+                   for n, a in first.arrays.items() if n in declared}  # fmt: skip
         for trainer in self.trainers:
             arrays[f"count/{trainer.name}"] = np.array(trainer.count)
             for name, states in trainer.states.items():
