@@ -13,7 +13,7 @@ def entry() -> None:
     if words[:2] == ["run", "--backend"] and words[2:3] in (["mxnet"], ["torch"]):
         backend, words = words[2], ["run", *words[3:]]
     if words[:1] == ["run"] and len(words) > 1 and (not words[1].startswith("-") or words[1] == "-m"):
-        from gluontune.capture.starting import start
+        from gluontune.capture.script import start
 
         try:
             start(words[1:], backend=backend)

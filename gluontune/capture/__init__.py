@@ -1,7 +1,4 @@
-"""A user's unchanged script: run as Python would run it, made faster in place, and understood.
-
-Nothing here imports mxnet before the script does.
-"""
+"""A user's unchanged script: run, made faster in place, and understood. No mxnet is imported before the script's."""
 
 from __future__ import annotations
 

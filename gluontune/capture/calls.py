@@ -1,7 +1,6 @@
 """Calls of whole blocks in a template: where their Python may be left out, they are answered at once.
 
-A block is answered for if the script has hybridized it, whose Python MXNet runs once and no more, or if all its code is
-MXNet's or was read and neither changes, prints, draws nor reads what may change. Its attributes must be as they were.
+It may where MXNet runs it once and no more, in hybridized blocks, or where no code changes or reads what may change.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from gluontune.capture.helpers.compiled import why_not_run_once
-from gluontune.capture.methods import COMPILES, SETS
-from gluontune.capture.purity import is_constant
+from gluontune.capture.operators import COMPILES, SETS
+from gluontune.capture.purity import is_constant, why_not_run_once
 from gluontune.capture.template import Leaf, Template, is_plain
 from gluontune.capture.updates import UPDATES
 
@@ -38,33 +36,24 @@ class At(NamedTuple):
 
 @dataclass
 class Span:
-    """A call in a step.
+    """A call in a step."""
 
-    Args:
-        block: what was called. begin, end: entries. taken, given: forms of arguments and result. takes, gives: their
-            arrays; places are ids at first. modes: recording, training.
-        state: of the block, when its call was last made in full and was as it is here. uses: since then.
-        made: results that the call made. leaves: arrays that appear in it, by place; fixed ones are in ``fixed``.
-        views: places that it made views of, alone: results that are views, of what only the call had.
-        numbers: attributes of its entries that may change.
-    """
-
-    block: Any
-    begin: int
+    block: Any  # what was called
+    begin: int  # of its entries
     end: int
-    taken: Any
-    takes: list[At]
-    given: Any
+    taken: Any  # the form of its arguments
+    takes: list[At]  # their arrays; places are ids at first
+    given: Any  # the form of its result
     gives: list[At]
-    modes: tuple[bool, bool]
-    state: Any = None
-    uses: int = 0
-    made: dict[int, At] = field(default_factory=dict)
-    leaves: dict[int, Leaf] = field(default_factory=dict)
-    fixed: tuple[Leaf, ...] = ()
-    views: list[int] = field(default_factory=list)
-    alone: set[int] = field(default_factory=set)
-    numbers: list[Any] = field(default_factory=list)
+    modes: tuple[bool, bool]  # recording, training
+    state: Any = None  # of the block, when its call was last made in full and was as it is here
+    uses: int = 0  # since then
+    made: dict[int, At] = field(default_factory=dict)  # results that the call made
+    leaves: dict[int, Leaf] = field(default_factory=dict)  # arrays that appear in it, by place
+    fixed: tuple[Leaf, ...] = ()  # those of them that are fixed
+    views: list[int] = field(default_factory=list)  # places that it made views of
+    alone: set[int] = field(default_factory=set)  # results that are views, of what only the call had
+    numbers: list[Any] = field(default_factory=list)  # attributes of its entries that may change
 
     def settle(self, template: Template, places: Mapping[int, int]) -> bool:
         """Bring places in the place of ids; returns whether the call depends on its arguments alone."""
@@ -102,13 +91,13 @@ class Span:
         return self.numbers
 
     def due(self) -> bool:
-        """Whether the call is to be made in full, for once."""
+        """Whether the call is made in full, for once."""
         self.uses += 1
         return self.uses % _CHECKED == 0
 
 
 class UpdateSpan(Span):
-    """A call of a Trainer's updater: ``block`` is it, the numbers are its optimizer's at the time."""
+    """A call of a Trainer's updater, ``block``; the numbers are its optimizer's at the time."""
 
     def _alone(self, entries: list[Any], within: set[int]) -> bool:
         self.numbers = [entry if entry.dynamic_places else None for entry in entries]
@@ -142,10 +131,7 @@ class UpdateSpan(Span):
 
 
 def flat(value: Any, arrays: list[Any]) -> Any:
-    """The form of nested values, which can be compared; their arrays are added to ``arrays``.
-
-    One with a value that cannot be compared differs from all others.
-    """
+    """The form of nested values, whose arrays ``arrays`` gets. What cannot be compared differs from all."""
     if hasattr(value, "asnumpy"):
         arrays.append(value)
         return _ARRAY
@@ -209,11 +195,7 @@ def _names(kind: Any, names: tuple[str, ...]) -> tuple[str, ...] | None:
 
 
 def _contents(value: Any, blocks: list[Any], depth: int = 3) -> Any:
-    """A value as one that can be compared; None where that would not tell whether it has changed.
-
-    Args:
-        blocks: gets the blocks in it.
-    """
+    """A value as one that can be compared; None where that would not tell a change. ``blocks`` gets those in it."""
     if is_constant(value):
         return (value,)
     if type(value) in (list, tuple, dict) and depth:

@@ -1,4 +1,4 @@
-"""The process of ``gluontune capture``: the first steps of a script's training, understood and proven.
+"""The process of ``gluontune capture`` and ``gluontune migrate SCRIPT``: a script's first steps, proven or written.
 
 python -m gluontune.capture.capturing OPTIONS SCRIPT ARGS…
 """
@@ -13,14 +13,13 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, cast
 
-from gluontune.capture import script
 from gluontune.capture.events import Step, Value
-from gluontune.capture.hooks import Hooks
-from gluontune.capture.interpret import computes
-from gluontune.capture.program import StepProgram, program_of
+from gluontune.capture.program import StepProgram, describe, let_go, program_of
+from gluontune.capture.project.tracing import Tracing
 from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script, rounded
 from gluontune.capture.recorder import Recorder
-from gluontune.capture.sources import describe, let_go
+from gluontune.capture.running import run
+from gluontune.capture.script import Program
 from gluontune.core import files
 from gluontune.core.errors import GluontuneError, first_line
 
@@ -35,58 +34,34 @@ class _Enough(BaseException):
 
 
 class FirstSteps(ABC):
-    """A script that is run until enough of its steps are seen.
+    """A script that is run until ``options["steps"]`` of its steps are seen; ``out`` names the document's file."""
 
-    Args:
-        options: ``out`` (the document's file), ``steps`` (training steps to look at). program: the script.
-    """
+    records: Any = Recorder
 
-    def __init__(self, options: dict[str, Any], program: script.Program):
+    def __init__(self, options: dict[str, Any], program: Program):
         self.options, self.program = options, program
         self.seen, self.recorder = 0, cast(Any, None)
 
     def begin(self, mx: Any) -> None:
-        """MXNet was imported."""
         _give_back()
         self.mx = mx
-        self.recorder = self.recorder_of(mx)
-        self.recorder.computes = computes
-        self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
+        self.recorder = self.records(mx, self.program.folder, self.finished)
+        self.hooks = self.recorder.hooks
         self.hooks.install()
 
     @abstractmethod
-    def recorder_of(self, mx: Any) -> Any:
-        """What records."""
+    def finished(self, step: Any) -> None:
+        """A step has been recorded."""
 
     @abstractmethod
     def document(self) -> dict[str, Any]:
         """What was learned, for JSON."""
 
-    def leave(self) -> None:
-        """Leave the script."""
-        raise _Enough
-
-    @classmethod
-    def main(cls) -> None:
-        """``OPTIONS SCRIPT ARGS…``: options as one JSON document."""
-        options, program = json.loads(sys.argv[1]), script.Program.of(sys.argv[2:])
-        steps = cls(options, program)
-        try:
-            script.run(program, [steps.begin])
-            if steps.recorder is not None:
-                steps.recorder.end()  # the last step, which no other one has ended
-        except _Enough:
-            pass
-        except BaseException:
-            if not steps.seen:
-                raise
-        files.write_json(Path(options["out"]), steps.document())
-
 
 class Capturing(FirstSteps):
     """Records a script's first steps and proves each."""
 
-    def __init__(self, options: dict[str, Any], program: script.Program):
+    def __init__(self, options: dict[str, Any], program: Program):
         super().__init__(options, program)
         self.last: Step | None = None
         self.found: list[tuple[StepProgram, dict[int, Value]]] = []  # with the values of the step before
@@ -98,15 +73,12 @@ class Capturing(FirstSteps):
         self.script: list[Gaps] = []
         self.refused = ""
 
-    def recorder_of(self, mx: Any) -> Recorder:
-        return Recorder(mx, self.program.folder, self._finished)
-
-    def _finished(self, step: Step) -> None:
+    def finished(self, step: Any) -> None:
         last, self.last, self.seen = self.last, step, self.seen + 1
         if last is not None:
             self._take(last, step)
         if self._has_enough():
-            self.leave()
+            raise _Enough
 
     def _has_enough(self) -> bool:
         dear = self.exact_s > _EXACT_S and len(self.found) > 1 and not self.script[-1].agree()
@@ -134,13 +106,12 @@ class Capturing(FirstSteps):
         self.before = step.values
 
     def document(self) -> dict[str, Any]:
-        """What was learned, for JSON."""
         if self.last is not None and not self._has_enough():
             self.hooks.remove()  # what the proof computes is no part of the script
             self._take(self.last, None)
         kinds: dict[str, list[tuple[StepProgram, dict[int, Value]]]] = {}
-        for program, before in self.found:
-            kinds.setdefault(program.key, []).append((program, before))
+        for found in self.found:
+            kinds.setdefault(found[0].key, []).append(found)
         exact = not any(rounded(found[0][0]) for found in kinds.values())
         bad = [gaps for gaps in self.gaps if not gaps.agree("float64" if exact else "float32")]
         if not self.found:
@@ -167,6 +138,40 @@ class Capturing(FirstSteps):
                 for key, found in kinds.items()
             ],
         }
+
+
+class Writing(FirstSteps):
+    """Records a script's first steps and writes its project into ``options["project"]``."""
+
+    records = Tracing
+
+    def __init__(self, options: dict[str, Any], program: Program):
+        super().__init__(options, program)
+        self.seens: list[Any] = []
+
+    def begin(self, mx: Any) -> None:
+        super().begin(mx)
+        self.recorder.watch_mode()
+
+    def finished(self, step: Any) -> None:
+        self.seens.append(step)
+        self.seen += 1
+        if self.seen >= self.options["steps"]:
+            raise _Enough
+
+    def document(self) -> dict[str, Any]:
+        from gluontune.capture.project.writing import Project
+
+        if not self.seens:
+            return {"refused": f"{self.program.target}: no training step was seen"}
+        self.hooks.remove()
+        try:
+            project = Project(self.recorder, self.seens, Path(self.program.target).name)
+            return {"refused": None, **project.write(Path(self.options["project"]))}
+        except (GluontuneError, self.mx.MXNetError) as error:
+            return {"refused": first_line(error)}
+        except Exception as error:  # of a text that does not fit, or of the script's own objects
+            return {"refused": f"{self.program.target}: {type(error).__name__}: {str(error).strip()[:200]}"}
 
 
 def _give_back() -> None:
@@ -196,5 +201,21 @@ def _plain(number: Any) -> Any:
     return number if isinstance(number, (int, float)) else float(number)
 
 
+def main() -> None:
+    """``OPTIONS SCRIPT ARGS…``: options as one JSON document."""
+    options, program = json.loads(sys.argv[1]), Program.of(sys.argv[2:])
+    steps = (Writing if "project" in options else Capturing)(options, program)
+    try:
+        run(program, [steps.begin])
+        if steps.recorder is not None:
+            steps.recorder.end()  # the last step, which no other one has ended
+    except _Enough:
+        pass
+    except BaseException:
+        if not steps.seen:
+            raise
+    files.write_json(Path(options["out"]), steps.document())
+
+
 if __name__ == "__main__":
-    Capturing.main()
+    main()

@@ -1,7 +1,6 @@
-"""Changes in place, measured on the running training itself: slices of steps as they are and changed, in turn.
+"""Changes in place, measured on the running training: slices of steps as they are and changed, in turn, to ``waitall``.
 
-Slices of steps begin and end with ``waitall``. What is not faster beyond doubt, and by 2 %, is taken back; a state
-that was in force before its match (:attr:`Helper.trusted`) stays unless it is slower.
+What is not faster beyond doubt, and by 2 %, is taken back; :attr:`Helper.trusted` stays unless it is slower.
 """
 
 from __future__ import annotations
@@ -9,10 +8,11 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import defaultdict
 from typing import Any, Callable
 
 from gluontune.capture.helpers.base import Helper
-from gluontune.capture.steps import Steps
+from gluontune.capture.watch import Steps
 from gluontune.core.stats import chance_of_ranks, ratio_interval
 
 WORTH = 1.02
@@ -25,21 +25,18 @@ _HOPELESS = (4.0, 2.0, 1.5)  # times as long, after so many pairs: one slice may
 _BEGIN_S = 1.0  # of training, before anything is tried
 _BEGIN_STEPS = 4
 _QUIET_S = 20.0  # of training, at most, until no helper works beside it: a proof takes a core, which a match would lose
-_TICK_S = 0.02
 _SHORT_STEP_S, _TINY_STEP_S = 0.02, 0.004  # what costs short steps comes last, or is not tried
 _SHARE = 0.05  # of the training's time that contests may lose
 
 
-Kept = dict[str, Any]  # tried, states, trained_s, lost_s, match, over
+Kept = dict[str, Any]  # what a start of the script knows: tried, states, trained_s, lost_s, match, over
 Cut = dict[str, Any]  # of a match: state, with, before, length
 
 
 class Contest:
-    """Hears of each step; lets each state of each helper meet the way in which the script runs so far.
+    """Lets each state of each helper, in their order, meet the way in which the script runs so far.
 
-    Args:
-        helpers: in the order in which they are tried. clock: for tests. kept: of the script's last start, see
-            :meth:`kept`.
+    ``kept`` is of the script's last start.
     """
 
     def __init__(self, helpers: list[Helper], clock: Callable[[], float] = time.perf_counter, kept: Kept | None = None):
@@ -55,7 +52,6 @@ class Contest:
         self.matches: list[Match] = []
 
     def install(self, mx: Any) -> None:
-        """Hear of the script's steps."""
         self.time_by(mx.nd.waitall)
         Steps(self.step).install(mx)
 
@@ -64,24 +60,29 @@ class Contest:
         self._waitall = waitall
 
     @property
+    def _trained(self) -> float:
+        """Seconds of training, in all starts of the script."""
+        return self._trained_s + (0.0 if self._began is None else self._clock() - self._began)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is being tried, and nothing is left that is known of."""
-        left = [h for h in self._helpers if not h.broken]
-        untried = any((h.name, state) not in self._tried for h in left for state in h.states)
-        return self.over or (self._match is None and not untried and not any(h.waits for h in left))
+        left = any(self._untried(h) or h.waits for h in self._helpers if not h.broken)
+        return self.over or (self._match is None and not left)
+
+    def _untried(self, helper: Helper) -> list[str]:
+        return [state for state in helper.states if (helper.name, state) not in self._tried]
 
     def kept(self) -> Kept:
         """What is known by now, for the script's next start: a short one ends before all has been tried."""
         self.stop()
         states = {**self._decided, **{h.name: h.state for h in self._helpers if h.state or h.trusted}}
-        trained = self._trained_s + (0.0 if self._began is None else self._clock() - self._began)
         return {
-            "tried": sorted(self._tried), "states": states, "trained_s": trained, "lost_s": self.lost_s,
+            "tried": sorted(self._tried), "states": states, "trained_s": self._trained, "lost_s": self.lost_s,
             "match": self._cut, "over": self.over,
         }  # fmt: skip
 
     def step(self) -> None:
-        """A step of the training has ended."""
         if self._began is None:
             self._began = self._clock()
         self.steps += 1
@@ -101,15 +102,13 @@ class Contest:
 
     def _heard(self, helper: Helper) -> None:
         """Tell a helper of the step; what an earlier start has decided is in force as soon as it can be."""
-        assert self._began is not None
-        seconds = self._trained_s + self._clock() - self._began
+        seconds = self._trained
         helper.after_step(self.steps, seconds)
-        while helper.name in self._decided and helper.waits:
-            time.sleep(_TICK_S)
-            helper.after_step(self.steps, seconds)
+        if helper.name in self._decided:
+            helper.awaited(self.steps, seconds)
         if helper.states and self._decided.get(helper.name) in [*helper.states, ""]:
             helper.state = self._decided.pop(helper.name)
-            helper.settled([state for state in helper.states if (helper.name, state) not in self._tried])
+            helper.settled(self._untried(helper))
 
     def _measure_anew(self) -> None:
         """What lost while a helper had not yet taken over is tried again."""
@@ -128,30 +127,27 @@ class Contest:
             self._tried.discard((match.helper.name, match.state))
 
     def end(self) -> None:
-        """Give up what is being tried, and try nothing more."""
+        """Try nothing more."""
         self.stop()
         self.over = True
 
     def _may_begin(self) -> bool:
-        assert self._began is not None
-        trained = self._trained_s + self._clock() - self._began
+        trained = self._trained
         proving = trained < _QUIET_S and any(helper.waits for helper in self._helpers if not helper.broken)
         begun = trained >= _BEGIN_S and (self.steps >= _BEGIN_STEPS or self._trained_s > 0.0)
         return begun and not self.over and not proving and self.lost_s <= _SHARE * trained
 
     def _next(self) -> Match | None:
-        assert self._began is not None
-        step_s = (self._clock() - self._began) / self.steps
+        step_s = (self._clock() - (self._began or 0.0)) / self.steps
         for helper in sorted(self._helpers, key=lambda helper: helper.costs_short_steps and step_s < _SHORT_STEP_S):
-            for state in helper.states:
-                if (helper.name, state) not in self._tried:
-                    self._tried.add((helper.name, state))
-                    if helper.costs_short_steps and step_s < _TINY_STEP_S:
-                        helper.note(f"{helper.name}, {state}: not tried, steps are too short")
-                        continue
-                    helper.state = "" if state == helper.trusted else helper.state
-                    cut = self._cut if self._cut and self._cut["state"] == state != helper.state else None
-                    return Match(helper, state, self.steps, self._waitall, self._clock, cut)
+            for state in self._untried(helper):
+                self._tried.add((helper.name, state))
+                if helper.costs_short_steps and step_s < _TINY_STEP_S:
+                    helper.note(f"{helper.name}, {state}: not tried, steps are too short")
+                    continue
+                helper.state = "" if state == helper.trusted else helper.state
+                cut = self._cut if self._cut and self._cut["state"] == state != helper.state else None
+                return Match(self, helper, state, cut)
         return None
 
     def _close(self, match: Match) -> None:
@@ -166,32 +162,24 @@ class Contest:
         else:
             outcome = "no certain gain" if match.helper.state == match.state else "not kept"
             match.helper.note(f"{match.helper.name}, {match.state}: {match.said()}, {outcome}")
-        match.helper.settled([state for state in match.helper.states if (match.helper.name, state) not in self._tried])
+        match.helper.settled(self._untried(match.helper))
 
     def saved(self) -> dict[str, float]:
         """Seconds that each kept state has saved, by its own match."""
-        found: dict[str, float] = {}
+        found: dict[str, float] = defaultdict(float)
         for match in self.won:
-            seconds = match.gain_s * (self.steps - match.began_at)
-            found[match.helper.name] = found.get(match.helper.name, 0.0) + seconds
-        return found
+            found[match.helper.name] += match.gain_s * (self.steps - match.began_at)
+        return dict(found)
 
 
 class Match:
-    """One state of a helper against the state before, in slices of steps.
+    """One state of a helper against the state before, in slices of steps; without it, steps would run in ``host``."""
 
-    Attributes:
-        host: the state in which steps would run without the match.
-    """
-
-    def __init__(
-        self, helper: Helper, state: str, began_at: int, waitall: Callable[[], None], clock: Callable[[], float],
-        cut: Cut | None = None,
-    ):  # fmt: skip
-        self.helper, self.state, self.before, self.began_at = helper, state, helper.state, began_at
+    def __init__(self, contest: Contest, helper: Helper, state: str, cut: Cut | None):
+        self.helper, self.state, self.before, self.began_at = helper, state, helper.state, contest.steps
         self.trusted = state == helper.trusted
         self.host, self._guest = (state, self.before) if self.trusted else (self.before, state)
-        self._waitall, self._clock = waitall, clock
+        self._waitall, self._clock = contest._waitall, contest._clock
         self._times: dict[str, list[float]] = {state: [], helper.state: []}
         self._length, self._left, self._start = _SLICE_STEPS[0], 2, 0.0
         self._fresh = {state, helper.state}  # which have not been in force in this process
@@ -200,7 +188,7 @@ class Match:
         mine, theirs = map(len, self._times.values())
         self._order = [state, helper.state] if mine == theirs else [state] if mine < theirs else [helper.state]
         self.over, self.won, self.slower, self.lost_s = False, False, False, 0.0
-        self._spent_s, self._spent_steps, self._last = 0.0, 0, clock()
+        self._spent_s, self._spent_steps, self._last = 0.0, 0, self._clock()
         self._enter()
 
     def _enter(self) -> None:
@@ -209,7 +197,6 @@ class Match:
         self._fresh.discard(self._order[0])
 
     def step(self) -> None:
-        """A step has ended."""
         if self.helper.broken:
             self.over = True
             return
@@ -265,7 +252,6 @@ class Match:
         return statistics.median(self._times[self.before]) - statistics.median(self._times[self.state])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
         return {
             "helper": self.helper.name, "state": self.state, "before": self.before, "won": self.won,
             "seconds_a_step": {"before": self._times[self.before], "with": self._times[self.state]},
@@ -277,7 +263,6 @@ class Match:
         return {"state": self.state, "with": mine, "before": theirs, "length": self._length}
 
     def said(self) -> str:
-        """What came out, for a sentence."""
         return f"{self.speedup:.2f} times as fast" if self._times[self.state] else "not measured"
 
 

@@ -1,16 +1,88 @@
-"""What a trace consists of: values that never change, operators and backward passes over them, training steps."""
+"""What hooks ask of a handler, and what a trace consists of: values, operators and backward passes, steps."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gluontune.capture.handler import Call
 from gluontune.convert.graph.schemas import known_schema
+
+Run = Callable[[], Any]  # what MXNet does at a hook
+Arrays = Sequence[Any]
+
+
+class Call(NamedTuple):
+    """One call of an operator."""
+
+    name: str  # MXNet's
+    inputs: Sequence[Any]
+    attrs: dict[str, str]  # as MXNet's text
+    out: Any  # the array or arrays to write to, or None
+    run: Callable[..., Any]  # computes it by MXNet; returns an array, or a list where it has several outputs
+    is_np: bool = False  # it returns arrays of mx.np
+    many: bool = False  # it returns a list, whatever their number
+    raw: tuple[Any, Any, Any] = (None, (), ())  # handle, keys and values of attributes, as the front end gave them
+
+    @property
+    def sets_gamma(self) -> bool:
+        """Whether MXNet writes ones into a BatchNorm's gamma, as ``fix_gamma`` asks of it whenever it computes."""
+        return self.name in NORMALIZING and self.attrs.get("fix_gamma", "True") in ("True", "1")
+
+    @property
+    def mutated(self) -> tuple[int, ...]:
+        """The places of the inputs that an update operator changes."""
+        if not self.name.startswith("multi_"):
+            return MUTATED.get(self.name, ())
+        one, count = MUTATED.get(self.name[len("multi_") :], ()), int(self.attrs["num_weights"])
+        each = len(self.inputs) // count
+        return tuple(at * each + place for at in range(count) for place in one)
+
+    def complete(self) -> dict[str, str]:
+        """The attributes, with the number of inputs where the operator takes any number; lazy where rows are left.
+
+        >>> Call("Concat", [1, 2], {"dim": "1"}, None, print).complete()
+        {'dim': '1', 'num_args': '2'}
+        """
+        if self.name in LAZY:
+            lazy = self.inputs[1].stype == "row_sparse" and self.attrs.get("lazy_update", "True") in ("True", "1")
+            return {**self.attrs, "lazy_update": str(lazy)}
+        known = known_schema(self.name)
+        count = known.count if known else None
+        return {**self.attrs, count: str(len(self.inputs))} if count and count not in self.attrs else self.attrs
+
+
+class Handler:
+    """What :mod:`gluontune.capture.hooks` ask of a recorder, but for what it records: here, what MXNet does."""
+
+    follow: Any = None  # a step that comes again: it may answer a call of an operator before ``op`` is asked
+
+    def read(self, array: Any, run: Run) -> Any:
+        """Values of an array are copied to the host."""
+        return run()
+
+    def block(self, block: Any, args: tuple[Any, ...], run: Run) -> Any:
+        """A call of a Gluon block; as ``updates``, of a trainer's updater with indices, gradients and weights."""
+        return run()
+
+    updates = block
+
+    def clip(self, gradients: Arrays, most: float, run: Run) -> Any:
+        """``gluon.utils.clip_global_norm``."""
+        return run()
+
+    def outside(self, arrays: Arrays, run: Run) -> Any:
+        """C reads or writes these arrays past the operators: a parameter is set, a file is written."""
+        return run()
+
+    def wait(self, run: Run) -> Any:
+        """``waitall`` and ``wait_to_read``."""
+        return run()
+
 
 #: Operators that change inputs in place, by the places of those inputs.
 MUTATED = {
@@ -32,16 +104,6 @@ _DRAWS = ("_random_", "_sample_", "_npi_normal", "_npi_uniform", "_npi_bernoulli
           "_npi_rayleigh", "_npi_weibull", "_npi_powerd", "_npi_shuffle", "_shuffle", "_image_random")  # fmt: skip
 
 
-def count_of(name: str) -> str | None:
-    """The attribute that has the number of inputs, of an operator that takes any number.
-
-    >>> count_of("Concat"), count_of("relu")
-    ('num_args', None)
-    """
-    known = known_schema(name)
-    return known.count if known else None
-
-
 @functools.cache
 def draws(name: str) -> bool:
     """Whether an operator draws random numbers.
@@ -54,22 +116,17 @@ def draws(name: str) -> bool:
 
 @dataclass
 class Value:
-    """A value: what an array holds between two writes.
-
-    Args:
-        shape, dtype: of the array. source: what made it, where no operator of this step did: ``parameter``,
-            ``variable`` (of ``attach_grad``), ``gradient``, ``batch``, ``host`` (copied from the host in this step),
-            ``earlier``. name: of a parameter; of others where it came from. line: of the program.
-        array: a copy of it: of leaves, of heads, gradients and new parameters. digest: of a copy that was let go.
-    """
+    """What an array holds between two writes."""
 
     shape: tuple[int, ...]
     dtype: str
+    #: What made it, where no operator of this step did: parameter, variable (of attach_grad), gradient, batch, host
+    #: (copied from the host in this step), mxnet, or earlier.
     source: str = ""
-    name: str = ""
-    line: str = ""
-    array: np.ndarray | None = None
-    digest: bytes = b""
+    name: str = ""  # of a parameter; of others where it came from
+    line: str = ""  # of the program
+    array: np.ndarray | None = None  # a copy: of leaves, of heads, gradients and new parameters
+    digest: bytes = b""  # of a copy that was let go
 
     def let_go(self, digest: bool = False) -> None:
         """Forget the copy, or know only whether another is equal to it."""
@@ -82,9 +139,8 @@ class Value:
 class Op:
     """An operator that was called.
 
-    ``outputs`` has its results, then the new values of inputs that it changed; of a BatchNorm in training the mean and
-    the variance of the batch. ``mask`` is what a Dropout multiplied with, where values are copied. ``view``: it makes
-    an array that shares memory.
+    ``outputs``: its results, then the new values of inputs that it changed; of a BatchNorm in training the mean and the
+    variance of the batch. ``mask``: what a Dropout multiplied with, of copied values. ``view``: it shares memory.
     """
 
     name: str
@@ -97,6 +153,21 @@ class Op:
     results: int = 1
     mask: np.ndarray | None = None
     view: bool = False
+
+    def one_by_one(self) -> list[Op]:
+        """An update of several weights as updates of one each."""
+        if not self.name.startswith("multi_"):
+            return [self]
+        name, count, found = self.name[len("multi_") :], int(self.attrs["num_weights"]), []
+        each, states = len(self.inputs) // count, (len(self.outputs) - count) // count
+        for at in range(count):
+            attrs = {key: value for key, value in self.attrs.items() if key not in ("lrs", "wds", "num_weights")}
+            for several in ("lrs", "wds"):
+                attrs[several[:-1]] = self.attrs[several].strip("()[] ").split(",")[at].strip()
+            inputs = self.inputs[at * each : (at + 1) * each]
+            outputs = [self.outputs[at], *self.outputs[count + at * states : count + (at + 1) * states]]
+            found.append(replace(self, name=name, attrs=attrs, inputs=inputs, outputs=outputs, results=1))
+        return found
 
 
 @dataclass
@@ -111,52 +182,18 @@ class Backward:
     line: str
     retain: bool = False
 
+    @property
+    def inputs(self) -> list[int]:
+        """All values that it reads."""
+        return [*self.heads, *[g for g in self.head_grads or () if g is not None], *self.variables]
+
 
 @dataclass
 class Step:
-    """What was seen between two ends of training steps.
-
-    Args:
-        values: by number. events: operators and backward passes in order. writes: final values of parameters, by name.
-        updates: what trainers were told. unknown: what no graph can hold, with its line.
-    """
+    """What was seen between two ends of training steps."""
 
     values: dict[int, Value] = field(default_factory=dict)
     events: list[Op | Backward] = field(default_factory=list)
-    writes: dict[str, int] = field(default_factory=dict)
-    updates: list[dict[str, Any]] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-
-
-def sets_gamma(call: Call) -> bool:
-    """Whether MXNet writes ones into a BatchNorm's gamma, as ``fix_gamma`` asks of it whenever it computes."""
-    return call.name in NORMALIZING and call.attrs.get("fix_gamma", "True") in ("True", "1")
-
-
-def mutated(call: Call) -> tuple[int, ...]:
-    """The places of the inputs that an update operator changes."""
-    if not call.name.startswith("multi_"):
-        return MUTATED.get(call.name, ())
-    one = MUTATED.get(call.name[len("multi_") :], ())
-    count = int(call.attrs["num_weights"])
-    each = len(call.inputs) // count
-    return tuple(at * each + place for at in range(count) for place in one)
-
-
-def one_by_one(event: Op) -> list[Op]:
-    """An update of several weights as updates of one each."""
-    if not event.name.startswith("multi_"):
-        return [event]
-    count = int(event.attrs["num_weights"])
-    each, states = len(event.inputs) // count, (len(event.outputs) - count) // count
-    found = []
-    for at in range(count):
-        attrs = {key: value for key, value in event.attrs.items() if key not in ("lrs", "wds", "num_weights")}
-        for many in ("lrs", "wds"):
-            attrs[many[:-1]] = event.attrs[many].strip("()[] ").split(",")[at].strip()
-        inputs = event.inputs[at * each : (at + 1) * each]
-        outputs = [event.outputs[at], *event.outputs[count + at * states : count + (at + 1) * states]]
-        found.append(
-            replace(event, name=event.name[len("multi_") :], attrs=attrs, inputs=inputs, outputs=outputs, results=1)
-        )
-    return found
+    writes: dict[str, int] = field(default_factory=dict)  # final values of parameters, by name
+    updates: list[dict[str, Any]] = field(default_factory=list)  # what trainers were told
+    unknown: list[str] = field(default_factory=list)  # what no graph can hold, with its line

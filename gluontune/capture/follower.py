@@ -10,26 +10,21 @@ from typing import Any
 import numpy as np
 
 from gluontune.capture.calls import Span, flat, nested
-from gluontune.capture.guard import ERRORS
-from gluontune.capture.interpret import Interpreter
+from gluontune.capture.held import listed
+from gluontune.capture.interpret import put
+from gluontune.capture.retreat import ERRORS
 from gluontune.capture.straight import Part
-from gluontune.capture.template import Entry, Leaf, Template, plain
+from gluontune.capture.template import Entry, Leaf, Template, given_as, plain
 
 _PARTS = 256  # of one template, at most; a script that reads elsewhere each time is computed from entry to entry
 
 
 class Follower:
-    """Follows one step.
+    """Follows one step of a recorder's program."""
 
-    Args:
-        arriving: the tensor of an array that is as a leaf says, or None. empty: makes a result of a shape and a type.
-        modes: whether MXNet records and trains now.
-    """
-
-    def __init__(self, templates: Sequence[Template], interpreter: Interpreter, arriving: Callable[[Any, Leaf], Any],
-                 empty: Callable[..., Any], modes: Callable[[], tuple[bool, bool]], truth: dict[int, Any]):  # fmt: skip
-        self.templates, self.interpreter, self.truth = templates, interpreter, truth
-        self._arriving, self._empty, self._modes = arriving, empty, modes
+    def __init__(self, recorder: Any):
+        self.templates, self.interpreter, self.truth = recorder.templates, recorder.interpreter, recorder.truth
+        self._arriving, self._empty, self._modes = recorder._arriving, recorder._empty, recorder._modes
         self.at, self.done = 0, 0  # entries; events that are computed
         self.place: dict[int, int] = {}
         self.arrays: list[Any] = []
@@ -39,11 +34,10 @@ class Follower:
         self.unseen: Counter[int] = Counter()  # arrays that a view was made of in a call that was answered
         self.alone: set[int] = set()  # views that such a call gave, of what nobody has
         self.updated, self.over = False, False
-        self._take(templates[0])
+        self._take(self.templates[0])
 
     @property
     def complete(self) -> bool:
-        """Whether the template has no more entries."""
         return self.at == len(self.entries)
 
     def _take(self, template: Template) -> None:
@@ -83,8 +77,7 @@ class Follower:
     # hooks: None, or False, where the step is no longer what the template says
 
     def op(self, handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:
-        """An operator's results."""
-        outs = None if out is None else list(out) if isinstance(out, (list, tuple)) else [out]
+        outs = None if out is None else listed(out)
         try:
             entry = self._next(lambda e: self._is_op(e, handle, arrays, keys, values, out, outs, is_np, many), 0)
         except ERRORS:
@@ -112,12 +105,8 @@ class Follower:
                 return False
         elif values != entry.values:
             return False
-        kind = "" if out is None else "list" if isinstance(out, (list, tuple)) else "one"
-        if kind != entry.out or not self._known(
-            arrays if outs is None else [*arrays, *outs],
-            entry.inputs if outs is None else [*entry.inputs, *entry.results],
-            entry,
-        ):
+        places = entry.inputs if outs is None else [*entry.inputs, *entry.results]
+        if given_as(out) != entry.out or not self._known(arrays if outs is None else [*arrays, *outs], places, entry):
             return False
         if dynamic:  # arrays as numbers are read, which may end the step's following
             self.given[self.at] = plain(values)
@@ -144,19 +133,14 @@ class Follower:
         if tensor is None:
             return False
         if leaf.number is not None:
-            self._put(leaf.number, tensor)
+            put(self.template.wanted, self.env, leaf.number, tensor)
         earlier = self.arrays[leaf.place]
         if earlier is not None:
             self.place.pop(id(earlier), None)
         self._new(leaf.place, array)
         return True
 
-    def _put(self, number: int, tensor: Any) -> None:
-        wanted = number in self.template.wanted and tensor.is_floating_point()
-        self.env[number] = tensor.detach().requires_grad_() if wanted else tensor
-
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Any, result: Any) -> bool:
-        """Whether a view is the template's."""
         entry = self._next(lambda e: (
             e.kind == "view" and e.what == (kind, arguments) and e.modes == self._modes()
             and self._known([array], e.inputs, e) and e.specs[0] == self._spec(result)))  # fmt: skip
@@ -183,7 +167,8 @@ class Follower:
         value = self.template.values[number]
         if not isinstance(values, np.ndarray) or values.shape != value.shape:
             return False
-        self._put(number, self.interpreter.torch.from_numpy(np.array(values, dtype=value.dtype, order="C")))
+        tensor = self.interpreter.torch.from_numpy(np.array(values, dtype=value.dtype, order="C"))
+        put(self.template.wanted, self.env, number, tensor)
         self.at += 1
         return True
 
@@ -203,9 +188,7 @@ class Follower:
         return entry is not None
 
     def batch(self, arrays: Sequence[Any]) -> bool:
-        """Whether a batch is of the template's kind."""
-        entry = self._next(lambda e: e.kind == "batch" and self._known(arrays, e.inputs, e))
-        return entry is not None
+        return self._next(lambda e: e.kind == "batch" and self._known(arrays, e.inputs, e)) is not None
 
     def call(self, block: Any, args: tuple[Any, ...]) -> Span | None:
         """The template's call of a block by arguments that are as these, if it has one here."""
@@ -257,7 +240,6 @@ class Follower:
     # values
 
     def compute(self) -> None:
-        """Compute what is pending."""
         end = self.entries[self.at - 1].events if self.at else 0
         if end == self.done:
             return
@@ -265,7 +247,7 @@ class Follower:
         limit = self.entries[self.at - 1].numbers
         for number, key in template.fixed_leaves:
             if number < limit and env[number] is None:
-                self._put(number, self.truth[key].tensor)
+                put(template.wanted, env, number, self.truth[key].tensor)
         part = template.parts.get((self.done, end))
         if part is None:
             if len(template.parts) >= _PARTS:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gluontune.capture.calls import state_of
-from gluontune.capture.events import Step
+from gluontune.capture.events import Arrays, Call, Run
 from gluontune.capture.follower import Follower
-from gluontune.capture.guard import ERRORS, or_mxnet
-from gluontune.capture.handler import Call
 from gluontune.capture.repeating import Made, RepeatingTorch
+from gluontune.capture.retreat import ERRORS, or_mxnet
 from gluontune.capture.template import Leaf
 
 
 class FollowingTorch(RepeatingTorch):
-    """Follows templates; see :class:`Recorder`. answered: calls of blocks."""
+    """Follows templates; see :class:`Recorder`."""
 
-    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
-        super().__init__(mx, folder, finished)
-        self.answered = 0
+    answered = 0  # calls of blocks
 
     # modes and references
 
@@ -31,7 +28,6 @@ class FollowingTorch(RepeatingTorch):
     # the begin and the end of a step
 
     def _begin(self) -> None:
-        """A step begins: is it followed?"""
         super()._begin()
         self.follow = None
         if not self.lazy or not self.templates:
@@ -39,7 +35,7 @@ class FollowingTorch(RepeatingTorch):
         if self.changes != (self.hooks.changes, self.marked):
             self.templates.clear()
             return
-        self.follow = Follower(self.templates, self.interpreter, self._arriving, self._empty, self._modes, self.truth)
+        self.follow = Follower(self)
 
     def end(self) -> None:
         if self.follow is None or not (self.follow.complete and self._finish()):
@@ -115,7 +111,7 @@ class FollowingTorch(RepeatingTorch):
         return self._operator(call, None)
 
     @or_mxnet
-    def block(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+    def block(self, block: Any, args: tuple[Any, ...], run: Run) -> Any:
         if not self.lazy:
             return run()
         self._next_step(block=True)
@@ -161,7 +157,7 @@ class FollowingTorch(RepeatingTorch):
         return True
 
     @or_mxnet
-    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
         if self.follow is None:
             self._cut()
         if self.follow is not None:
@@ -175,7 +171,7 @@ class FollowingTorch(RepeatingTorch):
         return self._viewing(array, kind, arguments, run)
 
     @or_mxnet
-    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+    def write(self, array: Any, values: Any, run: Run) -> None:
         if self.follow is None:
             self._cut()
         if self.follow is not None and (
@@ -187,9 +183,7 @@ class FollowingTorch(RepeatingTorch):
         self._writing(array, values, run)
 
     @or_mxnet
-    def backward(
-        self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
-    ) -> Any:
+    def backward(self, heads: Arrays, head_grads: Arrays | None, train: bool, retain: bool, run: Run) -> Any:
         if self.follow is not None:
             entry = self.follow.backward(heads, head_grads, train, retain)
             if entry is not None:
@@ -200,7 +194,7 @@ class FollowingTorch(RepeatingTorch):
         return self._differentiating(heads, head_grads, train, retain, run)
 
     @or_mxnet
-    def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
+    def update(self, trainer: Any, batch_size: Any, run: Run) -> Any:
         if not self.lazy:
             return super().update(trainer, batch_size, run)
         if self.follow is None or not self.follow.told("update", (trainer,)):
@@ -220,7 +214,7 @@ class FollowingTorch(RepeatingTorch):
         super()._batch_of(arrays)
 
     @or_mxnet
-    def read(self, array: Any, run: Callable[[], Any]) -> Any:
+    def read(self, array: Any, run: Run) -> Any:
         self.reads += 1
         follow = self.follow
         if follow is not None:
@@ -236,7 +230,7 @@ class FollowingTorch(RepeatingTorch):
         return super().read(array, run)
 
     @or_mxnet
-    def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
+    def outside(self, arrays: Arrays, run: Run) -> Any:
         self.reads += 1
         if self.lazy:
             changed = (self.hooks.changes, self.marked) != self.changes and bool(self.templates)
@@ -249,7 +243,7 @@ class FollowingTorch(RepeatingTorch):
         return super().outside(arrays, run)
 
     @or_mxnet
-    def wait(self, run: Callable[[], Any]) -> Any:
+    def wait(self, run: Run) -> Any:
         if self.follow is not None:
             if self._computed(self.follow.compute):
                 return run()
@@ -257,11 +251,11 @@ class FollowingTorch(RepeatingTorch):
         return super().wait(run)
 
     @or_mxnet
-    def unknown(self, what: str, run: Callable[[], Any]) -> Any:
+    def unknown(self, what: str, run: Run) -> Any:
         self._forgo()
         return super().unknown(what, run)
 
-    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+    def mark(self, arrays: Arrays, gradients: Arrays, reqs: Sequence[str]) -> None:
         try:
             self._diverge()
         except ERRORS as error:
@@ -274,7 +268,6 @@ class FollowingTorch(RepeatingTorch):
         super().retreat(error)
 
     def facts(self) -> dict[str, int]:
-        """How many steps were followed, calls of blocks answered, and structures known."""
         known = {"calls_answered": self.answered, "structures": len(self.templates)}
         return {"steps_followed": self.followed, **known}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from gluontune.capture.events import ADDED, RUNNING, Backward, Op
+from gluontune.capture.events import ADDED, RUNNING, Arrays, Backward, Op, Run
 from gluontune.capture.held import Held
 from gluontune.capture.values import Values
 
@@ -13,9 +13,7 @@ from gluontune.capture.values import Values
 class Gradients(Values):
     """Records backward passes; see :class:`Values`."""
 
-    def backward(
-        self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
-    ) -> Any:
+    def backward(self, heads: Arrays, head_grads: Arrays | None, train: bool, retain: bool, run: Run) -> Any:
         values = [self.hold(head).value for head in heads]
         grads = None
         if head_grads is not None:
@@ -56,7 +54,7 @@ class Gradients(Values):
             self.step.events.append(Op(RUNNING, attrs, [old, batch], [number], False, False, op.line))
             self._write(array, number)
 
-    def _compute(self, run: Callable[[], Any], wanted: bool) -> Any:
+    def _compute(self, run: Run, wanted: bool) -> Any:
         """A backward pass; whether it reaches any variable."""
         return run()
 

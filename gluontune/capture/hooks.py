@@ -1,7 +1,6 @@
 """Hooks in MXNet's Python front end: every operator, view, copy, backward pass and update goes through a handler.
 
-MXNet 1.9.1's generated operators all call one function, ``mxnet.ndarray.register._imperative_invoke``; arrays reach C
-past it in a few methods alone. With those replaced, a handler sees whatever a program computes, in order.
+Generated operators of 1.9.1 all call ``mxnet.ndarray.register._imperative_invoke``; few methods reach C past it.
 """
 
 from __future__ import annotations
@@ -14,22 +13,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gluontune.capture.compiled_calls import CompiledCalls
-from gluontune.capture.handler import Call, Handler
-from gluontune.capture.helpers.base import with_subclasses
-from gluontune.capture.methods import TAKES, counting, inert, mode_noted, modes_noted, noted, without_store
-from gluontune.capture.operators import Operators, operator_names
-from gluontune.capture.views import arrays_behind, arrays_in
+from gluontune.capture import operators
+from gluontune.capture.events import Call
+from gluontune.capture.held import arrays_behind, arrays_in, listed
+from gluontune.capture.helpers.base import patched, with_subclasses
 
 
 class Hooks:
-    """The hooks of one process; in force in the thread that installed them, but within :meth:`quiet`.
+    """The hooks of one process; in force in the thread that installed them, but within :meth:`quiet`."""
 
-    Args:
-        mx: the mxnet module. handler: see :class:`Handler`.
-    """
-
-    def __init__(self, mx: Any, handler: Handler):
+    def __init__(self, mx: Any, handler: Any):
         self.mx, self.handler = mx, handler
         self.thread, self.depth = threading.get_ident(), 0
         self.parameters: weakref.WeakSet[Any] = weakref.WeakSet()  # Gluon's that have been given arrays
@@ -67,19 +60,13 @@ class Hooks:
 
     def _around(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
         """Have calls of a method or function call ``around(before, …)``."""
-        before = owner.__dict__[name]
-
-        @functools.wraps(before)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return around(before, *args, **kwargs)
-
-        self._put(owner, name, method)
+        self._before.append((owner, name, owner.__dict__[name]))
+        patched(owner, name, around)
 
     def _method(self, owner: Any, name: str, hook: Callable[..., Any], quietly: bool = True) -> None:
         """Replace a method or function; ``hook(run, *args, **kwargs)`` is called where the hooks are in force.
 
-        Args:
-            quietly: whether ``run`` is MXNet as it is; else it comes to hooks again.
+        ``run`` is MXNet as it is if ``quietly``; else it comes to hooks again.
         """
         if name not in owner.__dict__:
             return
@@ -95,7 +82,6 @@ class Hooks:
         self._put(owner, name, method)
 
     def install(self) -> None:
-        """Replace MXNet's functions and methods."""
         mx, module = self.mx, importlib.import_module
         self._operators(module("mxnet.ndarray.register"))
         multiarray = module("mxnet.numpy.multiarray")
@@ -107,13 +93,12 @@ class Hooks:
         self._gluon(mx)
 
     def remove(self) -> None:
-        """Put everything back."""
         for owner, name, before in reversed(self._before):
             setattr(owner, name, before)
         self._before.clear()
 
     def _operators(self, register: Any) -> None:
-        names = operator_names(self.mx)
+        names = operators.operator_names(self.mx)
         before = register._imperative_invoke
 
         def invoke(handle: Any, arrays: Any, keys: Any, values: Any, out: Any, is_np: Any, many: Any) -> Any:
@@ -135,7 +120,7 @@ class Hooks:
         self._put(register, "_imperative_invoke", invoke)
 
     def _compiled(self, kind: Any) -> None:
-        calls = CompiledCalls(Operators(self.mx))
+        calls = operators.CompiledCalls(self.mx)
         before, begun = kind.__call__, kind.__init__
 
         def init(compiled: Any, symbol: Any, flags: Any = ()) -> None:
@@ -167,18 +152,17 @@ class Hooks:
         self._method(kind, "_slice", lambda run, a, start, stop: handler.view(a, "slice", (start, stop), run))
         self._method(kind, "_get_nd_basic_indexing", basic, quietly=False)
         self._method(kind, "_get_np_basic_indexing", basic, quietly=False)
+        views = {"reshape_view": "reshape", "as_np_ndarray": "same", "as_nd_ndarray": "same", "detach": "detach"}
         if kind is self.mx.nd.NDArray:  # of numpy arrays, an operator
-            self._method(kind, "reshape", lambda run, a, *_, **__: handler.view(a, "reshape", (), run))
-        self._method(kind, "reshape_view", lambda run, a, *_, **__: handler.view(a, "reshape", (), run))
-        for name in ("as_np_ndarray", "as_nd_ndarray"):
-            self._method(kind, name, lambda run, a: handler.view(a, "same", (), run))
-        self._method(kind, "detach", lambda run, a: handler.view(a, "detach", (), run))
+            views["reshape"] = "reshape"
+        for name, view in views.items():
+            self._method(kind, name, lambda run, a, *_, view=view, **__: handler.view(a, view, (), run))
         self._method(kind, "_sync_copyfrom", lambda run, a, values: handler.write(a, values, run))
         self._method(kind, "asnumpy", lambda run, a: handler.read(a, run))
         for name in ("to_dlpack_for_read", "to_dlpack_for_write", "_to_shared_mem", "__getstate__"):
             self._method(kind, name, lambda run, a: handler.outside([a], run))
         self._method(kind, "attach_grad", self._attach)
-        self._method(kind, "backward", self._backward_of)
+        self._method(kind, "backward", self._backward)
         if "grad" in kind.__dict__:
             grad = kind.__dict__["grad"]
             self._put(kind, "grad", property(lambda a: self._gradient(a, grad)))
@@ -193,32 +177,25 @@ class Hooks:
         run()
         self.handler.mark([array], [None], [grad_req])
 
-    def _backward_of(self, run: Any, array: Any, out_grad: Any = None, retain_graph: bool = False,
-                     train_mode: bool = True) -> None:  # fmt: skip
-        grads = None if out_grad is None else [out_grad]
-        self.handler.backward([array], grads, train_mode, retain_graph, run)
+    def _backward(self, run: Any, heads: Any, head_grads: Any = None, retain_graph: bool = False,
+                  train_mode: bool = True, out_grad: Any = None) -> None:  # fmt: skip
+        grads = head_grads if out_grad is None else out_grad  # of an array's own method
+        self.handler.backward(listed(heads), None if grads is None else listed(grads), train_mode, retain_graph, run)
 
     def _autograd(self, autograd: Any, parameter: Any) -> None:
         handler = self.handler
 
-        def backward(run: Any, heads: Any, head_grads: Any = None, retain_graph: bool = False,
-                     train_mode: bool = True) -> None:  # fmt: skip
-            heads = list(heads) if isinstance(heads, (list, tuple)) else [heads]
-            grads = head_grads if head_grads is None or isinstance(head_grads, (list, tuple)) else [head_grads]
-            handler.backward(heads, grads, train_mode, retain_graph, run)
-
         def mark(run: Any, arrays: Any, gradients: Any, grad_reqs: Any = "write") -> None:
             run()
-            arrays = list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
-            gradients = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
+            arrays = listed(arrays)
             reqs = [grad_reqs] * len(arrays) if isinstance(grad_reqs, str) else list(grad_reqs)
-            handler.mark(arrays, gradients, reqs)
+            handler.mark(arrays, listed(gradients), reqs)
 
         for name, at in (("set_recording", 0), ("set_training", 1)):
-            self._around(autograd, name, functools.partial(mode_noted, self, at))
+            self._around(autograd, name, functools.partial(operators.mode_noted, self, at))
         old = importlib.import_module("mxnet.contrib.autograd")
-        self._around(old, "set_is_training", functools.partial(modes_noted, self))
-        self._method(autograd, "backward", backward)
+        self._around(old, "set_is_training", functools.partial(operators.modes_noted, self))
+        self._method(autograd, "backward", self._backward)
         self._method(autograd, "mark_variables", mark)
         for name in ("grad", "get_symbol"):
             self._method(autograd, name, lambda run, *_, name=name, **__: handler.unknown(f"autograd.{name}", run))
@@ -262,7 +239,7 @@ class Hooks:
             self._method(mx.gluon.Trainer, name, update, quietly=False)
         updater = module("mxnet.optimizer.optimizer").Updater
         self._method(updater, "__call__", lambda run, u, *args: handler.updates(u, args, run), quietly=False)
-        self._around(mx.gluon.Trainer, "_init_kvstore", without_store)
+        self._around(mx.gluon.Trainer, "_init_kvstore", operators.without_store)
         store = module("mxnet.kvstore.kvstore").KVStore
         for name in ("broadcast", "init", "push", "pull", "pushpull", "row_sparse_pull"):
             self._method(store, name, lambda run, *_, name=name, **__: handler.unknown(f"KVStore.{name}", run))
@@ -290,15 +267,15 @@ class Hooks:
                 source, lambda: handler.outside(arrays_behind(source), run)))  # fmt: skip
         self._method(mx.gluon.utils, "clip_global_norm", lambda run, arrays, most, *_, **__: handler.clip(
             arrays, most, run), quietly=False)  # fmt: skip
-        self._around(mx.gluon.HybridBlock, "hybridize", inert)
-        self._around(mx.gluon.Block, "__setattr__", counting)
-        self._around(mx.gluon.Block, "__call__", functools.partial(noted, self))
+        self._around(mx.gluon.HybridBlock, "hybridize", operators.inert)
+        self._around(mx.gluon.Block, "__setattr__", operators.counting)
+        self._around(mx.gluon.Block, "__call__", functools.partial(operators.noted, self))
         self._method(mx.gluon.HybridBlock, "export", self._export, quietly=False)
 
     def _export(self, run: Any, block: Any, *_: Any, **__: Any) -> Any:
         def export() -> Any:
-            if block.__dict__.get(TAKES) and not block._cached_graph:
-                block._build_cache(*block.__dict__[TAKES])
+            if block.__dict__.get(operators.TAKES) and not block._cached_graph:
+                block._build_cache(*block.__dict__[operators.TAKES])
             return run()
 
         arrays = [array for parameter in block.collect_params().values() for array in parameter._data or ()]

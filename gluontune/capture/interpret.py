@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -34,20 +35,23 @@ def computes(name: str) -> bool:
     return name in (ADDED, RUNNING) or name.removeprefix("multi_") in UPDATES or bridge_name(name) in OPERATORS
 
 
-class Interpreter:
-    """Computes events.
+def put(wanted: set[int], env: Env, number: int, tensor: Any) -> None:
+    """Note a value; one that gradients are asked of begins a graph."""
+    if number in wanted and not tensor.requires_grad and tensor.is_floating_point():
+        tensor = tensor.detach().requires_grad_()
+    env[number] = tensor
 
-    Args:
-        dtype: "float64" to compute in it; "" as the program does.
-        steady: as the recorder has it, nothing is dropped between layers of an RNN.
-        channels_last: convolutions take and give images with the channels last in memory.
-        wanted: numbers of values that gradients are asked of. threads: what PyTorch had at first.
+
+class Interpreter:
+    """Computes events, as the program does or in ``dtype``.
+
+    If ``steady``, nothing is dropped between layers of an RNN; ``channels_last`` is of images in convolutions.
     """
 
     def __init__(self, dtype: str = "", steady: bool = False, channels_last: bool = False):
         self.torch, self.dtype, self.steady, self.channels_last = torch(), dtype, steady, channels_last
-        self.threads = self.torch.get_num_threads()
-        self.wanted: set[int] = set()
+        self.threads = self.torch.get_num_threads()  # what PyTorch had at first
+        self.wanted: set[int] = set()  # numbers of values that gradients are asked of
         self.functions: dict[Any, Callable[..., Any]] = {}
 
     def tensor(self, array: Any) -> Any:
@@ -56,13 +60,9 @@ class Interpreter:
         return tensor.to(getattr(self.torch, self.dtype)) if self.dtype and tensor.is_floating_point() else tensor
 
     def put(self, env: Env, number: int, tensor: Any) -> None:
-        """Note a value; one that gradients are asked of begins a graph."""
-        if number in self.wanted and not tensor.requires_grad and tensor.is_floating_point():
-            tensor = tensor.detach().requires_grad_()
-        env[number] = tensor
+        put(self.wanted, env, number, tensor)
 
     def run(self, event: Op | Backward, env: Env) -> None:
-        """Compute an event from the values in ``env``, and put its results there."""
         if isinstance(event, Backward):
             self.backward(event, env)
             return
@@ -71,15 +71,15 @@ class Interpreter:
 
     def run_all(self, events: Sequence[Op | Backward], env: Env) -> Iterator[Sequence[Op | Backward]]:
         """Compute events in turn, updates of one kind that follow each other together; yields what was computed."""
-        at = 0
-        while at < len(events):
-            alike = _alike(events, at)
-            if len(alike) > 1:
+        for _, group in itertools.groupby(events, _together):
+            alike: list[Any] = list(group)
+            if len(alike) > 1 and len({op.inputs[0] for op in alike}) == len(alike):
                 self._update(alike, env)
-            else:
-                self.run(events[at], env)
-            yield alike or events[at : at + 1]
-            at += len(alike) or 1
+                yield alike
+                continue
+            for event in alike:
+                self.run(event, env)
+                yield [event]
 
     def _update(self, ops: Sequence[Op], env: Env) -> None:
         inputs = zip(*[[env[number] for number in op.inputs] for op in ops])
@@ -97,11 +97,9 @@ class Interpreter:
     def found(self, op: Op, env: Env) -> Any:
         """What an operator returns: a tensor or several."""
         if op.mask is not None:
-            mask = self.tensor(op.mask)
-            return env[op.inputs[0]] * mask
-        function = self.function(op)
+            return env[op.inputs[0]] * self.tensor(op.mask)
         with self.torch.enable_grad() if op.recording else self.torch.no_grad():
-            return function(*[env[number] for number in op.inputs])
+            return self.function(op)(*[env[number] for number in op.inputs])
 
     def function(self, op: Op) -> Callable[..., Any]:
         """What computes the operator; kept."""
@@ -137,7 +135,6 @@ class Interpreter:
         return functools.partial(_batch_norm, module) if len(op.outputs) > op.results else module
 
     def backward(self, b: Backward, env: Env) -> None:
-        """Compute a backward pass."""
         library = self.torch
         heads = [env[h] for h in b.heads]
         given: Sequence[int | None] = b.head_grads or [None] * len(heads)
@@ -164,15 +161,9 @@ def as_declared(tensor: Any, value: Value) -> Any:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-def _alike(events: Sequence[Op | Backward], at: int) -> list[Op]:
-    """An update that is there, with those of other weights by the same numbers that follow it."""
-    first, found = events[at], list[Op]()
-    if isinstance(first, Op) and first.name in UPDATES and first.mask is None:
-        for event in events[at:]:
-            if not isinstance(event, Op) or event.name != first.name or event.attrs != first.attrs:
-                break
-            found.append(event)
-    return found if len({op.inputs[0] for op in found}) == len(found) else []
+def _together(event: Op | Backward) -> Any:
+    """Equal for updates by the same numbers."""
+    return (event.name, event.attrs) if isinstance(event, Op) and event.name in UPDATES else id(event)
 
 
 def _channels_last(run: Callable[..., Any], x: Any, *rest: Any) -> Any:

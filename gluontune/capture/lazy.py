@@ -1,7 +1,6 @@
 """A program's arithmetic on PyTorch: its operators are gathered, and computed when it asks for a value.
 
-The program runs under MXNet's front end, with its own data, prints and files; arrays are MXNet's in name and shape,
-their values are PyTorch's. What PyTorch's side does not know is computed by MXNet, on values brought there.
+Arrays are MXNet's in name and shape, their values PyTorch's; what PyTorch's side does not know is MXNet's to compute.
 """
 
 from __future__ import annotations
@@ -13,15 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gluontune.capture.events import Op, Step
-from gluontune.capture.guard import ERRORS, LostGradient, or_mxnet
-from gluontune.capture.handler import Call
-from gluontune.capture.held import Held
+from gluontune.capture.events import Arrays, Call, Op, Run, Step
+from gluontune.capture.held import Held, listed
 from gluontune.capture.interpret import Interpreter, as_declared, computes
 from gluontune.capture.operators import EmptyHandles, result_types
 from gluontune.capture.program import CHANGING
 from gluontune.capture.recorder import PATIENCE, Recorder
-from gluontune.capture.retreat import Retreat
+from gluontune.capture.retreat import ERRORS, LostGradient, Retreat, or_mxnet
 from gluontune.core.errors import GluontuneError, first_line
 from gluontune.runtime.pytorch import torch
 
@@ -31,16 +28,12 @@ Spec = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each result
 
 
 class Truth(NamedTuple):
-    """An array whose value is PyTorch's; for a gradient, its variable.
-
-    Args:
-        kind: shape and type. lost: it was recorded, and its step has ended before a backward pass went through it.
-    """
+    """An array whose value is PyTorch's; for a gradient, its variable."""
 
     array: Any
     tensor: Any
-    kind: tuple[tuple[int, ...], str]
-    lost: bool = False
+    kind: tuple[tuple[int, ...], str]  # shape and type
+    lost: bool = False  # it was recorded, and its step has ended before a backward pass went through it
 
 
 class LazyTorch(Recorder):
@@ -86,10 +79,6 @@ class LazyTorch(Recorder):
     def _kind(self, array: Any) -> tuple[tuple[int, ...], str]:
         known = self.truth.get(id(array))
         return super()._kind(array) if known is None else known.kind
-
-    def _made(self, array: Any, value: int) -> None:
-        if self.lazy:
-            self.made[value] = array
 
     def _refuse(self, why: str) -> None:
         if self.lazy:
@@ -165,7 +154,7 @@ class LazyTorch(Recorder):
     def _gathered(self, call: Call, inputs: list[int]) -> Any:
         """The results of an operator that is computed later."""
         if call.out is not None:
-            self._add(call, inputs, list(call.out) if isinstance(call.out, (list, tuple)) else [call.out], "")
+            self._add(call, inputs, listed(call.out), "")
             return call.out
         spec = None if call.name in BY_VALUES else self.specs.get(self._key(call, inputs))
         results = self._now(call, inputs) if spec is None else [self._empty(*one, call.is_np) for one in spec]
@@ -177,8 +166,8 @@ class LazyTorch(Recorder):
         """Compute an operator at once, whose results' shapes are not known."""
         self.flush()
         modes = self.was_recording, self.training
-        tensors = self.interpreter.results(Op(call.name, self._complete(call), inputs, [0], *modes, ""), self.env)
-        attrs, given = self._complete(call), tuple(self.step.values[number].dtype for number in inputs)
+        tensors = self.interpreter.results(Op(call.name, call.complete(), inputs, [0], *modes, ""), self.env)
+        attrs, given = call.complete(), tuple(self.step.values[number].dtype for number in inputs)
         key = call.name, tuple(attrs.items()), given
         if key not in self.types:
             with self.hooks.quiet():
@@ -197,13 +186,11 @@ class LazyTorch(Recorder):
     def retreat(self, error: Exception) -> None:
         """MXNet computes from here on: the step so far again, and whatever else PyTorch has the value of."""
         self.lazy = False
-        outputs = {number for event in self.step.events for number in event.outputs}
-        leaves = {n: self.env[n].detach().numpy() for n in self.made if n not in outputs and n in self.env}
+        taking_over = Retreat(self)
         with self.hooks.quiet():
             for key, (array, tensor, *_) in self.truth.items():
                 (array if key > 0 else array.grad)._sync_copyfrom(tensor.detach().numpy())
-            views = {key: alias.run for key, alias in self.aliases.items() if alias.run is not None}
-            Retreat(self.mx, self.made, leaves, views)(self.step)
+            taking_over(self.step)
         self.hooks.remove()
         self.retreated(first_line(error))
 
@@ -224,7 +211,7 @@ class LazyTorch(Recorder):
         self._settle(call.inputs)
         with self.mx.autograd.pause(self.mx.autograd.is_training()):
             out = call.run()
-        for array in [*(out if isinstance(out, (list, tuple)) else [out]), *call.inputs]:
+        for array in [*listed(out), *call.inputs]:
             self._outside(array)
         return out
 
@@ -239,7 +226,7 @@ class LazyTorch(Recorder):
     def _forget(self, array: Any) -> None:
         self.truth.pop(id(array), None)
 
-    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+    def mark(self, arrays: Arrays, gradients: Arrays, reqs: Sequence[str]) -> None:
         if self.lazy:
             try:
                 self.truth.update(
@@ -249,12 +236,12 @@ class LazyTorch(Recorder):
                 self.retreat(error)
         super().mark(arrays, gradients, reqs)
 
-    def read(self, array: Any, run: Callable[[], Any]) -> Any:
+    def read(self, array: Any, run: Run) -> Any:
         if not self.lazy or not self._is_ours(array):
             return run()
         return self.tensor(array).detach().cpu().numpy().copy()
 
-    def outside(self, arrays: Sequence[Any], run: Callable[[], Any]) -> Any:
+    def outside(self, arrays: Arrays, run: Run) -> Any:
         if not self.lazy:
             return super().outside(arrays, run)
         self._settle(arrays)
@@ -263,7 +250,7 @@ class LazyTorch(Recorder):
             self._outside(array)
         return result
 
-    def wait(self, run: Callable[[], Any]) -> Any:
+    def wait(self, run: Run) -> Any:
         if self.lazy:
             self.flush()
         return run()
@@ -274,7 +261,7 @@ class LazyTorch(Recorder):
         if self.lazy:
             array._fresh_grad = True
 
-    def _compute(self, run: Callable[[], Any], wanted: bool) -> Any:
+    def _compute(self, run: Run, wanted: bool) -> Any:
         if self.lazy and not wanted:
             raise GluontuneError("a backward pass reaches no variable")
         return None if self.lazy else run()

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluontune.capture.calls import At, Span, UpdateSpan, flat, state_of
-from gluontune.capture.events import Op, Step, mutated, sets_gamma
-from gluontune.capture.handler import Call
+from gluontune.capture.events import Arrays, Call, Run, Step
+from gluontune.capture.held import listed
 from gluontune.capture.interpret import computes
 from gluontune.capture.lazy import BY_VALUES, LazyTorch
-from gluontune.capture.template import Entry, Leaf, Template, is_plain, plain
+from gluontune.capture.template import Entry, Leaf, Template, given_as, is_plain, plain
 
 _TEMPLATES = 32  # at most; the least used goes
 _WATCHED = 64  # structures seen once that are remembered
@@ -18,20 +18,14 @@ _FRUITLESS = 200  # steps without a known structure, after which nothing is logg
 
 
 class LearningTorch(LazyTorch):
-    """Logs steps, and makes templates; see :class:`Recorder`.
-
-    Attributes:
-        templates: those in use first. log: what the hooks saw of the step, or None where it cannot be followed.
-        placed: arrays of the step in the order of their appearance, by id, with their leaves.
-        base: the number before the step's first value. changes: of parameters, that the templates hold for.
-    """
+    """Logs steps, and makes templates."""
 
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder, finished)
-        self.templates: list[Template] = []
-        self.log: list[Entry] | None = None
-        self.placed: dict[int, Leaf | None] = {}
-        self.base, self.changes = 0, (-1, -1)
+        self.templates: list[Template] = []  # those in use first
+        self.log: list[Entry] | None = None  # what the hooks saw of the step, or None where it cannot be followed
+        self.placed: dict[int, Leaf | None] = {}  # arrays by id in the order of their appearance, with their leaves
+        self.base, self.changes = 0, (-1, -1)  # the number before the step's first value; of what templates hold for
         self._seen: dict[Any, list[int]] = {}  # ids of arrays by place, by signature
         self._fruitless = 0
         self._fresh: list[int] = []  # variables that a backward pass reached
@@ -45,7 +39,6 @@ class LearningTorch(LazyTorch):
         self._repeats = False  # a step that was followed is gone through again
 
     def _begin(self) -> None:
-        """A step begins."""
         self.base, self.placed, self._events_then = self.number, {}, 0
         self._is_piece, self._has_batch = False, False
         self.log = [] if self.lazy and self._fruitless < _FRUITLESS else None
@@ -67,20 +60,14 @@ class LearningTorch(LazyTorch):
         if self.log is not None:
             self._touched[id(array)] = None
 
-    def _made(self, array: Any, value: int) -> None:
-        super()._made(array, value)
-        if self.log is not None:
-            self._touched[id(array)] = None
-
     def _hook(self) -> None:
-        """A hook begins."""
         self._before = len(self.placed)
         self._new_leaves.clear()
         self._touched.clear()
 
     def _close(self, step: Step) -> None:
         if self.lazy and self.log:
-            self._learn(step)
+            self._learn(step, self.log)
         super()._close(step)
 
     def _owned(self, array: Any) -> tuple[str, str, str] | None:
@@ -128,11 +115,10 @@ class LearningTorch(LazyTorch):
         leaf = self.placed[key]
         return leaf is not None and leaf.place >= self._before and leaf.number == self.held[key].value - self.base - 1
 
-    def _learn(self, step: Step) -> None:
+    def _learn(self, step: Step, log: Sequence[Entry]) -> None:
         """Make a template of a step that has the structure of an earlier one."""
-        assert self.log is not None
         places = {key: at for at, key in enumerate(self.placed)}
-        signatures = [entry.signature(places) for entry in self.log]
+        signatures = [entry.signature(places) for entry in log]
         key, ids = tuple(signatures), list(places)
         earlier = self._seen.pop(key, None)
         self._fruitless += 1
@@ -148,7 +134,7 @@ class LearningTorch(LazyTorch):
             return
         if any(signatures == template.signatures for template in self.templates):
             return
-        batches = {i for entry in self.log if entry.kind == "batch" for i in entry.inputs}
+        batches = {i for entry in log if entry.kind == "batch" for i in entry.inputs}
         fixed = {}
         for place, (then, now) in enumerate(zip(earlier, ids)):
             entry, leaf = self.held[now], self.placed[now]
@@ -157,16 +143,7 @@ class LearningTorch(LazyTorch):
                 fixed[place] = entry.array
             elif leaf is None and owner is not None:
                 return
-        opened = [
-            (number, (event.name, i, step.values[number].shape))
-            for event in step.events
-            if isinstance(event, Op) and event.recording and not self.tape.values.isdisjoint(event.outputs)
-            for i, number in enumerate(event.outputs)
-            if number not in self.tape.closed
-        ]
-        may_end = super()._may_end()
-        template = Template(self.log, places, signatures, step, self.base, self.held, self.interpreter.wanted, fixed,
-                            opened, self.updated, may_end)  # fmt: skip
+        template = Template(self, log, places, signatures, step, fixed, super()._may_end())
         for call in self.calls:
             if call.settle(template, places):
                 template.entries[call.begin].calls.append(call)
@@ -180,7 +157,7 @@ class LearningTorch(LazyTorch):
         key = id(array) if id(array) in self.placed else None
         return At(key, self._kind(array), isinstance(array, self.kinds[1]))
 
-    def _calling(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+    def _calling(self, block: Any, args: tuple[Any, ...], run: Run) -> Any:
         """A call of a block, or of a trainer's updater, in a step that is not followed."""
         log, begin, reads = self.log, len(self.log or ()), self.reads
         noted = log is not None and not self._in_call and self.spanned.get(id(block), True)
@@ -211,21 +188,20 @@ class LearningTorch(LazyTorch):
             out = super().op(call)
             if not self.lazy:
                 return out
-            results = list(out) if isinstance(out, (list, tuple)) else [out]
+            results = listed(out)
         else:
             out, begun = None, self._begun(call)
             self._add(begun, [self.hold(array).value for array in call.inputs], results, "")
         if self.log is not None:
-            kind = "" if call.out is None else "list" if isinstance(call.out, (list, tuple)) else "one"
             handle, keys, values = call.raw
             what, modes = (call.name, handle, call.is_np, call.many), (self.was_recording, self.training)
             specs = tuple(self._kind(array) for array in results)
             entry = Entry("op", what, list(keys), plain(values), list(map(id, call.inputs)), list(map(id, results)),
-                          kind, modes, specs=specs)  # fmt: skip
-            self._logged(entry, call.out is not None or bool(mutated(call)) or sets_gamma(call))
+                          given_as(call.out), modes, specs=specs)  # fmt: skip
+            self._logged(entry, call.out is not None or bool(call.mutated) or call.sets_gamma)
         return out
 
-    def _viewing(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+    def _viewing(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
         self._hook()
         result = super().view(array, kind, arguments, run)
         if not self.lazy or (kind == "grad" and getattr(self._owner(array), "parameter", None) is None):
@@ -237,14 +213,12 @@ class LearningTorch(LazyTorch):
             self._logged(entry)
         return result
 
-    def _writing(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+    def _writing(self, array: Any, values: Any, run: Run) -> None:
         self._hook()
         super().write(array, values, run)
         self._logged(Entry("write", results=[id(array)]), writes=True)
 
-    def _differentiating(
-        self, heads: Sequence[Any], head_grads: Sequence[Any] | None, train: bool, retain: bool, run: Callable[[], Any]
-    ) -> Any:
+    def _differentiating(self, heads: Arrays, head_grads: Arrays | None, train: bool, retain: bool, run: Run) -> Any:
         self._hook()
         self._fresh, self._events_then = [], len(self.step.events)
         result = super().backward(heads, head_grads, train, retain, run)

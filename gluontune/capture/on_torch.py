@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from gluontune.capture.account import Account
 from gluontune.capture.events import Op, Step, draws
 from gluontune.capture.following import FollowingTorch
-from gluontune.capture.forked import Forked
+from gluontune.capture.helpers.base import Forked
 from gluontune.capture.helpers.samples import Samples
-from gluontune.capture.hooks import Hooks
-from gluontune.capture.interpret import computes
-from gluontune.capture.names import ALL_THREADS
 from gluontune.capture.program import StepProgram, program_of
 from gluontune.capture.proof import Gaps, gaps_in_float64, gaps_of_the_script
+from gluontune.capture.script import ALL_THREADS
 from gluontune.core.errors import GluontuneError, first_line
 from gluontune.runtime.pytorch import torch
 
@@ -25,28 +21,18 @@ _FIRST = 2  # the step that is proven: in the first, weights are initialized
 
 
 class OnTorch:
-    """Watches a script train, and moves its arithmetic to PyTorch.
-
-    Args:
-        mx: the mxnet module, just imported. folder: of the script. say: called with what happened, a line each.
-
-    Attributes:
-        steps, moved: training steps in all, and those that PyTorch computed. gaps: of the proof.
-        why_not: why MXNet computes, where it does. draws: whether the proven step drew random numbers, which PyTorch
-            draws otherwise.
-    """
+    """Watches a script train, and moves its arithmetic to PyTorch; ``say`` gets what happened, a line each."""
 
     def __init__(self, mx: Any, folder: str, say: Callable[[str], None]):
         self.mx, self.say = mx, say
         torch().set_num_threads(int(os.environ.get(ALL_THREADS) or os.environ.get("OMP_NUM_THREADS") or 1))
-        self.steps, self.moved = 0, 0
+        self.steps, self.moved = 0, 0  # in all, and those that PyTorch computed
         self.gaps: Gaps | None = None
-        self.why_not, self.draws = "no training step was seen", False
-        self.proven: set[int] = set()
+        self.why_not = "no training step was seen"  # why MXNet computes, where it does
+        self.draws = False  # whether the proven step drew random numbers, which PyTorch draws otherwise
         self.recorder = FollowingTorch(mx, folder, self._finished)
-        self.recorder.computes, self.recorder.copying = computes, False
-        self.hooks = self.recorder.hooks = Hooks(mx, self.recorder)
-        self.recorder.retreated = self._retreated
+        self.recorder.copying, self.recorder.retreated = False, self._retreated
+        self.hooks = self.recorder.hooks
         self.hooks.install()
 
     def read_from(self, samples: Samples) -> None:
@@ -104,7 +90,6 @@ class OnTorch:
         return Gaps(**answer) if answer else None
 
     def document(self) -> dict[str, Any]:
-        """What happened, for JSON."""
         return {
             "steps": self.steps,
             "steps_on_torch": self.moved,
@@ -112,43 +97,3 @@ class OnTorch:
             "gaps": self.gaps and self.gaps.to_dict(),
             "why_not": self.why_not,
         }
-
-
-class TorchAccount(Account):
-    """A script whose arithmetic goes over to PyTorch. folder: of the script."""
-
-    def __init__(self, options: Mapping[str, Any], folder: str):
-        super().__init__(options)
-        self._folder = folder
-        self._engine: OnTorch | None = None
-        self._samples = Samples()
-
-    def begin(self, mx: Any) -> None:
-        if "samples" not in self._options["leave"]:
-            try:
-                self._samples.install(mx)
-            except Exception as error:
-                self._samples.gave_up(error)
-        self._engine = OnTorch(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
-        self._engine.read_from(self._samples)
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "backend": "torch",
-            **(self._engine.document() if self._engine else {}),
-            **self._samples.facts(),
-            "notes": self._samples.notes,
-        }
-
-    def lines(self, found: Mapping[str, Any]) -> list[str]:
-        moved, why_not = found.get("steps_on_torch", 0), found.get("why_not", "the script did not import it")
-        told = f"MXNet computed all: {why_not}"
-        if moved and self._engine:
-            of_all = f"{moved}" if why_not else f"{moved} of {found['steps']}"
-            then = f", then MXNet the rest: {why_not}" if why_not else ""
-            told = f"PyTorch computed {of_all} training steps{then}; the proof: {self._engine.gaps}"
-        return [f"took {found['seconds']:.1f} s; {told}"]
-
-    def release(self) -> None:
-        if self._engine is not None:
-            self._engine.recorder.release()

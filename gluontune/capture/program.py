@@ -1,10 +1,11 @@
-"""The program of a training step: leaves, instructions, and what they change; equal steps have equal keys."""
+"""The program of a training step: leaves and their sources, instructions, changes; equal steps have equal keys."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,18 +17,12 @@ CHANGING = {"lr", "lrs", "wd", "wds", "scalar", "rescale_grad", "t", "eta", "alp
 
 @dataclass(frozen=True)
 class StepProgram:
-    """What one kind of training step computes.
+    """What one kind of training step computes."""
 
-    Args:
-        values: by number, dense; the first ``leaves`` of them are given, the others are computed.
-        instructions: operators and backward passes, over these numbers.
-        writes: the new values of parameters, by name.
-    """
-
-    values: tuple[Value, ...]
-    leaves: int
+    values: tuple[Value, ...]  # by number, dense
+    leaves: int  # so many of the first values are given, the others are computed
     instructions: tuple[Op | Backward, ...]
-    writes: dict[str, int]
+    writes: dict[str, int]  # the new values of parameters, by name
 
     @property
     def key(self) -> str:
@@ -52,7 +47,6 @@ class StepProgram:
 
     @property
     def gradients(self) -> list[int]:
-        """All new gradients."""
         return [output for i in self.instructions if isinstance(i, Backward) for output in i.outputs]
 
     @property
@@ -69,28 +63,23 @@ class StepProgram:
         """For each instruction, the values that none after it reads, but for those that are to be ``kept``."""
         needed, found = set(kept), list[set[int]]()
         for i in reversed(self.instructions):
-            found.append({*_read_by(i), *i.outputs} - needed)
+            found.append({*i.inputs, *i.outputs} - needed)
             needed |= found[-1]
         return found[::-1]
 
     def operators(self) -> dict[str, int]:
         """Names of the operators, and how often each is called."""
-        found: dict[str, int] = {}
-        for i in self.instructions:
-            if isinstance(i, Op):
-                found[i.name] = found.get(i.name, 0) + 1
-        return found
+        return dict(Counter(i.name for i in self.instructions if isinstance(i, Op)))
 
 
 def program_of(step: Step, roots: Collection[int] = ()) -> StepProgram:
     """What a step changes and what for: instructions that no parameter, head or root depends on are left out.
 
-    Args:
-        roots: values of the step that a later one goes on from.
+    ``roots`` are values of the step that a later one goes on from.
     """
     kept = [step.events[place] for place in live_events(step, roots)]
     made = {output for event in kept for output in event.outputs}
-    order = dict.fromkeys(v for event in kept for v in _read_by(event) if v not in made)
+    order = dict.fromkeys(v for event in kept for v in event.inputs if v not in made)
     order.update(dict.fromkeys(v for v in step.writes.values() if v not in made))
     leaves = len(order)
     order.update(dict.fromkeys(output for event in kept for output in event.outputs))
@@ -110,14 +99,8 @@ def live_events(step: Step, roots: Collection[int] = ()) -> list[int]:
         event = step.events[place]
         if not live.isdisjoint(event.outputs) and step.values[event.outputs[0]].source != "mxnet":
             found.append(place)
-            live.update(_read_by(event))
+            live.update(event.inputs)
     return found[::-1]
-
-
-def _read_by(event: Op | Backward) -> list[int]:
-    if isinstance(event, Op):
-        return event.inputs
-    return [*event.heads, *[g for g in event.head_grads or () if g is not None], *event.variables]
 
 
 def renumbered(event: Op | Backward, number: dict[int, int]) -> Op | Backward:
@@ -127,3 +110,50 @@ def renumbered(event: Op | Backward, number: dict[int, int]) -> Op | Backward:
     grads = event.head_grads and [None if g is None else number[g] for g in event.head_grads]
     heads, variables = [number[v] for v in event.heads], [number[v] for v in event.variables]
     return replace(event, heads=heads, head_grads=grads, variables=variables, outputs=outputs)
+
+
+#: Sources that one step shows.
+_KNOWN = ("parameter", "variable", "gradient", "batch", "mxnet")
+
+
+def let_go(step: Step, program: StepProgram) -> None:
+    """Forget the arrays of a step and its program, but for what tells whether leaves are equal in several steps."""
+    for value in program.values[: program.leaves]:
+        value.let_go(digest=value.source not in _KNOWN)
+    for value in step.values.values():
+        value.let_go()
+    for event in program.instructions:
+        if isinstance(event, Op):
+            event.mask = None
+
+
+def source_of(values: Sequence[Value], before: Sequence[Mapping[int, Value]]) -> str:
+    """The source of a leaf by its values, a step each, and the values of the steps before those (``before``).
+
+    It is ``parameter``, ``variable``, ``gradient``, ``batch``, ``state`` (made by the step before), ``constant``,
+    ``script`` (copied from the host), ``mxnet`` (made by an operator outside the graph), or ``earlier``.
+    """
+    first = values[0]
+    if first.source in _KNOWN:
+        return first.source
+    made = [known.get(int(value.name)) if value.source == "earlier" and value.name else None
+            for value, known in zip(values, before)]  # fmt: skip
+    if len(values) > 1 and first.digest and all(first.digest == other.digest for other in values[1:]):
+        return "constant"
+    hosts = [value.source == "host" or (one is not None and one.source == "host") for value, one in zip(values, made)]
+    if all(hosts):
+        return "script"
+    return "state" if all(one is not None for one in made) else "earlier"
+
+
+def describe(programs: Sequence[StepProgram], before: Sequence[Mapping[int, Value]]) -> list[dict[str, Any]]:
+    """The leaves of programs of one kind, for JSON: ``{"source", "name", "shape", "dtype", "line"}``."""
+    first, found = programs[0], list[dict[str, Any]]()
+    for place in range(first.leaves):
+        value = first.values[place]
+        source = source_of([program.values[place] for program in programs], before)
+        name = value.name if source in ("parameter", "batch") else ""
+        found.append(
+            {"source": source, "name": name, "shape": list(value.shape), "dtype": value.dtype, "line": value.line}
+        )
+    return found

@@ -9,59 +9,39 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.capture.events import (
-    LAZY,
-    NORMALIZING,
-    Backward,
-    Op,
-    Step,
-    count_of,
-    draws,
-    mutated,
-    one_by_one,
-    sets_gamma,
-)  # fmt: skip
+from gluontune.capture.events import NORMALIZING, Arrays, Backward, Call, Op, Run, Step, draws
 from gluontune.capture.gradients import Gradients
-from gluontune.capture.handler import Call
-from gluontune.capture.held import Alias, Held, Tape, View
-from gluontune.capture.operators import canonical
-from gluontune.capture.views import arrays_in, view_operators
+from gluontune.capture.held import Alias, Held, Tape, View, arrays_in, listed, view_operators
+from gluontune.capture.interpret import computes
 
 PATIENCE = 5  # times that a step goes on for values that no backward pass has used: critics of GANs train so often
 
 
 class Recorder(Gradients):
-    """Records whole training steps.
-
-    Args:
-        mx: the mxnet module. folder: of the program, whose lines are told.
-        finished: called with each :class:`Step` that trained something, at its end.
-    """
+    """Records whole training steps; ``finished`` is called with each that trained something, at its end."""
 
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
         super().__init__(mx, folder)
         self.finished, self.lazy = finished, False
         self.never_used: set[Any] = set()
         self.batches, self.was_recording, self.training = False, False, False
-        self.computes: Callable[[str], Any] = canonical  # operators that can be part of a graph
 
     def op(self, call: Call) -> Any:
         call = self._begun(call)
         inputs, line = [self.hold(array).value for array in call.inputs], self._line()
-        dropped = self._dropped(call) if self.copying and self._drops(call) else None
+        dropped = self._dropped(call)
         out = call.run(None, self._changed(call)) if dropped is None else dropped[0]
-        self._add(call, inputs, _many(out), line)
+        self._add(call, inputs, listed(out), line)
         last = self.step.events[-1]
         if dropped is not None and isinstance(last, Op):
             last.mask = dropped[1]
         return out
 
-    def _drops(self, call: Call) -> bool:
-        always = call.attrs.get("mode") == "always"
-        return call.name == "Dropout" and call.out is None and (always or bool(self.mx.autograd.is_training()))
-
-    def _dropped(self, call: Call) -> tuple[Any, np.ndarray]:
-        """Dropout by a mask that is known: what it makes of ones, from the same draws."""
+    def _dropped(self, call: Call) -> tuple[Any, np.ndarray] | None:
+        """Dropout by a mask that is known, where values are copied: what it makes of ones, from the same draws."""
+        drops = self.copying and call.name == "Dropout" and call.out is None
+        if not drops or not (call.attrs.get("mode") == "always" or self.mx.autograd.is_training()):
+            return None
         with self.hooks.quiet():
             with self.mx.autograd.pause(train_mode=True):
                 mask = call.run([call.inputs[0] * 0 + 1])
@@ -71,12 +51,12 @@ class Recorder(Gradients):
         """The call of an operator of this step, by its name in a graph; refuses what it cannot write to."""
         self._between_steps()
         if call.name == "_copyto":  # into an array that may be of another type
-            (_, given), (_, wanted) = self._kind(call.inputs[0]), self._kind(_many(call.out)[0])
+            (_, given), (_, wanted) = self._kind(call.inputs[0]), self._kind(listed(call.out)[0])
             name, attrs = ("_copy", {}) if given == wanted else ("Cast", {"dtype": wanted})
             call = call._replace(name=name, attrs=attrs)
-        for array in [*_many(call.out), *[call.inputs[place] for place in mutated(call)]]:
+        for array in [*listed(call.out), *[call.inputs[place] for place in call.mutated]]:
             self._check_target(array)
-        if sets_gamma(call) and self._variable(call.inputs[1]):
+        if call.sets_gamma and self._variable(call.inputs[1]):
             value = self.hold(call.inputs[1]).value
             number = self._like(value)
             self.step.events.append(Op("ones_like", {}, [value], [number], False, self.training, self._line()))
@@ -91,7 +71,6 @@ class Recorder(Gradients):
         self.was_recording, self.training = recording, training
 
     def _modes(self) -> tuple[bool, bool]:
-        """Whether operators are recorded, and whether they train."""
         recording, training = self.hooks.modes
         return recording, training
 
@@ -99,29 +78,14 @@ class Recorder(Gradients):
         """Attributes that make a step computable again: no dropout between the layers of an RNN."""
         return {"p": "0"} if self.copying and call.name == "RNN" and "p" in call.attrs else None
 
-    def _made(self, array: Any, value: int) -> None:
-        """An operator has given an array of its own."""
-
     def _is_taped(self, call: Call, inputs: Sequence[int]) -> bool:
         """Whether a gradient passes through an operator."""
         if not self.was_recording:
             return False
         return not self.tape.values.isdisjoint(inputs) or any(self._variable(array) for array in call.inputs)
 
-    def _complete(self, call: Call) -> dict[str, str]:
-        """The attributes, with the number of inputs where the operator takes any number; lazy where rows are left."""
-        if call.name in LAZY:
-            lazy = call.inputs[1].stype == "row_sparse" and call.attrs.get("lazy_update", "True") in ("True", "1")
-            return {**call.attrs, "lazy_update": str(lazy)}
-        count = count_of(call.name)
-        return {**call.attrs, count: str(len(call.inputs))} if count and count not in call.attrs else call.attrs
-
     def _add(self, call: Call, inputs: list[int], results: list[Any], line: str, spec: Any = None) -> None:
-        """The event of an operator that was called, and the values that its arrays have now.
-
-        Args:
-            spec: shape and type of each result, where they are known.
-        """
+        """The event of an operator that was called, and its arrays' values now. spec: of the results, if known."""
         if call.name == "reset_arrays":
             for array, value in zip(call.inputs, inputs):
                 self._add(call._replace(name="zeros_like", attrs={}, inputs=[array], out=array), [value], [array], line)
@@ -129,27 +93,28 @@ class Recorder(Gradients):
         numbers = [self._add_value(*one) for one in spec] if spec else [self._new(array) for array in results]
         if self._is_taped(call, inputs):
             self.tape.values.update(numbers)
-        if draws(call.name) or not (self.computes(call.name) or self.tape.values.issuperset(numbers)):
+        if draws(call.name) or not (computes(call.name) or self.tape.values.issuperset(numbers)):
             for number, array in zip(numbers, results):
                 self._snapshot(number, array)
                 self.step.values[number].source = "" if draws(call.name) else "mxnet"
-        attrs, training = self._complete(call), self.training
+        attrs, training = call.complete(), self.training
         event = Op(call.name, attrs, inputs, numbers, self.was_recording, training, line, len(numbers))
         written = list(zip(results, numbers)) if call.out is not None else []
         if training and call.name in NORMALIZING and attrs.get("use_global_stats", "False") not in ("True", "1"):
             event.outputs = [*event.outputs, self._like(inputs[3]), self._like(inputs[4])]
             self.tape.statistics[numbers[0]] = call.inputs[3:5]
-        for place in mutated(call):
+        for place in call.mutated:
             event.outputs = [*event.outputs, self._like(inputs[place])]
             written.append((call.inputs[place], event.outputs[-1]))
-        self.step.events += one_by_one(event)
+        self.step.events += event.one_by_one()
         for array, number in written:
             self._write(array, number)
         for array, number in zip(results, numbers) if call.out is None else ():
             self.held[id(array)] = Held(array, number)
-            self._made(array, number)
+            self._written(array, number)
 
-    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+    def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
+        """An array that shares memory: by reshape, at, slice (from, to), basic (a key), same, detach or grad."""
         result = run()
         if result is None or result is array:
             return result
@@ -162,7 +127,7 @@ class Recorder(Gradients):
         self._view_of(Alias(result, array, view, run))
         return result
 
-    def write(self, array: Any, values: Any, run: Callable[[], None]) -> None:
+    def write(self, array: Any, values: Any, run: Run) -> None:
         self._check_target(array)
         run()
         self._forget(array)
@@ -173,16 +138,16 @@ class Recorder(Gradients):
     def _forget(self, array: Any) -> None:
         """What was known of an array's value holds no more."""
 
-    def mark(self, arrays: Sequence[Any], gradients: Sequence[Any], reqs: Sequence[str]) -> None:
+    def mark(self, arrays: Arrays, gradients: Arrays, reqs: Sequence[str]) -> None:
         if all(gradient is None for gradient in gradients):  # attach_grad; of parameters Gluon tells
             for array, req in zip(arrays, reqs):
                 self._becomes_variable(array, req)
 
-    def unknown(self, what: str, run: Callable[[], Any]) -> Any:
+    def unknown(self, what: str, run: Run) -> Any:
         self._refuse(f"{what} cannot be put into a graph")
         return run()
 
-    def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
+    def update(self, trainer: Any, batch_size: Any, run: Run) -> Any:
         self._updating(trainer, batch_size)
         result = run()
         self.updated = True
@@ -205,7 +170,7 @@ class Recorder(Gradients):
             if unseen and parameter.grad_req != "null":
                 self._refuse(f"where the gradient of {parameter.name} comes from is not seen")
 
-    def batch(self, source: Any, run: Callable[[], Any]) -> Any:
+    def batch(self, source: Any, run: Run) -> Any:
         self.batches = True
         if self._may_end():
             self._end_unless_open()
@@ -237,18 +202,22 @@ class Recorder(Gradients):
             self.end()
 
     def _open(self) -> list[tuple[int, Any]]:
-        """Values on the tape that the program holds and no backward pass has reached, with what made them."""
+        """Of :meth:`unreached` those that the program holds."""
         ours, entries = self._let_go() if self.copying else self._forget_unused(), self.held.items()
         held = {e.value for key, e in entries if e.array is not None and sys.getrefcount(e.array) > ours[key] + 1}
-        found: list[tuple[int, Any]] = []
-        for event in self.step.events:
-            if isinstance(event, Op) and event.recording and not self.tape.values.isdisjoint(event.outputs):
-                kinds = [(n, (event.name, i, self.step.values[n].shape)) for i, n in enumerate(event.outputs)]
-                found += [(number, kind) for number, kind in kinds if number in held and number not in self.tape.closed]
-        return found
+        return [(number, kind) for number, kind in self.unreached() if number in held]
+
+    def unreached(self) -> list[tuple[int, Any]]:
+        """Values on the tape that no backward pass has reached, with what made them."""
+        return [
+            (number, (event.name, i, self.step.values[number].shape))
+            for event in self.step.events
+            if isinstance(event, Op) and event.recording and not self.tape.values.isdisjoint(event.outputs)
+            for i, number in enumerate(event.outputs)
+            if number not in self.tape.closed
+        ]
 
     def end(self) -> None:
-        """The step is over."""
         step, trained = self.step, self.updated
         self._close(step)
         self.held, self.step, self.tape, self.updated = {}, Step(), Tape(), False
@@ -263,7 +232,3 @@ class Recorder(Gradients):
             if held is not None:
                 self._snapshot(value, held.array)
         self.before = {key: entry for key, entry in self.held.items() if key > 0}
-
-
-def _many(arrays: Any) -> list[Any]:
-    return [] if arrays is None else list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]

@@ -6,13 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.capture.events import Step
+from gluontune.capture.events import Call, Run, Step
 from gluontune.capture.follower import Follower
-from gluontune.capture.guard import ERRORS
-from gluontune.capture.handler import Call
 from gluontune.capture.held import Alias
 from gluontune.capture.lazy import Truth
 from gluontune.capture.learning import LearningTorch
+from gluontune.capture.retreat import ERRORS
 
 _PIECE = 8  # events, at least, of a piece of what is not recorded, which ends where a value was read
 _LONG = 256  # the same of one that takes a batch, or ends where a block is called
@@ -21,7 +20,7 @@ _LONG = 256  # the same of one that takes a batch, or ends where a block is call
 class Made:
     """What made an array: at first that array, later another."""
 
-    def __init__(self, run: Callable[[], Any], result: Any):
+    def __init__(self, run: Run, result: Any):
         self.run, self.result = run, result
 
     def __call__(self) -> Any:
@@ -30,17 +29,10 @@ class Made:
 
 
 class RepeatingTorch(LearningTorch):
-    """Ends a followed step, or goes through it again; see :class:`Recorder`.
+    """Ends a followed step, or goes through it again."""
 
-    Attributes:
-        follow: the step under way, or None where it is none that is known. followed: how many were.
-    """
-
-    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
-        super().__init__(mx, folder, finished)
-        self._given: tuple[bool, bool] | None = None  # modes of an entry that is gone through again
-        self.follow: Follower | None = None
-        self.followed = 0
+    _given: tuple[bool, bool] | None = None  # modes of an entry that is gone through again
+    followed = 0  # steps
 
     def _modes(self) -> tuple[bool, bool]:
         return super()._modes() if self._given is None else self._given
@@ -53,13 +45,11 @@ class RepeatingTorch(LearningTorch):
 
     def _left_open(self) -> bool:
         follow = self.follow
-        assert follow is not None
         return any(kind not in self.never_used and follow.alive(place) for place, kind in follow.template.open_ones)
 
     def _finish(self) -> bool:
         """Compute a followed step's rest, and note what the program still holds; whether that went well."""
         follow, array = self.follow, None
-        assert follow is not None
         if not self._computed(follow.compute):
             return False
         template, env, truth = follow.template, follow.env, self.truth
@@ -95,7 +85,6 @@ class RepeatingTorch(LearningTorch):
 
     def _computed(self, until: Callable[[], Any]) -> bool:
         """Whether a followed step can be computed; else its template is refused."""
-        assert self.follow is not None
         try:
             until()
         except ERRORS as error:
@@ -106,8 +95,7 @@ class RepeatingTorch(LearningTorch):
     def _cut(self, block: bool = False) -> None:
         """End a step in what is not recorded, so that passes of predictions are steps that come again.
 
-        Args:
-            block: a block is called, which no other one calls.
+        ``block``: one is called that no other one calls.
         """
         read, self._reads_then = self.reads > self._reads_then, self.reads
         if not self.lazy or self._in_call or self._modes()[0]:

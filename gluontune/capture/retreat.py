@@ -1,38 +1,80 @@
-"""MXNet takes a step over again that PyTorch had begun: in the program's own arrays, with a tape that goes on."""
+"""What fails on PyTorch's side is MXNet's to compute: it takes a step over, in the program's arrays, with its tape."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluontune.capture.events import ADDED, RUNNING, Backward, Op, Step
+from gluontune.capture.events import ADDED, RUNNING, Backward, Call, Op, Step
 from gluontune.capture.operators import Operators
+from gluontune.core.errors import GluontuneError
+
+ERRORS = (GluontuneError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+
+
+class LostGradient(Exception):
+    """A program asks for a gradient that passes through an earlier step, which PyTorch has let go; no way back."""
+
+
+class Once:
+    """MXNet's own call, made at most once; its errors are the program's."""
+
+    def __init__(self, run: Callable[..., Any]):
+        self._run, self.done, self.result = run, False, None
+        self.failed: BaseException | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            self.result = self._run(*args)
+        except BaseException as error:
+            self.failed = error
+            raise
+        self.done = True
+        return self.result
+
+
+def or_mxnet(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook of a handler with ``lazy`` and ``retreat(error)`` that MXNet takes over where PyTorch's side fails."""
+
+    @functools.wraps(method)
+    def entry(self: Any, *args: Any) -> Any:
+        if not self.lazy:
+            return method(self, *args)
+        *given, last = args  # a call of an operator has what runs it; of the others it is the last argument
+        run = Once(last.run if isinstance(last, Call) else last)
+        try:
+            found = method(self, *given, last._replace(run=run) if isinstance(last, Call) else run)
+            run.result = None  # a view keeps what makes it
+            return found
+        except ERRORS as error:
+            if run.failed is error or not self.lazy:
+                raise
+            self.retreat(error)
+        return run.result if run.done else run()
+
+    return entry
 
 
 class Retreat:
-    """Computes a step's events by MXNet.
+    """Computes the step under way by MXNet, of a recorder whose hooks are quiet."""
 
-    Args:
-        mx: the mxnet module, without hooks. made: the program's arrays by the values that they were given.
-        leaves: values that no event makes, by number, as numpy arrays.
-        views: what makes arrays that share another's memory, by their ids.
-    """
-
-    def __init__(
-        self, mx: Any, made: Mapping[int, Any], leaves: Mapping[int, Any], views: Mapping[int, Callable[[], Any]]
-    ):
-        self.mx, self.made, self.leaves, self.views = mx, made, leaves, views
-        self.operators = Operators(mx)
-        self.filled = {id(made[number]) for number in leaves}
-        written = Counter(id(made[number]) for number in leaves)
+    def __init__(self, recorder: Any):
+        self.mx, self.made, self.operators = recorder.mx, recorder.made, Operators(recorder.mx)
+        env, outputs = recorder.env, {number for event in recorder.step.events for number in event.outputs}
+        #: Values that no event makes, by number.
+        self.leaves = {n: env[n].detach().numpy() for n in self.made if n not in outputs and n in env}
+        #: What makes arrays that share another's memory, by their ids.
+        self.views = {key: alias.run for key, alias in recorder.aliases.items() if alias.run is not None}
+        ids = [id(self.made[number]) for number in self.leaves]
+        self.filled, written = set(ids), Counter(ids)
         #: The value that an array holds, by the array's id; not of those that the host has written to in this step.
-        self.has = {id(made[number]): number for number in leaves if written[id(made[number])] == 1}
+        self.has = {key: number for key, number in zip(ids, self.leaves) if written[key] == 1}
         self.added: dict[int, int] = {}  # gradients so far, by those that are added to them
         self.between: dict[int, Any] = {}  # what a view of two operators has between them
 
     def __call__(self, step: Step) -> None:
-        """Compute the step."""
         sums = [event for event in step.events if isinstance(event, Op) and event.name == ADDED]
         self.added = {new: old for old, new in (event.inputs for event in sums)}
         for event in step.events:

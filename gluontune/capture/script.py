@@ -1,28 +1,36 @@
-"""A user's program run as ``python script.py ARGS`` would run it, with functions that are called once it imports mxnet.
+"""A user's program: what ``gluontune run`` may change of it, by name, and how its process starts.
 
-Two halves. Who starts a program makes a :class:`Program` and hands :func:`command` and :func:`environment` to
-``os.execve``, so that pid, signals, exit code and standard streams are the program's own, or to ``subprocess``. The
-module that the command names runs in the new process and calls :func:`run`.
+By ``os.execve``, as :func:`start` does, so that pid, signals, exit code and streams are its own, or ``subprocess``.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.machinery
-import importlib.util
+import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, ModuleType, TracebackType
-from typing import Any
+from typing import NoReturn, Optional
 
-from gluontune.capture.devices import HINT, put_on_cpu, wants_cpu, with_hint
-from gluontune.capture.names import ALL_THREADS
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import SAFE, python
+
+#: The name that ``--leave`` takes, and where the class is.
+CHANGES = {"samples": "gluontune.capture.helpers.samples:Samples", "blocks": "gluontune.capture.helpers.blocks:Blocks"}
+
+#: The settings of the process: ``--leave`` takes it, too.
+ENVIRONMENT = "environment"
+
+#: The state of changes that are kept where they measure faster, as under ``gluontune run``.
+DECIDED = "decided"
+
+#: The variable with the number of threads that a script may have; ``OMP_NUM_THREADS`` is how many it begins with.
+ALL_THREADS = "GLUONTUNE_THREADS"
+
+#: Where the class is that tries them.
+THREADS = "gluontune.capture.helpers.threads:Threads"
 
 #: Variables that :func:`environment` may set.
 SETTINGS = (
@@ -33,9 +41,6 @@ SETTINGS = (
 #: Numerically the same: updates of many parameters in one call. MXNet's own default is 4.
 _CAREFUL = {"MXNET_OPTIMIZER_AGGREGATION_SIZE": "45"}
 _LOOKS, _LOOK_S = 7, 0.01
-
-#: Called with the module ``mxnet`` when the script imports it, before the script goes on.
-WhenImported = Callable[[ModuleType], None]
 
 
 @dataclass(frozen=True)
@@ -79,12 +84,7 @@ class Program:
         return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.target))
 
     def check(self) -> None:
-        """Refuse a script that is not there, and a device that is none.
-
-        Raises:
-            UsageError: no file of that name, or a folder; ``GLUONTUNE_DEVICE`` names no device.
-        """
-        wants_cpu()
+        """Raises UsageError if there is no file of that name, or a folder."""
         if self.is_module:
             return
         if not os.path.exists(self.target):
@@ -144,11 +144,7 @@ def _cores_of_a_rank(environ: Mapping[str, str]) -> int | None:
 
 
 def running_others(root: str = "/") -> int:
-    """How many threads of other programs run now; a thread that waits for its turn holds up all the others of its team.
-
-    Args:
-        root: the folder that holds ``proc``.
-    """
+    """How many threads of other programs run now; a thread that waits for its turn holds up its whole team."""
     seen = []
     for _ in range(_LOOKS):
         try:
@@ -161,145 +157,32 @@ def running_others(root: str = "/") -> int:
     return max(0, round(statistics.median(seen)))
 
 
-def run(program: Program, when_imported: Sequence[WhenImported] = ()) -> None:
-    """Run the program as this process's ``__main__``; it ends as the program ends: by return, exception or exit.
-
-    ``sys.argv``, ``sys.path[0]``, ``__file__`` and ``__spec__`` are as under ``python``, so that ``multiprocessing``
-    finds ``__main__`` again, and a traceback begins with the script's first frame.
+def start(
+    words: Sequence[str], out: Optional[str] = None, leave: Sequence[str] = (), dtype: str = "float32",
+    backend: str = "mxnet",
+) -> NoReturn:  # fmt: skip
+    """Put the program in this process's place, with the tuned environment and our changes.
 
     Args:
-        program: the program. when_imported: called in turn with mxnet, when the script has imported it.
+        words: ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``. out: path of the document of what was gained, or None.
+        leave: names of changes that are left out. dtype: ``bfloat16`` has MXNet's operators compute in it.
+        backend: ``torch`` has PyTorch compute, once a step is proven.
+
+    Raises:
+        UsageError: there is no such script. GluontuneError: Python cannot be started.
     """
-    _watch_for_mxnet([put_on_cpu, *when_imported])
-    main = ModuleType("__main__")
-    vars(main).update(__builtins__=__builtins__, __annotations__={})
+    began = time.time()
+    program = Program.of(words)
+    program.check()
+    child = environment("as-installed" if ENVIRONMENT in leave else "tuned")
+    settings = sorted(name for name in SETTINGS if name in child and name not in os.environ)
+    options = {"began": began, "settings": settings, "out": out and os.path.abspath(out), "leave": list(leave)}
+    options.update(dtype=dtype, backend=backend)
+    started = command(program, "gluontune.capture.running", json.dumps(options))
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     try:
-        code = _module(program, main) if program.is_module else _file(program, main)
-        sys.modules["__main__"] = main
-        if "__mp_main__" in sys.modules:  # multiprocessing was imported by us, and calls the main module so
-            sys.modules["__mp_main__"] = main
-        exec(code, vars(main))
-    except BaseException as error:
-        _without_our_frames(error)
-        raise
-
-
-def _file(program: Program, main: ModuleType) -> CodeType:
-    path = os.path.abspath(program.target)
-    sys.argv[:] = [program.target, *program.args]
-    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
-    loader = importlib.machinery.SourceFileLoader("__main__", path)
-    main.__file__, main.__loader__, main.__spec__ = path, loader, None
-    vars(main)["__cached__"] = None
-    return loader.source_to_code(loader.get_data(path), path)
-
-
-def _module(program: Program, main: ModuleType) -> CodeType:
-    sys.argv[:] = ["-m", *program.args]  # what is imported on the way sees it so under Python, too
-    sys.path.insert(0, os.getcwd())
-    name = program.target
-    spec = _found(name)
-    if spec is not None and spec.submodule_search_locations is not None:  # a package runs its __main__
-        name += ".__main__"
-        spec = _found(name)
-    code = spec.loader.get_code(name) if spec is not None and hasattr(spec.loader, "get_code") else None  # type: ignore
-    if spec is None or code is None:
-        raise SystemExit(f"{sys.executable}: No module named {name}")
-    main.__spec__, main.__loader__, main.__file__, main.__package__ = spec, spec.loader, spec.origin, spec.parent
-    vars(main)["__cached__"] = spec.cached
-    sys.argv[0] = str(spec.origin)
-    return code  # type: ignore[no-any-return]
-
-
-def _found(name: str) -> Any:
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError) as error:
-        raise SystemExit(f"{sys.executable}: Error while finding module specification for {name!r} ({error})") from None
-
-
-def _without_our_frames(error: BaseException) -> None:
-    """Whatever hook prints this error shows the script's frames alone. Python itself gives the exit code."""
-    hook = sys.excepthook
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    traces = {}
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            traces[id(each)] = _scripts_own(each.__traceback__)
-            each.__traceback__ = traces[id(each)]
-            waiting += [each.__cause__, each.__context__]
-
-    def show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        trace = traces.get(id(value), trace)  # what passed through here since has our frames again
-        hook(kind, value.with_traceback(trace), trace)
-        if with_hint(str(value)) != str(value):
-            print(f"gluontune: {HINT}", file=sys.stderr)
-
-    sys.excepthook = show
-
-
-def _scripts_own(trace: TracebackType | None) -> TracebackType | None:
-    kept: list[TracebackType] = []
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if not name.startswith(_OURS) and not (name.startswith("<frozen") and not kept):
-            kept.append(trace)
-        trace = trace.tb_next
-    own: TracebackType | None = None
-    for each in reversed(kept):
-        own = TracebackType(own, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return own
-
-
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-
-
-def _watch_for_mxnet(when_imported: Sequence[WhenImported]) -> None:
-    """Let the script's ``import mxnet`` go through :func:`gluontune.runtime.mxnet`, and hear of calls of that, too."""
-    from gluontune.runtime import importing
-    from gluontune.runtime.import_hooks import Finder
-
-    original, waiting = importing.mxnet, list(when_imported)
-
-    def told(module: ModuleType) -> None:
-        while waiting:
-            waiting.pop(0)(module)
-
-    @functools.wraps(original)
-    def mxnet() -> ModuleType:
-        module = original()
-        told(module)
-        return module
-
-    def once(_: Any) -> Any:
-        sys.meta_path.remove(finder)
-        return _Loader(told)
-
-    finder = Finder(once, ["mxnet"])
-    sys.meta_path.insert(0, finder)
-    importing.mxnet = mxnet
-
-
-class _Loader:
-    """Loads mxnet by :func:`gluontune.runtime.mxnet`, which imports it anew inside."""
-
-    def __init__(self, when_imported: WhenImported):
-        self._when_imported = when_imported
-        self._spec: Any = None
-
-    def create_module(self, _: Any) -> ModuleType:
-        from gluontune.runtime.importing import mxnet
-
-        try:
-            module = getattr(mxnet, "__wrapped__", mxnet)()  # who waits for it is told when it is whole
-        except GluontuneError as error:
-            raise ImportError(str(error), name="mxnet") from error
-        self._spec = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
-        self._when_imported(module)
+        os.execve(started[0], started, child)
+    except OSError as error:
+        raise GluontuneError(f"{started[0]}: cannot be started: {error}") from error

@@ -1,9 +1,6 @@
-"""A script's process that trains on command, so many steps at a time: how the ladder measures a script.
+"""A script's process that trains on command, with the words of :mod:`gluontune.training.child`, and anew where it ends.
 
 python -m gluontune.capture.stepping OPTIONS SCRIPT ARGS… --events FD
-
-Between two training steps it waits for commands as :mod:`gluontune.training.child` does, and answers in the same words.
-A script that ends is started again in the same process when more steps are asked for.
 """
 
 from __future__ import annotations
@@ -22,9 +19,9 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 
-from gluontune.capture import script
-from gluontune.capture.devices import with_hint
-from gluontune.capture.in_force import InForce
+from gluontune.capture.changes import InForce
+from gluontune.capture.running import run
+from gluontune.capture.script import Program, command
 from gluontune.capture.watch import Watch
 from gluontune.core.processes import die_with_parent, event_sender
 
@@ -40,17 +37,16 @@ class Stepping:
     """Lets the script train when it is told to, and tells how long that took.
 
     Args:
-        options: ``changes`` (names of :data:`~gluontune.capture.names.CHANGES`), ``state`` (of compiled blocks, or
-            :data:`~gluontune.capture.names.DECIDED`), ``dtype``, ``backend``, ``look`` (losses to be kept); of a script
-            that was started again what :meth:`_again` kept.
-        program: the script. send: of an event. commands: their descriptor.
+        options: ``changes`` (names of :data:`~gluontune.capture.script.CHANGES`), ``state`` (of compiled blocks, or
+            :data:`~gluontune.capture.script.DECIDED`), ``dtype``, ``backend``, ``look`` (losses to be kept); of a
+            script that was started again what :meth:`_again` kept.
     """
 
-    def __init__(self, options: dict[str, Any], program: script.Program, send: Callable[..., None], commands: int):
+    def __init__(self, options: dict[str, Any], program: Program, send: Callable[..., None], commands: int):
         self.options, self.program, self._send, self._commands = options, program, send, commands
         self._heard = b""
-        self.changes: InForce | None = None
-        self.watch: Watch | None = None
+        self.changes: InForce  # both since mxnet was imported
+        self.watch: Watch
         self.steps, self._began, self._settled = 0, options.get("began", 0.0), False
         seen = options.get("steps_seen")
         look = options["look"] or _LOOKED_AT
@@ -62,7 +58,6 @@ class Stepping:
         self._resumed = 0.0
 
     def begin(self, mx: Any) -> None:
-        """Mxnet was imported: install what was asked for, and listen to the steps."""
         mx.random.seed(0)
         self.changes = InForce(self.options, mx, self.program.folder)
         self.watch = Watch(mx, self._step)
@@ -83,7 +78,6 @@ class Stepping:
 
     def _settle(self) -> None:
         """Bring the changes in force, which takes a few steps."""
-        assert self.changes is not None
         now = time.monotonic()
         if self.steps > 1:
             self._durations.append(now - self._resumed)
@@ -101,11 +95,9 @@ class Stepping:
         return time.monotonic() - self._began > _SETTLED_S
 
     def _missing(self) -> str:
-        assert self.changes is not None and self.watch is not None
         return self.changes.missing(time.monotonic() - self._began, self.watch)
 
     def _ready(self) -> None:
-        assert self.changes is not None and self.watch is not None
         why_not, self._settled = self._missing(), True
         self.watch.reads_losses = False
         if self.changes.contest is not None:
@@ -116,8 +108,6 @@ class Stepping:
             self._send(event="ready", **self._facts())
 
     def _facts(self) -> dict[str, Any]:
-        """What is known of the training so far."""
-        assert self.changes is not None and self.watch is not None
         step_s = statistics.median(self._durations[-_RECENT:] or [0.0])
         return {
             "steps": self.steps, "step_s": step_s, "losses": self.watch.losses, "trainers": self.watch.trainers,
@@ -129,20 +119,21 @@ class Stepping:
 
     def _listen(self) -> None:
         """Obey until steps are wanted."""
-        assert self.watch is not None
         while True:
             command, self._pending = self._pending or self._next(), None
             if self._left == 0 and command["do"] in ("steps", "individual"):
                 self._begin_steps(command)
                 return
-            if command["do"] == "memory":
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                self._send(event="done", peak_rss_mib=peak)
-            elif command["do"] == "quit":
-                os._exit(0)
+            self._obey(command)
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        """A command that takes no steps."""
+        if command["do"] == "memory":
+            self._send(event="done", peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        elif command["do"] == "quit":
+            os._exit(0)
 
     def _begin_steps(self, command: dict[str, Any]) -> None:
-        assert self.watch is not None
         self._pending = command  # until it is answered
         self._asked = self._left = command["count"] if command["do"] == "steps" else command["given"]["steps"]
         self.watch.wait()
@@ -151,7 +142,7 @@ class Stepping:
 
     def _answer(self, done: int) -> None:
         watch, command = self.watch, self._pending
-        assert watch is not None and command is not None
+        assert command is not None
         watch.wait()
         seconds = max(time.perf_counter() - self._start - watch.left_out_s, 1e-9)
         self._pending, self._left = None, 0
@@ -173,15 +164,14 @@ class Stepping:
 
     def ended(self) -> NoReturn:
         """The script has ended: answer with what there was, and start it again when more is asked for."""
-        if self.steps == 0 or self.watch is None:
+        if self.steps == 0:
             what = "no gluon.Trainer has updated, and no backward pass was made"
             self._fail("NoTraining", f"{self.program.target} ended without a training step: {what}")
         if self.steps < 3:
-            self._fail(
-                "TooShort", f"{self.program.target} ends after {self.steps} training step(s): too few to measure"
-            )
+            ends = f"{self.program.target} ends after {self.steps} training step(s)"
+            self._fail("TooShort", f"{ends}: too few to measure")
         if not self._settled:
-            decides = self.changes is not None and self.changes.decides and self.changes.engine is None
+            decides = self.changes.decides and self.changes.engine is None
             again = self.options.get("starts", 0) < _STARTS and not self._late
             if decides and again and self._missing():
                 self._again()  # contests in place go on with the next start
@@ -194,14 +184,11 @@ class Stepping:
             command = self._next()
             if command["do"] in ("steps", "individual"):
                 self._pending = command
-            elif command["do"] == "quit":
-                os._exit(0)
             else:
-                self._send(event="done", peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+                self._obey(command)
         self._again()
 
     def _again(self) -> NoReturn:
-        assert self.changes is not None and self.watch is not None
         told = self._settled or self.options.get("ready", False)
         options = {
             **self.options, "steps_seen": self.steps, "pending": self._pending, "commands": self._commands,
@@ -215,15 +202,14 @@ class Stepping:
                 child.kill()
         sys.stdout.flush()
         sys.stderr.flush()
-        command = script.command(self.program, "gluontune.capture.stepping", json.dumps(options))
+        started = command(self.program, "gluontune.capture.stepping", json.dumps(options))
         for number in (self._commands, int(EVENTS[-1])):
             os.set_inheritable(number, True)
-        os.execv(command[0], [*command, *EVENTS])
+        os.execv(started[0], [*started, *EVENTS])
 
     def failed(self, error: BaseException) -> NoReturn:
-        """The script has raised."""
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        self._fail("ScriptFailed", with_hint(f"{self.program.target}: {' '.join(text.split())[:600]}"))
+        self._fail("ScriptFailed", f"{self.program.target}: {' '.join(text.split())[:600]}")
 
     def _fail(self, kind: str, message: str) -> NoReturn:
         phase = "training" if self._settled and self.steps else "starting"
@@ -239,7 +225,7 @@ EVENTS: list[str] = []  # the two words that name the pipe of events
 def main() -> None:
     """``OPTIONS SCRIPT ARGS… --events FD``: options as one JSON document."""
     EVENTS[:] = sys.argv[-2:]
-    options, program = json.loads(sys.argv[1]), script.Program.of(sys.argv[2:-2])
+    options, program = json.loads(sys.argv[1]), Program.of(sys.argv[2:-2])
     sys.argv[:] = [sys.argv[0], *EVENTS]
     send = event_sender()
     commands = options.get("commands")
@@ -253,7 +239,7 @@ def main() -> None:
     random.seed(0)  # a script that sets no seed starts alike each time; one that does overrides it
     np.random.seed(0)
     try:
-        script.run(program, [stepping.begin])
+        run(program, [stepping.begin])
     except SystemExit as error:
         if error.code not in (None, 0):
             print(error.code, file=sys.stderr)

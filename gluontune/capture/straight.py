@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 import time
 from collections.abc import Callable, MutableSequence, Sequence
@@ -10,12 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from gluontune.capture.events import Backward, Op
-from gluontune.capture.guard import ERRORS
-from gluontune.capture.interpret import CONVOLUTION, Interpreter, as_declared, bridge_name
+from gluontune.capture.interpret import CONVOLUTION, Interpreter, as_declared, bridge_name, put
 from gluontune.capture.program import CHANGING
+from gluontune.capture.retreat import ERRORS
 from gluontune.capture.template import Template
 from gluontune.capture.updates import UPDATES, Tensors, update_of
 from gluontune.core.errors import GluontuneError
+from gluontune.runtime.pytorch import torch
 
 Env = MutableSequence[Any]
 _BOUND = 1e-5  # relative, of the first results: rules for many tensors round otherwise
@@ -25,19 +27,16 @@ _FIRST_TURNS, _LOST = 2, 1.5  # after so many, ways that take so much longer tha
 
 
 class Part:
-    """Some events of a template in a row.
+    """Events of a template in a row: those from ``begin`` to ``end``.
 
-    The first run is the interpreter's, and shows what each operator returns. The next ones are computed both ways, from
-    the same random numbers, and compared. All others are the straight code's; of several ways, the fastest one's: each
-    code runs on one thread and on all of them, and with convolutions one has images with their channels last in memory.
-
-    Args:
-        interpreter: for the first runs. begin, end: events.
+    The interpreter's first run shows what each operator returns. The next ones are computed both ways, from the same
+    random numbers, and compared; all others by the fastest code: on one thread or all, with channels last or not.
     """
 
     def __init__(self, template: Template, interpreter: Interpreter, begin: int, end: int):
         self.template, self.interpreter = template, interpreter
-        self.events = template.events[begin:end]
+        self.put = functools.partial(put, template.wanted)
+        self.events: list[Any] = template.events[begin:end]
         dynamic = template.dynamic()
         self.entries = [dynamic.get(at) for at in range(begin, end)]
         self.several: dict[int, bool] = {}  # whether an operator returns a sequence
@@ -47,11 +46,7 @@ class Part:
         self.seconds: list[list[float]] = []  # of each way's runs
 
     def __call__(self, env: Env, given: Sequence[Any]) -> None:
-        """Compute the events.
-
-        Args:
-            env: values by number. given: attributes' values of the step's entries, where they differ.
-        """
+        """Compute the events. given: attributes' values of the step's entries, where they differ."""
         if len(self.ways) == 1 and not self.tried:
             code, threads = self.ways[0]
             self.interpreter.torch.set_num_threads(threads)
@@ -97,17 +92,14 @@ class Part:
             left = [at for at, seconds in enumerate(middle) if seconds <= bound]
             self.ways, self.seconds = [self.ways[at] for at in left], [self.seconds[at] for at in left]
 
-    def event(self, place: int, given: Sequence[Any]) -> Op | Backward:
+    def event(self, place: int, given: Sequence[Any]) -> Any:
         """An event with this step's numbers."""
         event, entry = self.events[place], self.entries[place]
         if entry is None or given[entry] is None:
             return event
-        assert isinstance(event, Op)
-        known = self.template.entries[entry]
         attrs = dict(event.attrs)
-        alike = [p for p in range(place) if self.entries[p] == entry and self.events[p].name == event.name]  # type: ignore[union-attr]
-        at = len(alike)
-        for key, value in zip(map(str, known.keys), given[entry]):
+        at = sum(self.entries[p] == entry and self.events[p].name == event.name for p in range(place))
+        for key, value in zip(map(str, self.template.entries[entry].keys), given[entry]):
             if key in attrs and key in CHANGING:
                 attrs[key] = str(value)
             elif key in ("lrs", "wds") and key[:-1] in attrs:
@@ -122,24 +114,18 @@ class Part:
                 self.interpreter.backward(replace(event, retain=event.retain or twice), env)
                 continue
             found = self.interpreter.found(event, env)
-            several = isinstance(found, (tuple, list))
-            found = found if several else (found,)
-            self.several[place] = several
+            self.several[place] = isinstance(found, (tuple, list))
+            found = found if self.several[place] else (found,)
             self.returned[place] = [(tuple(tensor.shape), tensor.dtype) for tensor in found]
             for number, tensor in zip(event.outputs, found):
-                self._put(env, number, as_declared(tensor, self.template.values[number]))
-
-    def _put(self, env: Env, number: int, tensor: Any) -> None:
-        wanted = number in self.template.wanted and not tensor.requires_grad and tensor.is_floating_point()
-        env[number] = tensor.detach().requires_grad_() if wanted else tensor
+                self.put(env, number, as_declared(tensor, self.template.values[number]))
 
     def _compare(self, mine: Env, theirs: Env, bound: float) -> None:
         for event in self.events:
             for number in event.outputs:
                 a, b = mine[number].detach(), theirs[number].detach()
-                if a.shape != b.shape or a.dtype != b.dtype:
-                    raise GluontuneError("a template computes something else")
-                if not self.interpreter.torch.allclose(a, b, rtol=bound, atol=bound * _size(b), equal_nan=True):
+                alike = a.shape == b.shape and a.dtype == b.dtype
+                if not (alike and torch().allclose(a, b, rtol=bound, atol=bound * _size(b), equal_nan=True)):
                     raise GluontuneError("a template computes something else")
 
     # code
@@ -147,28 +133,22 @@ class Part:
     def _written(self, interpreter: Interpreter) -> Callable[[Env, Sequence[Any]], None]:
         library = interpreter.torch
         names: dict[str, Any] = {"_mode": library._C._set_grad_enabled}
-        lines: list[str] = []
-        mode, place = True, 0
-        while place < len(self.events):
-            event = self.events[place]
+        lines, mode = list[str](), True
+        for _, group in itertools.groupby(range(len(self.events)), self._together):
+            places = list(group)
+            place, event = places[0], self.events[places[0]]
             if isinstance(event, Backward):
                 names[f"b{place}"] = functools.partial(interpreter.backward, event)
                 lines.append(f"b{place}(e)")
-                place += 1
                 continue
             if event.recording != mode:
                 mode = event.recording
                 lines.append(f"_mode({mode})")
             if event.name in UPDATES:
-                last = place
-                while last < len(self.events) and _is_update(self.events[last], event):
-                    last += 1
-                names[f"u{place}"] = Updates(self, range(place, last))
+                names[f"u{place}"] = Updates(self, places)
                 lines.append(f"u{place}(e, g)")
-                place = last
-                continue
-            self._operator(place, event, names, lines, interpreter)
-            place += 1
+            else:
+                self._operator(place, event, names, lines, interpreter)
         if not mode:
             lines.append("_mode(True)")
         body = "\n        ".join(lines or ["pass"])
@@ -176,19 +156,19 @@ class Part:
         exec(compile(text, "<a step's template>", "exec"), names)
         return names["part"]  # type: ignore[no-any-return]
 
-    def _operator(
-        self, place: int, event: Op, names: dict[str, Any], lines: list[str], interpreter: Interpreter
-    ) -> None:
-        function = interpreter.function(event) if self.entries[place] is None else Changing(self, place)
-        names[f"f{place}"] = function
-        given = "g" if isinstance(function, Changing) else ""
-        arguments = ", ".join([*[f"e[{n}]" for n in event.inputs], *([f"given={given}"] if given else [])])
-        returned = self.returned[place]
-        several = self.several[place]
+    def _together(self, place: int) -> int:
+        """Equal for updates that follow each other in one mode."""
+        event = self.events[place]
+        return int(event.recording) if isinstance(event, Op) and event.name in UPDATES else -1 - place
+
+    def _operator(self, place: int, event: Op, names: dict[str, Any], lines: list[str], run: Interpreter) -> None:
+        changes = self.entries[place] is not None
+        names[f"f{place}"] = Changing(self, place) if changes else run.function(event)
+        arguments = ", ".join([*[f"e[{n}]" for n in event.inputs], *["given=g"] * changes])
         lines.append(f"r = f{place}({arguments})")
-        for at, (number, kind) in enumerate(zip(event.outputs, returned)):
+        for at, (number, kind) in enumerate(zip(event.outputs, self.returned[place])):
             value = self.template.values[number]
-            text = f"r[{at}]" if several else "r"
+            text = f"r[{at}]" if self.several[place] else "r"
             if kind[0] != value.shape:
                 text += f".reshape({value.shape})"
             dtype = getattr(self.interpreter.torch, value.dtype)
@@ -197,7 +177,7 @@ class Part:
                 text += f".to(_{value.dtype})"
             lines.append(f"e[{number}] = {text}")
             if number in self.template.wanted:
-                names["_put"] = self._put
+                names["_put"] = self.put
                 lines.append(f"_put(e, {number}, e[{number}])")
 
 
@@ -215,18 +195,16 @@ class Changing:
         key = None if values is None else list(map(str, values))
         if key != self.known:
             self.known = key
-            event = self.part.event(self.place, given)
-            assert isinstance(event, Op)
-            self.function = self.part.interpreter.made(event)
+            self.function = self.part.interpreter.made(self.part.event(self.place, given))
         return self.function(*inputs)
 
 
 class Updates:
     """Updates in a row: those by the same numbers are computed together."""
 
-    def __init__(self, part: Part, places: range):
+    def __init__(self, part: Part, places: list[int]):
         self.part, self.places = part, places
-        self.entries = sorted({e for e in part.entries[places.start : places.stop] if e is not None})
+        self.entries = sorted({e for place in places if (e := part.entries[place]) is not None})
         self.known: Any = object()
         self.groups: list[tuple[Any, list[list[int]], list[list[int]]]] = []
 
@@ -238,15 +216,13 @@ class Updates:
             found = update(*[Tensors([env[n] for n in numbers]) for numbers in inputs])
             for numbers, tensors in zip(outputs, found if isinstance(found, tuple) else (found,)):
                 for number, tensor in zip(numbers, tensors.parts):
-                    self.part._put(env, number, tensor)
+                    self.part.put(env, number, tensor)
 
     def _grouped(self, given: Sequence[Any]) -> list[Any]:
         groups: list[list[Op]] = []
         alike: dict[Any, list[Op]] = {}
         made: set[int] = set()
-        for place in self.places:
-            op = self.part.event(place, given)
-            assert isinstance(op, Op)
+        for op in [self.part.event(place, given) for place in self.places]:
             if not made.isdisjoint(op.inputs):  # one goes on from another
                 alike, made = {}, set()
             key = op.name, len(op.inputs), tuple(op.attrs.items())
@@ -263,10 +239,6 @@ class Updates:
             )
             for ops in groups
         ]
-
-
-def _is_update(event: Op | Backward, first: Op) -> bool:
-    return isinstance(event, Op) and event.name in UPDATES and event.recording == first.recording
 
 
 def _size(tensor: Any) -> float:

@@ -9,59 +9,41 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gluontune.capture.events import Op, Step, Value
-from gluontune.capture.held import Held
 from gluontune.capture.program import CHANGING, renumbered
 
 _PLAIN = (str, int, float, bool, type(None), type, np.dtype, np.generic)
 
 
 class Leaf(NamedTuple):
-    """An array at its first appearance in a step.
+    """An array at its first appearance in a step."""
 
-    Args:
-        place: of the array. number: of its value, or None where it is written to before it is read.
-        kind: shape and type. owner: kind, name and request of what it belongs to, or None.
-        array: itself, where it is the same in each step.
-    """
-
-    place: int
-    number: int | None
-    kind: tuple[tuple[int, ...], str]
-    owner: tuple[str, str, str] | None
-    array: Any = None
+    place: int  # of the array
+    number: int | None  # of its value, or None where it is written to before it is read
+    kind: tuple[tuple[int, ...], str]  # shape and type
+    owner: tuple[str, str, str] | None  # kind, name and request of what it belongs to
+    array: Any = None  # itself, where it is the same in each step
 
 
 @dataclass
 class Entry:
-    """What one hook saw: an operator, a view, a write, a backward pass, an update's begin or end, a batch.
+    """What one hook saw: an operator, a view, a write, a backward pass, an update's begin or end, a batch."""
 
-    Args:
-        kind: ``op``, ``view``, ``write``, ``backward``, ``update``, ``updated`` or ``batch``.
-        what: of an operator its name, handle, ``is_np`` and ``many``; else the hook's arguments that are no arrays.
-        keys, values: of an operator's attributes. inputs, results: ids of arrays, later places.
-        out: whether the results were given, as an array or a list (``one``, ``list``), or "".
-        modes: recording, training.
-        events, numbers: how many the step had afterwards. now: the values of arrays that it changed, by id or place.
-        leaves: arrays that appeared. specs: shapes and types of results. shown: of a view how it follows from its
-            base. fresh: variables that a backward pass reached. calls: of blocks that begin there, in a template.
-    """
-
-    kind: str
-    what: tuple[Any, ...] = ()
-    keys: Sequence[Any] = ()
+    kind: str  # op, view, write, backward, update, updated or batch
+    what: tuple[Any, ...] = ()  # an operator's name, handle, is_np and many; else arguments that are no arrays
+    keys: Sequence[Any] = ()  # of an operator's attributes
     values: Sequence[Any] = ()
-    inputs: list[int] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)  # ids of arrays, later places
     results: list[int] = field(default_factory=list)
-    out: str = ""
-    modes: tuple[bool, bool] = (False, False)
-    events: int = 0
-    numbers: int = 0
-    now: dict[int, int] = field(default_factory=dict)
-    leaves: tuple[Leaf, ...] = ()
-    specs: tuple[Any, ...] = ()
-    shown: Any = None
-    fresh: list[int] = field(default_factory=list)
-    calls: list[Any] = field(default_factory=list)
+    out: str = ""  # how the results were given
+    modes: tuple[bool, bool] = (False, False)  # recording, training
+    events: int = 0  # how many the step had afterwards
+    numbers: int = 0  # of values, the same
+    now: dict[int, int] = field(default_factory=dict)  # the values of arrays that it changed, by id or place
+    leaves: tuple[Leaf, ...] = ()  # arrays that appeared
+    specs: tuple[Any, ...] = ()  # shapes and types of results
+    shown: Any = None  # of a view how it follows from its base
+    fresh: list[int] = field(default_factory=list)  # variables that a backward pass reached
+    calls: list[Any] = field(default_factory=list)  # of blocks that begin there, in a template
 
     def __post_init__(self) -> None:
         #: The places of attributes that may differ from step to step.
@@ -79,6 +61,11 @@ class Entry:
         return self.kind, what, fixed, arrays, self.out, self.modes, counts, changed, kinds, self.specs
 
 
+def given_as(out: Any) -> str:
+    """How an operator's results were given: as an array or a list (``one``, ``list``), or ""."""
+    return "" if out is None else "list" if isinstance(out, (list, tuple)) else "one"
+
+
 def is_plain(value: Any) -> bool:
     """Whether an attribute can be compared by ``==``."""
     if isinstance(value, (tuple, list)):
@@ -92,27 +79,23 @@ def plain(values: Sequence[Any]) -> list[Any]:
 
 
 class Template:
-    """A step that can be followed.
+    """A step of a recorder's program that can be followed.
 
     Args:
-        entries: with ids. places: of arrays, by ids. signatures: of the entries.
-        step, base: the step, and the number before its first value. held: at its end.
-        wanted: numbers of values that gradients are asked of. fixed: places of arrays that are the same in each step.
-        open_ones: values that the step left open, with what made them.
+        entries: with ids. places: of arrays, by ids. fixed: places of arrays that are the same in each step.
     """
 
-    def __init__(self, entries: Sequence[Entry], places: Mapping[int, int], signatures: Sequence[Any], step: Step,
-                 base: int, held: Mapping[int, Held], wanted: set[int], fixed: Mapping[int, Any],
-                 open_ones: Sequence[tuple[int, Any]], trained: bool, may_end: bool):  # fmt: skip
-        self.signatures, self.trained, self.may_end = list(signatures), trained, may_end
+    def __init__(self, recorder: Any, entries: Sequence[Entry], places: Mapping[int, int], signatures: Sequence[Any],
+                 step: Step, fixed: Mapping[int, Any], may_end: bool):  # fmt: skip
+        self.signatures, self.may_end, base = list(signatures), may_end, recorder.base
         self.values: list[Value] = [step.values[base + 1 + at] for at in range(entries[-1].numbers)]
         dense = {base + 1 + at: at for at in range(len(self.values))}
         self.events = [renumbered(event, dense) for event in step.events[: entries[-1].events]]
-        self.wanted = {dense[n] for n in wanted if n in dense}
+        self.wanted = {dense[n] for n in recorder.interpreter.wanted if n in dense}
         self.count = len(places)
         self.entries, self.seen = [], [0]  # places before each entry
         self.history: list[list[tuple[int, int]]] = [[] for _ in places]
-        self.bases = {places[k]: places[id(e.base.array)] for k, e in held.items()
+        self.bases = {places[k]: places[id(e.base.array)] for k, e in recorder.held.items()
                       if k in places and e.base is not None and e.base.array is not None}  # fmt: skip
         self.leaves: dict[int, Leaf] = {}
         for at, entry in enumerate(entries):
@@ -132,7 +115,8 @@ class Template:
         self.fixed = {id(array): place for place, array in fixed.items()}
         self.fixed_arrays = [fixed.get(place) for place in range(self.count)]
         self.last = [known[-1][1] if known else None for known in self.history]
-        self.open_ones = [(place, kind) for number, kind in open_ones for place in range(self.count)
+        #: Values that the step left open, with what made them.
+        self.open_ones = [(place, kind) for number, kind in recorder.unreached() for place in range(self.count)
                           if number in dense and self.last[place] == dense[number]]  # fmt: skip
         #: Fixed arrays whose value before the step is not asked for.
         self.given = {place for place in fixed if place not in self.leaves or self.leaves[place].number is None}
@@ -160,14 +144,11 @@ class Template:
             base = self.bases.get(base)
         return known[-1][1]
 
-    def event_range(self, at: int) -> range:
-        """The events of an entry."""
-        return range(self.entries[at - 1].events if at else 0, self.entries[at].events)
-
     def dynamic(self) -> dict[int, int]:
         """The entry of each event whose attributes may change."""
-        found: dict[int, int] = {}
+        found, begin = dict[int, int](), 0
         for at, entry in enumerate(self.entries):
             if entry.kind == "op" and entry.dynamic_places:
-                found.update((e, at) for e in self.event_range(at) if isinstance(self.events[e], Op))
+                found.update((e, at) for e in range(begin, entry.events) if isinstance(self.events[e], Op))
+            begin = entry.events
         return found

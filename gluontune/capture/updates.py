@@ -1,6 +1,6 @@
-"""MXNet's update operators in PyTorch: each returns the new weight, then the new states.
+"""MXNet's update operators in PyTorch, in MXNet's order of operations: each returns the new weight and new states.
 
-Rules of https://github.com/apache/mxnet/blob/v1.9.x/src/operator/optimizer_op-inl.h, in its order of operations.
+Rules of https://github.com/apache/mxnet/blob/v1.9.x/src/operator/optimizer_op-inl.h
 """
 
 from __future__ import annotations
@@ -12,13 +12,6 @@ from typing import Any
 
 from gluontune.convert.graph.schemas import schema
 from gluontune.runtime.pytorch import torch
-
-UPDATES: dict[str, Callable[..., Any]] = {}
-
-
-def _update(run: Callable[..., Any]) -> Callable[..., Any]:
-    UPDATES[run.__name__.rstrip("_")] = run
-    return run
 
 
 def _scaled(grad: Any, rescale_grad: float, clip_gradient: float) -> Any:
@@ -43,31 +36,26 @@ def _momentum(w: Any, g: Any, m: Any, lr: float, momentum: float, wd: float, *sc
     return m if wd == 0 else m.add(w, alpha=-lr * wd)
 
 
-@_update
 def sgd_update(w: Any, g: Any, *, lr: float, wd: float, rescale_grad: float, clip_gradient: float, **_: Any) -> Any:
     return _moved(_decayed(w, lr * wd), g, -lr, rescale_grad, clip_gradient)
 
 
-@_update
 def sgd_mom_update(w: Any, g: Any, m: Any, *, lr: float, momentum: float, wd: float, rescale_grad: float,
                    clip_gradient: float, **_: Any) -> Any:  # fmt: skip
     m = _momentum(w, g, m, lr, momentum, wd, rescale_grad, clip_gradient)
     return w + m, m
 
 
-@_update
 def mp_sgd_update(w: Any, g: Any, w32: Any, **numbers: Any) -> Any:
     w32 = sgd_update(w32, g.to(w32.dtype), **numbers)
     return w32.to(w.dtype), w32
 
 
-@_update
 def mp_sgd_mom_update(w: Any, g: Any, m: Any, w32: Any, **numbers: Any) -> Any:
     w32, m = sgd_mom_update(w32, g.to(w32.dtype), m, **numbers)
     return w32.to(w.dtype), m, w32
 
 
-@_update
 def nag_mom_update(w: Any, g: Any, m: Any, *, lr: float, momentum: float, wd: float, rescale_grad: float,
                    clip_gradient: float, **_: Any) -> Any:  # fmt: skip
     scaling = rescale_grad, clip_gradient
@@ -76,7 +64,6 @@ def nag_mom_update(w: Any, g: Any, m: Any, *, lr: float, momentum: float, wd: fl
     return new, _momentum(new, g, m, lr, momentum, wd, *scaling)  # MXNet has overwritten the weight by then
 
 
-@_update
 def adam_update(w: Any, g: Any, mean: Any, var: Any, *, lr: float, beta1: float, beta2: float, epsilon: float,
                 wd: float, rescale_grad: float, clip_gradient: float, **_: Any) -> Any:  # fmt: skip
     g = g * rescale_grad + wd * w
@@ -116,7 +103,6 @@ def _fuses_adam() -> bool:
     return True
 
 
-@_update
 def rmsprop_update(w: Any, g: Any, n: Any, *, lr: float, gamma1: float, epsilon: float, wd: float, rescale_grad: float,
                    clip_gradient: float, clip_weights: float, **_: Any) -> Any:  # fmt: skip
     g = g * rescale_grad + wd * w
@@ -126,7 +112,6 @@ def rmsprop_update(w: Any, g: Any, n: Any, *, lr: float, gamma1: float, epsilon:
     return (w.clamp(-clip_weights, clip_weights) if clip_weights >= 0 else w), n
 
 
-@_update
 def ftrl_update(w: Any, g: Any, z: Any, n: Any, *, lr: float, lamda1: float, beta: float, wd: float,
                 rescale_grad: float, clip_gradient: float, **_: Any) -> Any:  # fmt: skip
     g = _scaled(g, rescale_grad, clip_gradient)
@@ -136,19 +121,16 @@ def ftrl_update(w: Any, g: Any, z: Any, n: Any, *, lr: float, lamda1: float, bet
     return -z.sign() * shrunk / ((beta + n.sqrt()) / lr + wd), z, n
 
 
-@_update
 def signsgd_update(w: Any, g: Any, *, lr: float, wd: float, rescale_grad: float, clip_gradient: float, **_: Any) -> Any:
     return (1 - lr * wd) * w - lr * g.sign()
 
 
-@_update
 def signum_update(w: Any, g: Any, m: Any, *, lr: float, momentum: float, wd: float, rescale_grad: float,
                   clip_gradient: float, wd_lh: float, **_: Any) -> Any:  # fmt: skip
     m = momentum * m - (1 - momentum) * (wd * w + _scaled(g, rescale_grad, clip_gradient))
     return (1 - lr * wd_lh) * w + lr * m.sign(), m
 
 
-@_update
 def _sparse_adagrad_update(w: Any, g: Any, h: Any, *, lr: float, epsilon: float, wd: float, rescale_grad: float,
                            clip_gradient: float, **_: Any) -> Any:  # fmt: skip
     g = _scaled(g, rescale_grad, clip_gradient)
@@ -156,6 +138,11 @@ def _sparse_adagrad_update(w: Any, g: Any, h: Any, *, lr: float, epsilon: float,
     return w - lr * g / (h + epsilon).sqrt(), h
 
 
+_RULES = (
+    sgd_update, sgd_mom_update, mp_sgd_update, mp_sgd_mom_update, nag_mom_update, adam_update, rmsprop_update,
+    ftrl_update, signsgd_update, signum_update, _sparse_adagrad_update,
+)  # fmt: skip
+UPDATES: dict[str, Callable[..., Any]] = {rule.__name__: rule for rule in _RULES}
 #: Rules that PyTorch has in one pass, beside those above, whose text migrated projects get.
 _AT_ONCE = {"adam_update": _adam_at_once}
 

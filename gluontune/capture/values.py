@@ -10,24 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.capture.events import Op, Step, Value
-from gluontune.capture.handler import Handler
-from gluontune.capture.held import Alias, Held, Owner, Tape, View, referred
+from gluontune.capture.events import Handler, Op, Step, Value
+from gluontune.capture.held import Alias, Held, Owner, Tape, View, referred, reshaping
 from gluontune.capture.hooks import Hooks
-from gluontune.capture.views import reshaping
-from gluontune.core.errors import remark
+from gluontune.core.texts import remark
 
 
 class Values(Handler):
-    """The arrays of a program and the values that they hold, in the step under way.
-
-    Args:
-        mx: the mxnet module. folder: of the program, whose lines are told.
-    """
+    """The arrays of a program and the values that they hold, in the step under way; lines of ``folder`` are told."""
 
     def __init__(self, mx: Any, folder: str):
         self.mx, self.folder = mx, os.path.abspath(folder)
-        self.hooks: Hooks  # set by who installs them
+        self.hooks = Hooks(mx, self)
         self.number, self.step = 0, Step()
         self.held: dict[int, Held] = {}
         self.before: dict[int, Held] = {}  # of the step before
@@ -48,7 +42,6 @@ class Values(Handler):
         return self._add_value(*self._kind(array), **of)
 
     def _kind(self, array: Any) -> tuple[tuple[int, ...], str]:
-        """An array's shape, and the name of its type."""
         held = self.held.get(id(array))
         if held is not None:
             value = self.step.values[held.value]
@@ -59,7 +52,6 @@ class Values(Handler):
         return self.dtypes.get(dtype) or self.dtypes.setdefault(dtype, np.dtype(dtype).name)
 
     def _like(self, value: int) -> int:
-        """A new value of the same shape and type."""
         like = self.step.values[value]
         return self._add_value(like.shape, like.dtype)
 
@@ -230,8 +222,7 @@ class Values(Handler):
             entry.seen = base.version
         if owner is not None and owner.kind != "gradient":
             self.step.writes[owner.name] = value
-            by_hand = owner.kind == "variable" or id(array) in self.tape.reached  # not what sets a net's first weights
-            self.updated = self.updated or by_hand
+            self.updated = self.updated or owner.kind == "variable"
 
     def _reshaped(self, value: int, array: Any) -> int:
         """A value in the shape of an array."""

@@ -1,4 +1,4 @@
-"""What the steps of a running script do: their losses, their samples, and the phases of their time."""
+"""The training steps of a running script: where they end, their losses and samples, the phases of their time."""
 
 from __future__ import annotations
 
@@ -10,30 +10,52 @@ from typing import Any
 import numpy as np
 
 from gluontune.capture.helpers.base import patched, with_subclasses
-from gluontune.capture.steps import Steps
+
+
+class Steps:
+    """Calls ``over`` at the end of each step, in the script's thread."""
+
+    def __init__(self, over: Callable[[], None]):
+        self._over = over
+        self.trainers = 0
+        self._first: Any = None
+
+    def install(self, mx: Any) -> None:
+        patched(mx.gluon.Trainer, "__init__", self._around_trainer)
+        patched(mx.gluon.Trainer, "_update", self._around_update)
+        for owner in (mx.nd.NDArray, mx.autograd):
+            patched(owner, "backward", self._around_backward)
+
+    def _around_trainer(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        self.trainers += 1
+        original(*args, **kwargs)
+
+    def _around_update(self, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(trainer, *args, **kwargs)
+        if self._first is None:
+            self._first = trainer
+        if trainer is self._first:
+            self._over()
+        return found
+
+    def _around_backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        if not self.trainers:
+            self._over()
+        return found
 
 
 class Watch(Steps):
-    """Steps with what can be seen of them.
-
-    Args:
-        mx: the mxnet module. over: as of :class:`Steps`.
-
-    Attributes:
-        reads_losses: whether each step's loss is read, which waits for it. losses: of these steps, from the first on:
-            the means of all that was differentiated in a step, added up; None where it could not be read.
-        loaders, workers: how many iterations of data loaders began, and the most workers of one.
-        samples: of the last step. counted: of the steps since :meth:`begin`.
-        left_out_s: seconds since :meth:`begin` between the end of an epoch's data and the next recorded step.
-    """
+    """Steps with what can be seen of them."""
 
     def __init__(self, mx: Any, over: Callable[[], None]):
         super().__init__(self._counted_over)
         self._mx, self._told = mx, over
-        self.reads_losses = False
-        self.losses: list[float | None] = []
+        self.reads_losses = False  # which waits for each
+        self.losses: list[float | None] = []  # means of all that was differentiated in a step, or None
         self.loaders, self.workers = 0, 0
-        self.samples, self.counted, self.left_out_s = 1, 0, 0.0
+        self.samples, self.counted = 1, 0  # of the last step, and of the steps since ``begin``
+        self.left_out_s = 0.0  # since then, between the end of an epoch's data and the next recorded step
         self._batch, self._rows, self._head = 0, 0, 0
         self._loss: float | None = None
         self._phases: dict[str, float] | None = None
@@ -52,7 +74,6 @@ class Watch(Steps):
                 patched(kind, "next", self._fetched)
 
     def wait(self) -> None:
-        """Until all is computed."""
         self._mx.nd.waitall()
 
     def begin(self, phases: bool) -> None:

@@ -115,9 +115,9 @@ def test_float64_ends_with_its_seconds_but_for_new_structures_and_rounding(tmp_p
         counts.append(len(seen.gaps))
     assert counts == [1, 1, 2, 3, 3] and len(seen.script) == 5
     step = types.SimpleNamespace(key="a", gaps=rounding, unknown=[], updates=[], values={})
-    seen._finished(step)
+    seen.finished(step)
     with pytest.raises(capturing._Enough):  # each step would take as long
-        seen._finished(step)
+        seen.finished(step)
 
 
 def test_leaves_have_sources(captured):

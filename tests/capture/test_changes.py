@@ -64,7 +64,7 @@ def both(folder, *texts, dies=False):
     (folder / "train.py").write_text("\n".join([HEAD, *map(textwrap.dedent, texts)]))
     plain = warm("mxnet").run(folder, "train.py")
     assert plain.returncode == 0 or dies, plain.stderr
-    ours = warm("cv2", "scipy.sparse", "gluontune.capture.account").run(folder, str(DRIVER), "o.json", "train.py")
+    ours = warm("cv2", "scipy.sparse", "gluontune.capture.changes").run(folder, str(DRIVER), "o.json", "train.py")
     assert ours.returncode == 0, ours.stderr
     return plain.stdout.splitlines(), ours.stdout.splitlines(), json.loads((folder / "o.json").read_text())
 

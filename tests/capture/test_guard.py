@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gluontune.capture.guard import or_mxnet
+from gluontune.capture.retreat import or_mxnet
 
 
 class Handler:

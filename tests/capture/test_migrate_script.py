@@ -13,7 +13,7 @@ import pytest
 from small_scripts import script
 from warm_python import warm
 
-from gluontune.capture.project.api import check, migrate_script
+from gluontune.capture.api import check, migrate_script
 from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError
 from gluontune.job.user_file import trains

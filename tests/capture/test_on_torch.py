@@ -261,5 +261,5 @@ def test_a_script_starts_without_the_command_line(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.stdout == "here\n"
     assert "MXNet computed all" in done.stderr
-    assert "gluontune.capture.starting" in done.stderr
+    assert "gluontune.capture.script" in done.stderr
     assert "typer" not in done.stderr

@@ -15,7 +15,7 @@ import pytest
 from plain_mxnet import python_alone
 
 from gluontune.capture import script
-from gluontune.capture.names import ALL_THREADS
+from gluontune.capture.script import ALL_THREADS
 from gluontune.core.errors import UsageError
 
 PYTHON = [sys.executable]

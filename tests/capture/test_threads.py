@@ -11,7 +11,7 @@ import pytest
 
 from gluontune.capture.contest import Contest
 from gluontune.capture.helpers import threads
-from gluontune.capture.names import ALL_THREADS
+from gluontune.capture.script import ALL_THREADS
 from gluontune.runtime import mxnet
 
 pytestmark = pytest.mark.mxnet

@@ -8,7 +8,7 @@ import pytest
 from gluontune.capture.events import LAZY, MUTATED, Op, Value
 from gluontune.capture.operators import Operators
 from gluontune.capture.program import StepProgram
-from gluontune.capture.replay import MXNetReplay
+from gluontune.capture.proof import MXNetReplay
 from gluontune.capture.updates import UPDATES, Tensors, update_of
 from gluontune.convert.graph.schemas import schema
 from gluontune.core.arrays import worst

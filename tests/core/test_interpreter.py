@@ -19,8 +19,8 @@ SOURCE = Path(__file__).parents[2] / "gluontune"
 #: Files that name Python's program without :func:`python`: what they start, or write, is the user's own program.
 OTHERS = {
     "core/interpreter.py": "the one place",
-    "capture/project/api.py": "the project that was written, which imports its own files",
-    "capture/script.py": "Python's own words for a module that is not there",
+    "capture/api.py": "the project that was written, which imports its own files",
+    "capture/running.py": "Python's own words for a module that is not there",
     "search/bench/script_stages.py": "scripts of others, as they are and by commands that run them in their folder",
     "search/bench/contender.py": "a peer's Python runs a file by its path",
     "search/bench/tta_peers.py": "a peer's script",

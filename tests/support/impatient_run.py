@@ -7,13 +7,15 @@ import time
 
 
 def main() -> None:
-    from gluontune.capture import account, contest, script
-    from gluontune.capture.helpers import blocks, proving
+    from gluontune.capture import changes, contest
+    from gluontune.capture.helpers import blocks, compiled
+    from gluontune.capture.running import run
+    from gluontune.capture.script import Program
 
     contest._BEGIN_S, contest._BEGIN_STEPS, contest._SHARE, contest._SLICE_S = 0.0, 1, 1e9, 0.0
-    blocks._WATCHED_S, proving._WAIT_S = 0.0, 200.0
+    blocks._WATCHED_S, compiled._WAIT_S = 0.0, 200.0
     options = {"began": time.time(), "settings": [], "out": sys.argv[1], "leave": [], "dtype": "float32"}
-    script.run(script.Program.of(sys.argv[2:]), [account.ChangesAccount(options).begin])
+    run(Program.of(sys.argv[2:]), [changes.ChangesAccount(options).begin])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gluontune.capture.project.api import migrate_script
+from gluontune.capture.api import migrate_script
 from gluontune.convert.graph.params import write_params
 
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]

@@ -1,1 +1,1 @@
-"""What ``gluontune run`` changes in a running script, one class each; ``gluontune/capture/names.py`` lists them."""
+"""What ``gluontune run`` changes in a running script, one class each; ``gluontune/capture/script.py`` lists them."""

@@ -1,43 +1,40 @@
-"""What a change in place is: a name, a sentence, and how the running script comes under it and out of it again."""
+"""What changes in place share: what one is, how the running script comes under it, work in a copy of the process."""
 
 from __future__ import annotations
 
 import abc
 import functools
+import json
 import logging
+import os
+import select
+import signal
+import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+from gluontune.core.processes import die_with_parent
+
 logger = logging.getLogger("gluontune.capture")
+_TICK_S = 0.02
 
 
 class Helper(abc.ABC):
-    """One change of a running script.
+    """One change of a running script: it patches MXNet when the script imports it.
 
-    A helper patches MXNet when the script imports it. What it patches calls MXNet's own code unless there is something
-    better to do. An error of the helper's own switches it off, and the script goes on as it is.
-
-    Attributes:
-        name: in one or two words. does: in a sentence.
-        states: names of the ways in which it can do it, beside leaving the script as it is; empty until there are some.
-        state: the one in force; "" leaves the script as it is.
-        trusted: the state that is in force before its contest, which may take it back; "" where there is none.
-        seconds_saved: estimated, where slices of steps cannot show it.
-        notes: what it left alone, and why.
-        costs_short_steps: a match of it may cost a script of short steps much: others come first there, and where steps
-            are of Python alone it is not tried.
+    What it patches calls MXNet's own code unless there is something better to do. An error of its own switches it off.
     """
 
     name = ""
-    does = ""
-    trusted = ""
-    costs_short_steps = False
+    trusted = ""  # the state that is in force before its contest, which may take it back
+    costs_short_steps = False  # a match may cost much: others come first there; of tiny steps it is not tried
 
     def __init__(self) -> None:
-        self.states: list[str] = []
+        self.states: list[str] = []  # names of its ways, beside "", which leaves the script as it is
         self.state = self.trusted
-        self.seconds_saved = 0.0
-        self.notes: list[str] = []
+        self.seconds_saved = 0.0  # estimated, where slices of steps cannot show it
+        self.notes: list[str] = []  # what it left alone, and why
         self.broken = False
 
     @abc.abstractmethod
@@ -52,6 +49,12 @@ class Helper(abc.ABC):
         """Whether it will know more without another step."""
         return False
 
+    def awaited(self, step: int, seconds: float) -> None:
+        """Wait until it knows all that it will know by this step."""
+        while self.waits:
+            time.sleep(_TICK_S)
+            self.after_step(step, seconds)
+
     @property
     def took_over(self) -> bool:
         """Whether it has changed what the script's steps take without a contest: others are then measured anew."""
@@ -65,7 +68,6 @@ class Helper(abc.ABC):
         return {}
 
     def note(self, text: str) -> None:
-        """Keep a sentence, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -90,3 +92,61 @@ def patched(owner: Any, name: str, around: Callable[..., Any]) -> None:
 def with_subclasses(kind: Any) -> list[Any]:
     """A class and all that were made of it."""
     return [kind, *[each for one in kind.__subclasses__() for each in with_subclasses(one)]]
+
+
+class Forked:
+    """A copy of this process that does ``work``, answers in JSON, and is killed after ``limit_s`` seconds."""
+
+    def __init__(self, work: Callable[[], Any], limit_s: float = 240.0):
+        self._limit_s, self._heard, self._began = limit_s, b"", time.monotonic()
+        self._reading, writing = os.pipe()
+        parent = os.getpid()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python 3.12 warns of threads; MXNet stops its own around a fork
+            self._pid = os.fork()
+        if self._pid == 0:
+            code = 1
+            try:
+                _become_quiet(parent, self._reading)
+                answer = json.dumps(work()).encode()
+                while answer:
+                    answer = answer[os.write(writing, answer) :]
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(writing)
+
+    def ended(self, wait_s: float = 0.0) -> bool:
+        """Whether the copy has come to its end, after waiting for it at most so long."""
+        until, killed_at = time.monotonic() + wait_s, self._began + self._limit_s
+        while self._reading >= 0:
+            left = min(until, killed_at) - time.monotonic()
+            if not select.select([self._reading], [], [], max(0.0, left))[0]:
+                if time.monotonic() < killed_at:
+                    return False
+                os.kill(self._pid, signal.SIGKILL)
+            chunk = os.read(self._reading, 65536)
+            self._heard += chunk
+            if not chunk:
+                os.close(self._reading)
+                self._reading = -1
+                os.waitpid(self._pid, 0)
+        return True
+
+    def answer(self) -> Any:
+        """The answer; None where the copy died, or was killed."""
+        try:
+            return json.loads(self._heard)
+        except ValueError:
+            return None
+
+
+def _become_quiet(parent: int, reading: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(name, signal.SIG_DFL)
+    os.close(reading)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    die_with_parent(parent)

@@ -1,8 +1,6 @@
 """Blocks of the script, compiled where it runs them imperatively, with slow layers rewritten in the compiled graph.
 
-The script's blocks keep their classes, modes and graphs: a compiled graph of ours stands beside each outermost block
-and is called in its place. Before the first one is used, a forked copy of the process computes outputs and gradients of
-each block both ways, on a batch of the training.
+The graph is called in the block's place, once a forked process has computed outputs and gradients both ways.
 """
 
 from __future__ import annotations
@@ -11,9 +9,8 @@ import threading
 from typing import Any
 
 from gluontune.capture.helpers.base import Helper, patched
-from gluontune.capture.helpers.compiled import Compiled, on_gpu, static_flags, why_not_compiled
-from gluontune.capture.helpers.proving import Proving
-from gluontune.capture.purity import is_constant
+from gluontune.capture.helpers.compiled import Compiled, answers_of, on_gpu, proof_of, static_flags
+from gluontune.capture.purity import is_constant, why_not_compiled
 
 PLAIN, REWRITTEN = "compiled", "compiled and rewritten"
 _WATCHED_S, _WATCHED_STEPS = 0.5, 3
@@ -37,16 +34,14 @@ class Blocks(Helper):
     """Calls a compiled graph in place of each outermost hybrid block."""
 
     name = "compiled blocks"
-    does = "hybridizable blocks are compiled, with static memory, and their slow layers rewritten"
 
     def __init__(self) -> None:
         super().__init__()
         self._roots: dict[int, Root] = {}
         self._local = threading.local()
         self._phase = "watching"
-        self._proving: Proving | None = None
-        self._changes, self._steps = 0, 1
-        self._apart = 0.0
+        self._candidates: list[Root] = []  # in the order of the proof's answers
+        self._steps, self._apart = 1, 0.0
 
     def install(self, mx: Any) -> None:
         self._mx, self._autograd = mx, mx.autograd
@@ -79,7 +74,8 @@ class Blocks(Helper):
                 if way is not None and way.takes(args):
                     return self._compiled(root, way, original, args)
             if self._phase == "watching" and self._autograd.is_recording():
-                self._watch(root, args)
+                root.arguments, root.calls = args, root.calls + 1
+                root.shapes.add(tuple(getattr(a, "shape", None) for a in args))
             return original(block, *args)
         finally:
             local.inside = False
@@ -99,10 +95,6 @@ class Blocks(Helper):
             self.note(f"{self.name}: {type(block).__name__} is left as it is: {reason}")
         root = self._roots[id(block)] = Root(block, reason)
         return root
-
-    def _watch(self, root: Root, args: tuple[Any, ...]) -> None:
-        root.arguments, root.calls = args, root.calls + 1
-        root.shapes.add(tuple(getattr(a, "shape", None) for a in args))
 
     def _around_change(self, original: Any, block: Any) -> None:
         original(block)
@@ -142,16 +134,12 @@ class Blocks(Helper):
             if not candidates or any(on_gpu(root.arguments) for root in candidates):
                 self._phase = "over"
                 return
-            self._proving = Proving(self._mx, candidates)
-            self._phase = "proving"
-        elif self._phase == "proving" and self._proving is not None:
-            found = self._proving.answer()
-            if found is not None:
-                self._take(found)
+            self._candidates, self._proof, self._phase = candidates, proof_of(self._mx, candidates), "proving"
+        elif self._phase == "proving" and (found := answers_of(self._proof, len(self._candidates))) is not None:
+            self._take(found)
 
     def _take(self, found: list[dict[str, Any]]) -> None:
-        assert self._proving is not None
-        for root, answer in zip(self._proving.roots, found):
+        for root, answer in zip(self._candidates, found):
             if answer["reason"]:
                 root.reason = answer["reason"]
                 self.note(f"{self.name}: {type(root.block).__name__} is left as it is: {root.reason}")
@@ -173,14 +161,12 @@ class Blocks(Helper):
             self.states = [PLAIN]
         for root in self._roots.values():
             root.arguments = None
-        self._proving = None
 
     @property
     def waits(self) -> bool:
         return self._phase == "proving" and not self.broken
 
     def settled(self, left: list[str]) -> None:
-        """Let go of the graphs that will not be used again."""
         for root in self._roots.values():
             if self.state != REWRITTEN and REWRITTEN not in left and root.rewrites:
                 root.ways.pop(REWRITTEN, None)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gluontune.capture.helpers.rows import as_fields
 from gluontune.capture.purity import branches, why_impure
 
 _CHUNK_BYTES = 1 << 24
@@ -25,9 +24,9 @@ def why_not_pure(mx: Any, dataset: Any) -> str:
     if isinstance(dataset, (mx.nd.NDArray, np.ndarray)):
         return ""
     if kind is data.ArrayDataset:
-        return _first(why_not_pure(mx, part) if not _is_list(part) else "" for part in dataset._data)
+        return _first(why_not_pure(mx, part) for part in dataset._data if not isinstance(part, (list, tuple)))
     if kind is data.SimpleDataset:
-        return "" if _is_list(dataset._data) else why_not_pure(mx, dataset._data)
+        return "" if isinstance(dataset._data, (list, tuple)) else why_not_pure(mx, dataset._data)
     if kind is data.dataset._LazyTransformDataset:
         return why_not_pure(mx, dataset._data) or _why_not_fixed(mx, dataset._fn)
     if kind in (data.dataset._SampledDataset, data.dataset._FilteredDataset):
@@ -41,10 +40,6 @@ def why_not_pure(mx: Any, dataset: Any) -> str:
 
 def _first(reasons: Iterator[str]) -> str:
     return next((reason for reason in reasons if reason), "")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 def _why_not_fixed(mx: Any, function: Any) -> str:
@@ -62,10 +57,7 @@ def _why_not_fixed(mx: Any, function: Any) -> str:
 
 
 class Bulk:
-    """A dataset whose arrays are in memory, read and transformed many samples at once.
-
-    Whether that gives what samples one by one give is for the caller to compare.
-    """
+    """A dataset whose arrays are in memory, read and transformed at once; the caller compares with single samples."""
 
     def __init__(self, mx: Any, dataset: Any, arrays: list[Any], functions: list[Any], is_tuple: bool):
         self._mx, self._dataset, self._arrays, self._functions = mx, dataset, arrays, functions
@@ -91,11 +83,9 @@ class Bulk:
             arrays, single = [base._data], True
         else:
             return None
-        if not all(
-            isinstance(a, (mx.nd.NDArray, np.ndarray)) and getattr(a, "stype", "default") == "default" for a in arrays
-        ):
-            return None
-        if any(_decides(mx, function) for function in chain):
+        kinds = (mx.nd.NDArray, np.ndarray)
+        dense = all(isinstance(a, kinds) and getattr(a, "stype", "default") == "default" for a in arrays)
+        if not dense or any(_decides(mx, function) for function in chain):
             return None
         found = cls(mx, dataset, arrays, chain, not single)
         try:
@@ -110,9 +100,8 @@ class Bulk:
         if isinstance(found, tuple) != self.is_tuple:
             return None
         parts = found if self.is_tuple else (found,)
-        if not all(hasattr(part, "dtype") or isinstance(part, (int, float)) for part in parts):
-            return None
-        return as_fields(found)
+        known = all(hasattr(part, "dtype") or isinstance(part, (int, float)) for part in parts)
+        return as_fields(found) if known else None
 
     def chunks(self) -> Iterator[tuple[int, list[Any]]]:
         """``(start, fields)`` of consecutive samples; a field has a row for each of them. Ends where it fails."""
@@ -152,3 +141,17 @@ def _decides(mx: Any, function: Any) -> bool:
     if type(function) is mx.gluon.data.dataset._TransformFirstClosure:
         return _decides(mx, function._fn)
     return False if isinstance(function, mx.gluon.Block) else branches(function)
+
+
+def as_fields(sample: Any) -> list[Any]:
+    """The parts of one sample as numpy arrays."""
+    parts = sample if isinstance(sample, tuple) else (sample,)
+    return [part.asnumpy() if hasattr(part, "asnumpy") else np.asarray(part) for part in parts]
+
+
+def same_samples(mine: list[Any], kept: list[Any]) -> bool:
+    """Whether a sample's parts are those of kept rows, to the bit."""
+    return len(mine) == len(kept) and all(
+        a.shape == np.shape(b) and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for a, b in zip(mine, kept)
+    )

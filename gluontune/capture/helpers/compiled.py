@@ -1,41 +1,28 @@
-"""A compiled graph beside a block, which is called in its place; the block itself stays as it is."""
+"""A compiled graph beside a block, which is called in its place; and its proof, in a forked copy of the process."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from gluontune.capture.purity import is_constant, read_names, surroundings, written_names
-from gluontune.compute._traversal import walk
-
-_DEPTH = 4
-_PRINTS = {"print", "logging", "write"}
-_LISTS = {"append", "extend"}
-_DRAWS = {"random", "rand", "randn", "randint", "uniform", "choice", "normal", "time"}
+from gluontune.capture.helpers.base import Forked
+from gluontune.compute._traversal import first_samples, walk
+from gluontune.core.gaps import worst
+from gluontune.core.nests import flat, mapped
 
 _CACHE: dict[str, Any] = {
-    "_cached_graph": (),
-    "_cached_op": None,
-    "_cached_op_args": [],
-    "_in_format": None,
-    "_out_format": None,
-}
+    "_cached_graph": (), "_cached_op": None, "_cached_op_args": [], "_in_format": None, "_out_format": None,
+}  # fmt: skip
 
 
 class Compiled:
-    """One block compiled in one way, with a graph for each mode (training or not, recording or not).
-
-    Args:
-        block: a HybridBlock, or a plain Sequential of hybrid layers. flags: as of ``hybridize``.
-        rewrites: names for :func:`gluontune.compute.apply_rewrites`. sample: arguments of a call.
-    """
+    """A HybridBlock, or a plain Sequential of hybrid layers, compiled in one way: a graph for each mode."""
 
     def __init__(
         self, mx: Any, block: Any, flags: Mapping[str, bool], rewrites: Sequence[str], sample: tuple[Any, ...]
     ):
-        self._mx, self._block, self._rewrites, self._sample = mx, block, list(rewrites), sample
+        self._mx, self._block, self._rewrites = mx, block, list(rewrites)
         self._flags = [("static_alloc", False), ("static_shape", False), ("inline_limit", 2)]
         self._flags = [(name, flags.get(name, value)) for name, value in self._flags]
         self._form = _form(sample)
@@ -101,108 +88,6 @@ def _out_of_shared(mx: Any, array: Any) -> Any:
     return array.as_in_context(mx.cpu()) if shared else array
 
 
-def why_not_compiled(mx: Any, block: Any) -> str:
-    """Why a block must not be compiled, as far as its code shows; "" where it may."""
-    gluon = mx.gluon
-    hybrid = isinstance(block, gluon.HybridBlock)
-    if not hybrid and type(block) is not gluon.nn.Sequential:
-        return "a Block, which has no graph"
-    if hybrid and isinstance(block, (gluon.rnn.rnn_layer._RNNLayer, gluon.rnn.RecurrentCell, gluon.SymbolBlock)):
-        return "a recurrent layer or a symbol, which is compiled already"
-    if not block._children and type(block).__module__.startswith("mxnet.gluon.nn"):
-        return "a single layer"
-    for _, part in walk(block):
-        if not isinstance(part, gluon.HybridBlock) and type(part) is not gluon.nn.Sequential:
-            return f"{type(part).__name__} in it is a plain Block"
-        if part._forward_hooks or part._forward_pre_hooks:
-            return "a block in it has a hook"
-        if isinstance(part, gluon.rnn.RecurrentCell):
-            return "a recurrent cell in it keeps count"
-        reason = _why_not_code(type(part))
-        if reason:
-            return f"{type(part).__name__} {reason}"
-    return ""
-
-
-def _why_not_code(kind: type) -> str:
-    for base in kind.__mro__:
-        if _is_known(base) or base is object:
-            continue
-        for name in ("forward", "__call__"):
-            if name in vars(base):
-                return f"has a {name} of its own"
-        reason = _why_not_function(vars(base).get("hybrid_forward"), 0)
-        if reason:
-            return reason
-    return ""
-
-
-def why_not_run_once(code: Any) -> str:
-    """Why a block's class, or a function, does more at a call than its arguments and attributes say; "" if it does not.
-
-    >>> why_not_run_once(lambda x: x * 2), why_not_run_once(lambda x: print(x))
-    ('', 'prints when called')
-    """
-    if not isinstance(code, type):
-        return _why_not_function(code, 0, strict=True)
-    waiting, seen = ["forward", "hybrid_forward", "__call__", "__getattr__", "__getattribute__"], set[str]()
-    own = [base for base in code.__mro__ if not _is_known(base) and base is not object]
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for found in [vars(base)[name] for base in own if name in vars(base)]:
-            found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
-            reason = _why_not_function(found, 0, strict=True)
-            if reason:
-                return reason
-            waiting += read_names(found.__code__) if isinstance(found, FunctionType) else ()
-    return ""
-
-
-def _is_known(code: Any) -> bool:
-    return str(code.__module__).partition(".")[0] in ("mxnet", "numpy", "math")
-
-
-def _why_not_function(function: Any, depth: int, strict: bool = False) -> str:
-    """Why what a function does once, when traced, is not what it does at each call.
-
-    Args:
-        strict: reads the functions of modules, too, and lets no number of a module pass, which may change.
-    """
-    if function is None or isinstance(function, (type, BuiltinFunctionType)):
-        return ""
-    if not isinstance(function, FunctionType) or depth > _DEPTH:
-        return "calls what cannot be read"
-    for written in written_names(function.__code__):
-        return f"changes {written} when called"
-    names = set(read_names(function.__code__))
-    if names & (_PRINTS if strict else _PRINTS | _LISTS):
-        return "prints when called"
-    for name, value in surroundings(function):
-        reason = _why_not_value(name, value, names, depth, strict)
-        if reason:
-            return reason
-    return ""
-
-
-def _why_not_value(name: str, value: Any, names: set[str], depth: int, strict: bool) -> str:
-    if isinstance(value, ModuleType):
-        kind = value.__name__.partition(".")[0]
-        if kind in ("numpy", "random", "time") and names & _DRAWS:
-            return "draws random numbers in Python"
-        own = vars(value) if strict and kind not in ("mxnet", "numpy", "math") else {}
-        reasons = (_why_not_value(each, own[each], set(), depth, strict) for each in names if each in own)
-        return next(filter(None, reasons), "")
-    if isinstance(value, FunctionType):
-        return "" if _is_known(value) else _why_not_function(value, depth + 1, strict)
-    fixed = not strict or name.startswith("default ") or value is None
-    if isinstance(value, (type, BuiltinFunctionType)) or (fixed and is_constant(value)):
-        return ""
-    return f"reads {name}, which may change"
-
-
 def _form(args: Any) -> Any:
     """How arguments are nested, and the number of dimensions and type of each array."""
     if isinstance(args, (list, tuple)):
@@ -214,18 +99,133 @@ def _form(args: Any) -> Any:
 
 def on_gpu(value: Any) -> bool:
     """Whether one of nested arrays is on a GPU: a forked process cannot use it, and nothing is proven there."""
-    if isinstance(value, (list, tuple)):
-        return any(on_gpu(part) for part in value)
-    return getattr(getattr(value, "context", None), "device_type", "cpu") == "gpu"
+    return any(getattr(getattr(part, "context", None), "device_type", "") == "gpu" for part in flat(value))
 
 
 def static_flags(often: bool, varied: bool) -> dict[str, bool]:
-    """How a block is compiled.
+    """How a block is compiled. varied: its inputs have several shapes.
 
-    Args:
-        often: it is called more than once in a step: MXNet 1.9 then computes wrong gradients with ``static_shape``
-            where several compiled blocks follow each other. varied: its inputs have several shapes.
+    Called more than once in a step (``often``), MXNet 1.9 computes wrong gradients with ``static_shape`` where several
+    compiled blocks follow each other.
     """
     if varied:
         return {}
     return {"static_alloc": True} if often else {"static_alloc": True, "static_shape": True}
+
+
+OUTPUTS, GRADIENTS = 1e-5, 1e-3  # relative; a rewritten layer rounds otherwise
+_SAMPLES = 8  # of the batch
+_LIMIT_S, _WAIT_S = 240.0, 0.0
+
+
+def proof_of(mx: Any, roots: list[Any]) -> Forked:
+    """A forked process that computes each root both ways."""
+    return Forked(lambda: [_answer(mx, root) for root in roots], _LIMIT_S)
+
+
+def answers_of(proof: Forked, count: int) -> list[dict[str, Any]] | None:
+    """The answers, one for each root; None while the process is at work."""
+    if not proof.ended(_WAIT_S):
+        return None
+    return proof.answer() or [_refusal("the proof did not come to an end")] * count
+
+
+def _refusal(reason: str) -> dict[str, Any]:
+    return {"reason": reason, "apart": 0.0, "rewrites": []}
+
+
+def _answer(mx: Any, root: Any) -> dict[str, Any]:
+    """Whether the root's block computes the same compiled, how far apart it is, and with which rewrites."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _compared(mx, root)
+    except Exception as error:
+        return _refusal(f"{type(error).__name__} when compiled: {(str(error).splitlines() or [''])[0][:200]}")
+
+
+def _compared(mx: Any, root: Any) -> dict[str, Any]:
+    from gluontune.compute.process import started_dtype
+
+    outputs, gradients = (OUTPUTS, GRADIENTS) if started_dtype() != "bfloat16" else (0.1, 0.5)
+    block, args = root.block, _part(root.arguments, _SAMPLES)
+    plain = _passes(mx, block, block, args)
+    again = _passes(mx, block, block, args)
+    if _apart(again, plain)[0] > outputs:
+        return _refusal("it computes something else at each call")
+    flags = static_flags(False, False)
+    apart = _apart(_passes(mx, Compiled(mx, block, flags, (), args), block, args), plain)
+    if apart[0] > outputs or apart[1] > gradients:
+        return _refusal(f"compiled, outputs differ by {apart[0]:.1e} and gradients by {apart[1]:.1e}")
+    names = _rewrites(block, args)
+    if names:
+        rewritten = _apart(_passes(mx, Compiled(mx, block, flags, names, args), block, args), plain)
+        if rewritten[0] > outputs or rewritten[1] > gradients:
+            names = []
+        else:
+            apart = max(apart, rewritten)
+    return {"reason": "", "apart": apart[0], "rewrites": names}
+
+
+def _rewrites(block: Any, args: Any) -> list[str]:
+    from gluontune.compute.process import started_dtype
+    from gluontune.compute.rewriting import rewrites_for
+
+    try:
+        left = ("whole-sequential",) if started_dtype() == "bfloat16" else ("whole-sequential", "pad-channels")
+        return [name for name in rewrites_for(block, *args) if name not in left]
+    except Exception:
+        return []
+
+
+def _passes(mx: Any, call: Any, block: Any, args: Any) -> tuple[list[Any], list[Any]]:
+    """Outputs in training (twice, as a graph is first made and then used) and in prediction, and all gradients."""
+    from gluontune.compute._passes import _same_averages
+    from gluontune.runtime import as_nd_array
+
+    parameters = [p for p in block.collect_params().values() if p.grad_req != "null" and p._grad is not None]
+    outputs: list[Any] = []
+    gradients: list[Any] = []
+    for _ in range(2):
+        mx.random.seed(0)
+        inputs = mapped(_leaf, args)
+        with _same_averages(block):
+            for gradient in (as_nd_array(g) for p in parameters for g in p.list_grad()):
+                mx.nd.zeros_like(gradient, out=gradient)
+            with mx.autograd.record():
+                made = [as_nd_array(o) for o in flat(call(*inputs))]
+                heads = [o.astype("float32").square().sum() for o in made]
+            mx.autograd.backward(heads)
+            outputs = [o.astype("float32").asnumpy() for o in made]
+            leaves = [a.grad for a in flat(inputs) if getattr(a, "grad", None) is not None]
+            taken = [g for p in parameters for g in p.list_grad()] + leaves
+            gradients = [as_nd_array(g).astype("float32").asnumpy() for g in taken]
+    with _same_averages(block), mx.autograd.pause(train_mode=False):
+        mx.random.seed(0)
+        outputs += [as_nd_array(o).astype("float32").asnumpy() for o in flat(call(*args))]
+    return outputs, gradients
+
+
+def _apart(mine: tuple[list[Any], list[Any]], theirs: tuple[list[Any], list[Any]]) -> tuple[float, float]:
+    from gluontune.compute._passes import gradient_gap
+
+    return worst(mine[0], theirs[0]), gradient_gap(mine[1], theirs[1])
+
+
+def _leaf(arg: Any) -> Any:
+    """A copy of an array, with a gradient where it has numbers."""
+    if not hasattr(arg, "attach_grad"):
+        return arg
+    copy = arg.copy()
+    if "float" in str(copy.dtype):
+        copy.attach_grad()
+    return copy
+
+
+def _part(args: Any, most: int) -> Any:
+    """The first samples of a batch, where every array has the batch as its first dimension."""
+    arrays = [a for a in flat(args) if hasattr(a, "shape")]
+    size = arrays[0].shape[0] if arrays and arrays[0].shape else 0
+    if size <= most or any(not a.shape or a.shape[0] != size for a in arrays):
+        return args
+    return first_samples(args, most)

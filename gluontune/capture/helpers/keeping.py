@@ -2,17 +2,89 @@
 
 from __future__ import annotations
 
+import collections
+import math
 import random
+import statistics
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import psutil
 
 from gluontune.capture.helpers.base import Helper
-from gluontune.capture.helpers.bulk import Bulk, why_not_pure
-from gluontune.capture.helpers.rows import Rows, as_fields, same_samples
+from gluontune.capture.helpers.bulk import Bulk, as_fields, same_samples, why_not_pure
+from gluontune.runtime import usable_cores
+from gluontune.runtime.lending import lent
+
+#: Makes an array of the program's: of values that nobody else has, its type, and its context.
+Giving = Callable[[np.ndarray, type, Any], Any]
+
+
+class Rows:
+    """What is kept of one loader's dataset."""
+
+    def __init__(self, count: int, refused: str = ""):
+        self.count, self.refused = count, refused
+        self.fields: list[Any] = []  # an array for each part of a sample, a row for each sample
+        self.known: Any = None  # which rows are filled
+        self.is_tuple = False
+        self.template: list[Any] | None = None  # type and context of each array of the loader's own batches
+        self.learned = 0  # batches of the loader's own that were seen
+        self.as_is_s, self.waits_s = (
+            math.inf,
+            list[float](),
+        )  # of a sample of theirs, the fastest; for batches of workers
+        self._cores = usable_cores()
+
+    @property
+    def whole(self) -> bool:
+        return self.known is not None and bool(self.known.all())
+
+    def as_is_seconds(self, count: int, workers: int) -> float:
+        """How long the script would have waited for a batch of so many samples."""
+        if self.waits_s:
+            return statistics.median(self.waits_s)
+        return self.as_is_s * count / (min(workers, self._cores) or 1)
+
+    def forget(self) -> None:
+        self.fields, self.known = [], None
+
+    def batch(self, mx: Any, places: Any, giving: Giving | None) -> Any:
+        """The batch of these samples. giving: makes its arrays, or returns None where MXNet is to make one."""
+        made = []
+        for field, (kind, context) in zip(self.fields, self.template or ()):
+            values = field[places]
+            array = None if giving is None else giving(values, kind, context)
+            made.append(_array(mx, values, kind, context, giving is not None) if array is None else array)
+        return made if self.is_tuple else made[0]
+
+
+def _array(mx: Any, values: np.ndarray, kind: Any, context: Any, copied: bool) -> Any:
+    """MXNet's array of values that nobody else has: over their memory, for a copy waits for MXNet's thread."""
+    if not copied and context == mx.cpu(0):
+        return lent(values, kind)
+    make = mx.np.array if kind is mx.np.ndarray else mx.nd.array
+    return make(values, dtype=values.dtype, ctx=context)
+
+
+class Noted:
+    """A batch sampler that notes what is drawn from it."""
+
+    def __init__(self, sampler: Any):
+        self._sampler = sampler
+        self.drawn: collections.deque[Any] = collections.deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        for indices in self._sampler:
+            self.drawn.append(indices)
+            yield indices
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
 
 _MEMORY_SHARE = 0.25  # of what is available, for the rows of all loaders together
 _SPOT_CHECKS = 2  # samples computed anew at the begin of each epoch
@@ -49,19 +121,17 @@ class Keeping(Helper):
         return not rows.refused
 
     def _forget(self, key: Any) -> None:
-        """A dataset is gone: so is the need of its rows."""
         rows = self._known.pop(key, None)
         self._left += 0 if rows is None else sum(field.nbytes for field in rows.fields)
 
     def _rows(self, loader: Any) -> Rows:
         module = self._mx.gluon.data.dataloader
-        defaults = (module.default_batchify_fn, module.default_mp_batchify_fn)
-        refused = ""
         if type(loader) is not self._loader or loader._pin_memory or loader._thread_pool:
             refused = "a loader of another kind"
-        elif loader._batchify_fn not in defaults:
+        elif loader._batchify_fn not in (module.default_batchify_fn, module.default_mp_batchify_fn):
             refused = "batches are made by a function of the script's"
-        refused = refused or why_not_pure(self._mx, loader._dataset)
+        else:
+            refused = why_not_pure(self._mx, loader._dataset)
         rows = Rows(len(loader._dataset), refused)
         if self._goes_on(rows):
             self._fill_at_once(loader, rows)
@@ -85,7 +155,6 @@ class Keeping(Helper):
                 return
             for kept, field in zip(rows.fields, fields):
                 kept[start : start + count] = field
-            assert rows.known is not None
             rows.known[start : start + count] = True
             if start == 0 and (time.perf_counter() - began) * rows.count / count > 60:
                 rows.forget()  # slower than can pay
@@ -97,12 +166,12 @@ class Keeping(Helper):
             rows.refused = f"its rows would take {need / 2**20:,.0f} MiB"
             return self._goes_on(rows)
         self._left -= need
-        rows.allot(kinds, is_tuple)
+        rows.fields = [np.empty((rows.count, *shape), dtype) for shape, dtype in kinds]
+        rows.known, rows.is_tuple = np.zeros(rows.count, bool), is_tuple
         return True
 
     def still_true(self, loader: Any, rows: Rows) -> bool:
         """Whether samples computed anew are those that were kept."""
-        assert rows.known is not None
         if len(loader._dataset) != rows.count:
             rows.refused = "its length has changed"
         else:
@@ -119,32 +188,28 @@ class Keeping(Helper):
         if rows.refused:
             return
         try:
-            self._learn(rows, places, made)
+            rows.refused = self._why_not_learned(rows, places, made)
         except Exception as error:
             rows.refused = f"{type(error).__name__}: {error}"
         self._goes_on(rows)
 
-    def _learn(self, rows: Rows, places: Any, made: Any) -> None:
+    def _why_not_learned(self, rows: Rows, places: Any, made: Any) -> str:
         arrays = made if isinstance(made, list) else [made]
         if not all(isinstance(array, self._mx.nd.NDArray) and array.stype == "default" for array in arrays):
-            rows.refused = "its batches are no dense arrays"
-            return
+            return "its batches are no dense arrays"
         values = [array.asnumpy() for array in arrays]
         kinds = [(value.shape[1:], value.dtype) for value in values]
         if rows.known is None and not self._allot(rows, kinds, isinstance(made, list)):
-            return
-        assert rows.known is not None
-        if rows.template is None:
-            rows.template = [(type(array), array.context) for array in arrays]
+            return rows.refused
+        rows.template = rows.template or [(type(array), array.context) for array in arrays]
         alike = len(values) == len(rows.fields) and isinstance(made, list) == rows.is_tuple
         if not alike or any(f.shape[1:] != v.shape[1:] or f.dtype != v.dtype for f, v in zip(rows.fields, values)):
-            rows.refused = "its samples have several shapes"
-            return
+            return "its samples have several shapes"
         had = rows.known[places]
         for field, value in zip(rows.fields, values):
             if not np.array_equal(field[places[had]], value[had], equal_nan=value.dtype.kind == "f"):
-                rows.refused = "rows computed at once differ from the loader's"
-                return
+                return "rows computed at once differ from the loader's"
             field[places] = value
         rows.known[places] = True
         rows.learned += 1
+        return ""

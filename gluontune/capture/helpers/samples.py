@@ -1,8 +1,6 @@
-"""Samples that are the same each time, kept in memory as rows: a batch is then one look-up instead of a Python loop.
+"""Samples that are the same each time (``purity.py``), kept as rows: a batch is then one look-up, not a Python loop.
 
-A Gluon ``DataLoader`` computes each sample anew in each epoch, one by one, in Python. Where dataset and transforms are
-pure (``purity.py``), rows are kept and a batch is gathered from them. Indices come from the loader's own sampler, drawn
-when the loader would draw them: order and random numbers are those of the script. Random transforms are never kept.
+Indices come from the loader's own sampler, drawn when the loader would: order and random numbers are the script's.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ import numpy as np
 
 from gluontune.capture.helpers.base import patched
 from gluontune.capture.helpers.bulk import why_not_pure
-from gluontune.capture.helpers.keeping import Keeping
-from gluontune.capture.helpers.rows import Giving, Noted, Rows
+from gluontune.capture.helpers.keeping import Giving, Keeping, Noted, Rows
 from gluontune.core.forking import at_work
 
 _LEARNED = 3  # batches of each loader that it makes itself, to be compared with rows and timed
@@ -29,23 +26,17 @@ _FED_STEPS = 4  # in a row, with a kept batch each, after which slices of steps 
 
 
 class Samples(Keeping):
-    """Gives batches of rows that are kept of pure samples.
-
-    Attributes:
-        giving: makes a batch's arrays where another engine than MXNet has the values, or None.
-    """
+    """Gives batches of rows that are kept of pure samples."""
 
     name = "kept samples"
-    does = "samples that are the same in each epoch are computed once"
     trusted = "rows"
 
     def __init__(self) -> None:
         super().__init__()
         self._batches, self._fed, self._fed_steps, self._guarded = 0, False, 0, False
-        self.giving: Giving | None = None
+        self.giving: Giving | None = None  # where another engine than MXNet has the values of batches
 
     def facts(self) -> dict[str, Any]:
-        """How many batches came from rows."""
         return {"kept_batches": self._batches}
 
     def install(self, mx: Any) -> None:
@@ -148,7 +139,6 @@ class Samples(Keeping):
         return self._batches > 0  # a loader's workers leave their cores to the others
 
     def batch(self, loader: Any, rows: Rows, indices: Any) -> Any:
-        """The loader's batch of these samples."""
         places = np.asarray(indices)
         began = time.thread_time()  # of this thread alone: other programs' turns are not counted
         kept = rows.learned >= _LEARNED and rows.known is not None and rows.known[places].all()

@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from gluontune.capture.forked import Forked
-from gluontune.capture.helpers.base import Helper
-from gluontune.capture.names import ALL_THREADS
+from gluontune.capture.helpers.base import Forked, Helper
+from gluontune.capture.script import ALL_THREADS
 from gluontune.core.forking import at_work
 
 
@@ -21,7 +20,6 @@ class Threads(Helper):
     """
 
     name = "more threads"
-    does = "operators run on a thread of each core"
     costs_short_steps = True
 
     def install(self, mx: Any) -> None:

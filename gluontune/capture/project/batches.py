@@ -18,7 +18,7 @@ from gluontune.convert.migrate.expressions import expression
 from gluontune.core.errors import literal
 from gluontune.core.files import atomic_write
 
-_TEMPLATE = Path(__file__).parent / "templates" / "data.py.j2"
+_TEMPLATES = Path(__file__).parent / "templates"
 _MOST, _SECONDS = 256 * 2**20, 20.0  # bytes, and time, of samples
 
 
@@ -32,28 +32,18 @@ class DataText:
 
 @dataclass
 class Samples:
-    """Arrays of a data set by their places in a batch.
-
-    Args:
-        order: "rng.permutation(count)", "np.arange(count)", or "stored": ``own``. left: what is not as in the script.
-    """
+    """Arrays of a data set by their places in a batch."""
 
     arrays: dict[str, np.ndarray]
     batch_size: int
-    order: str
+    order: str  # "rng.permutation(count)", "np.arange(count)", or "stored": own
     keep_last: bool
     own: np.ndarray | None = None
-    left: str = ""
+    left: str = ""  # what is not as in the script
 
 
 def data_text(plans: Sequence[Plan], place: Path) -> tuple[DataText, list[str]]:
-    """``data.py``, with its arrays in ``place``; and what is left to do by hand.
-
-    Args:
-        plans: of consecutive steps of one structure.
-    """
-    import jinja2
-
+    """``data.py`` of consecutive steps of one structure, its arrays in ``place``; and what is left to do by hand."""
     first = plans[0]
     inputs = [n for n in first.inputs if not first.is_state(n)]
     made = DataText("")
@@ -84,9 +74,9 @@ def data_text(plans: Sequence[Plan], place: Path) -> tuple[DataText, list[str]]:
         _save(place / "data.npz", {**{name: samples.arrays[first.value(n).name] for name, n in given}, **own})
     known = [name for name, _ in given]
     states = sum(first.is_state(n) for n in first.inputs)
-    made.text = jinja2.Template(_TEMPLATE.read_text("utf-8"), trim_blocks=True, lstrip_blocks=True).render(
-        told="the script's samples" if samples is not None else "the captured batches", given=known, texts=texts,
-        listed=_listed(known),
+    made.text = rendered(
+        "data.py.j2", told="the script's samples" if samples is not None else "the captured batches", given=known,
+        texts=texts, listed=f"[{', '.join(map(literal, known))}]",
         kind="samples" if samples is not None else "batches", drawn=drawn, constants=bool(constants), by_hand=by_hand,
         names=[first.names[n] for n in inputs] or ["nothing"], steps=len(plans), states=states,
         **({key: getattr(samples, key) for key in ("batch_size", "order", "keep_last")} if samples else {}),
@@ -94,8 +84,12 @@ def data_text(plans: Sequence[Plan], place: Path) -> tuple[DataText, list[str]]:
     return made, [f"data.py: {by_hand}"] if by_hand else []
 
 
-def _listed(names: Sequence[str]) -> str:
-    return "[" + ", ".join(map(literal, names)) + "]"
+def rendered(template: str, **words: Any) -> str:
+    """A template of this folder with these words."""
+    import jinja2
+
+    text = (_TEMPLATES / template).read_text("utf-8")
+    return jinja2.Template(text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).render(**words)
 
 
 def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -13,11 +13,10 @@ import numpy as np
 from gluontune.capture.events import RUNNING, Op, Value, draws
 from gluontune.capture.interpret import Interpreter
 from gluontune.capture.program import StepProgram, program_of
-from gluontune.capture.project.clipping import SCALING
+from gluontune.capture.project.changing import SCALING
 from gluontune.capture.project.sections import Plan
-from gluontune.capture.proof import rounded
-from gluontune.capture.replay import MXNetReplay
-from gluontune.convert.bridge.operators import creating as drawing
+from gluontune.capture.proof import MXNetReplay, rounded
+from gluontune.convert.bridge.operators import drawing
 from gluontune.core.gaps import gap, size
 
 _KEPT = 4096
@@ -30,10 +29,7 @@ def reference(
     """Arrays by their names in ``reference.npz``; ``float64`` or ``rounded``; whether random draws were left out.
 
     And of each step that can be compared how far the script's losses are from those in float64: two steps at least,
-    and others up to one that rounding decides.
-
-    Args:
-        plans: of consecutive steps. names: of parameters in the project.
+    and others up to one that rounding decides. ``names`` are of parameters in the project.
     """
     kept: dict[str, np.ndarray] = {}
     steady, kind, apart = False, "float64", list[float]()

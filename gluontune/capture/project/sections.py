@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
+import numpy as np
+
 from gluontune.capture.events import ADDED, NORMALIZING, RUNNING, Backward, Op, Value, draws
 from gluontune.capture.program import live_events
 from gluontune.capture.project.tracing import BlockCall, Seen, Told
@@ -16,22 +18,16 @@ from gluontune.core.errors import GluontuneError
 
 @dataclass
 class Section:
-    """Operators between two barriers.
+    """Operators between two barriers."""
 
-    Args:
-        places: of its events. recording: gradients pass. call: the root call. reads: values, in order.
-        gives: values that later sections, the script's losses, or the next step read.
-        weights, gradients: new values of parameters and of gradients, by parameters' names.
-    """
-
-    places: list[int]
-    recording: bool
+    places: list[int]  # of its events
+    recording: bool  # gradients pass
     training: bool
-    call: Call = field(default_factory=lambda: Call("", "Training"))
-    reads: list[int] = field(default_factory=list)
-    gives: list[int] = field(default_factory=list)
-    weights: dict[str, int] = field(default_factory=dict)
-    gradients: dict[str, int] = field(default_factory=dict)
+    call: Call = field(default_factory=lambda: Call("", "Training"))  # the root call
+    reads: list[int] = field(default_factory=list)  # values, in order
+    gives: list[int] = field(default_factory=list)  # what later sections, the script's losses, or the next step read
+    weights: dict[str, int] = field(default_factory=dict)  # new values of parameters, by names
+    gradients: dict[str, int] = field(default_factory=dict)  # the same of gradients
 
 
 @dataclass
@@ -47,26 +43,17 @@ Part = Union[Section, Differentiated, Told]
 
 
 class Plan:
-    """The parts of a step in order.
-
-    Args:
-        seen: the step. roots: values that the next step goes on from. paths: of blocks in the project, by id.
-        carried: values that the step before has computed.
-
-    Attributes:
-        inputs: values given to the step, in the order of their first use. owner: parameters' names by value.
-        names: of values in the text, the same in all steps of one structure.
-    """
+    """The parts of a step in order."""
 
     def __init__(self, seen: Seen, roots: set[int], paths: Mapping[int, str], carried: set[int]):
-        self.seen, self.step, self.roots, self.paths = seen, seen.step, roots, paths
-        self.carried = carried
-        self.events = seen.step.events
+        self.seen, self.step, self.events = seen, seen.step, seen.step.events
+        self.paths = paths  # of blocks in the project, by id
+        self.roots, self.carried = roots, carried  # values that the next step goes on from, or the step before computed
         self.live = live_events(seen.step, roots)
-        self.owner: dict[int, str] = {}
-        self.slope: dict[int, str] = {}  # parameters' names by values of gradients
-        self.inputs: list[int] = []
-        self.names: dict[int, str] = {}
+        self.owner: dict[int, str] = {}  # parameters' names by value
+        self.slope: dict[int, str] = {}  # the same by values of gradients
+        self.inputs: list[int] = []  # values given to the step, in the order of their first use
+        self.names: dict[int, str] = {}  # of values in the text, the same in all steps of one structure
         self.next_states: list[int] = []  # values that the next step takes, in its order
         self.parts: list[Part] = []
         self.fixed: set[str] = set()  # gammas that BatchNorm overwrites with ones: a trainer changes them in vain
@@ -78,8 +65,16 @@ class Plan:
         return self.step.values[number]
 
     @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Parameters before the step, by Gluon's names."""
+        found: dict[str, np.ndarray] = {}
+        for value in self.step.values.values():
+            if value.source in ("parameter", "variable") and value.array is not None:
+                found.setdefault(value.name, value.array)
+        return found
+
+    @property
     def passes(self) -> list[Differentiated]:
-        """The backward passes."""
         return [part for part in self.parts if isinstance(part, Differentiated)]
 
     @property
@@ -89,7 +84,6 @@ class Plan:
 
     @property
     def line(self) -> str:
-        """The line of the first backward pass."""
         return self.passes[0].event.line if self.passes else ""
 
     def _own(self) -> None:
@@ -118,13 +112,14 @@ class Plan:
 
     def call_of(self, place: int) -> BlockCall | None:
         """The innermost call of a known block around an event."""
-        found = None
-        for call in self.seen.calls:
-            if call.begin <= place < call.end:
-                found = call
-        while found is not None and id(found.block) not in self.paths:
-            found = found.parent
-        return found
+        around = [call for call in self.seen.calls if call.begin <= place < call.end]
+        return self.known(around[-1]) if around else None
+
+    def known(self, call: BlockCall | None) -> BlockCall | None:
+        """The innermost call of a block that has a path in the project: this one or one around it."""
+        while call is not None and id(call.block) not in self.paths:
+            call = call.parent
+        return call
 
     def is_input(self, place: int) -> bool:
         """Whether an event's values are given to the step: a draw of the script's own."""
@@ -152,10 +147,10 @@ class Plan:
                 names = [self.owner[v] for v, _ in pairs if self.owner.get(v)]
                 self.fixed |= fixed
                 if "" in fixed:
-                    raise GluontuneError(
-                        f"{event.line}: a gradient of what is no parameter has no place in the project"
-                    )
-                groups.append(Differentiated(event, names, self._adds(event)))
+                    what = "a gradient of what is no parameter has no place in the project"
+                    raise GluontuneError(f"{event.line}: {what}")
+                added = {e.inputs[1] for e in self.events if isinstance(e, Op) and e.name == ADDED}
+                groups.append(Differentiated(event, names, not added.isdisjoint(event.outputs)))
             elif event.name not in (ADDED, RUNNING) and not self.is_input(place):
                 last = groups[-1] if groups else None
                 if not (isinstance(last, Section) and last.recording == event.recording):
@@ -164,18 +159,13 @@ class Plan:
                 last.places.append(place)
         for part in groups:
             before = self.parts[-1] if self.parts else None
-            if isinstance(part, Section) and isinstance(before, Section) and self._fit(before, part):
+            if isinstance(part, Section) and isinstance(before, Section) and (
+                before.recording == part.recording or self._plain(before) or self._plain(part)
+            ):  # fmt: skip
                 kept = part if self._plain(before) else before
                 self.parts[-1] = Section(before.places + part.places, kept.recording, kept.training)
             else:
                 self.parts.append(part)
-
-    def _fit(self, before: Section, part: Section) -> bool:
-        return before.recording == part.recording or self._plain(before) or self._plain(part)
-
-    def _adds(self, event: Backward) -> bool:
-        added = {e.inputs[1] for e in self.events if isinstance(e, Op) and e.name == ADDED}
-        return bool(added & set(event.outputs))
 
     def _plain(self, section: Section) -> bool:
         """Whether a section without gradients computes the same within one that has them."""
@@ -195,9 +185,7 @@ class Plan:
         for section in sections:
             inside = {number for place in section.places for number in self.events[place].outputs}
             for place in section.places:
-                event = self.events[place]
-                assert isinstance(event, Op)
-                for number in event.inputs:
+                for number in self.events[place].inputs:
                     if number not in inside and number not in section.reads and number not in self.owner:
                         section.reads.append(number)
             wanted.update(dict.fromkeys(n for n in section.reads if made.get(n, section) is not section))

@@ -7,61 +7,129 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from gluontune.capture.events import Op
-from gluontune.capture.project.clipping import SCALING
-from gluontune.capture.project.graphs import draw
+from gluontune.capture.interpret import bridge_name, computes
+from gluontune.capture.project.changing import SCALING
 from gluontune.capture.project.sections import Differentiated, Plan, Section
-from gluontune.capture.project.tracing import Told
+from gluontune.capture.project.tracing import BlockCall, Told
 from gluontune.convert.bridge.names import is_attribute
 from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.convert.bridge.source import Source
-from gluontune.convert.graph.symbol import Graph
-from gluontune.convert.migrate.calls import Trace
+from gluontune.convert.graph.schemas import schema
+from gluontune.convert.graph.symbol import Graph, Node
+from gluontune.convert.migrate.calls import CALL, Call, Entry, Trace, needed
 from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.text import class_texts, headed
-from gluontune.core.errors import literal
+from gluontune.core.errors import GluontuneError
+from gluontune.core.texts import literal
+
+_SAME = {"_copy", "identity", "_np_copy", "_copyto"}
+
+
+def draw(plan: Plan, section: Section) -> None:
+    """Put a section's graph, and the calls of blocks in it, into its root call."""
+    graph, entries = Graph([], []), dict[int, Entry]()
+    root = section.call
+    calls, of_block = [root], dict[int, Call]()
+
+    def call_for(block_call: BlockCall | None) -> Call:
+        if block_call is None:
+            return root
+        if id(block_call) not in of_block:
+            above = call_for(plan.known(block_call.parent))
+            found = Call(plan.paths[id(block_call.block)], type(block_call.block).__name__, above)
+            found.number, found.gives = len(calls), block_call.gives
+            of_block[id(block_call)] = found
+            above.children.append(found)
+            calls.append(found)
+        return of_block[id(block_call)]
+
+    def entry_of(number: int) -> Entry:
+        if number not in entries:
+            name = plan.owner.get(number) or plan.names[number]
+            known = next((i for i, node in enumerate(graph.nodes) if node.op is None and node.name == name), None)
+            if known is None:
+                graph.nodes.append(Node(None, name))
+            entries[number] = (len(graph.nodes) - 1 if known is None else known, 0)
+        return entries[number]
+
+    root.takes = [entry_of(number) for number in section.reads]
+    for place in section.places:
+        op = plan.events[place]
+        assert isinstance(op, Op)
+        if not computes(op.name):
+            raise GluontuneError(f"{op.line}: operator {op.name} is not known to PyTorch's side")
+        inputs = [entry_of(number) for number in op.inputs]
+        if _is_same(plan, op):
+            entries[op.outputs[0]] = inputs[0]
+            continue
+        name = bridge_name(op.name)
+        call = call_for(plan.call_of(place))
+        attrs = schema(name).typed(_attrs(plan, op))
+        node = Node(name, f"{op.name} ({op.line})", attrs, inputs, {CALL: str(call.number)})
+        graph.nodes.append(node)
+        entries.update({number: (len(graph.nodes) - 1, i) for i, number in enumerate(op.outputs)})
+    gives = [entries.get(number) or entry_of(number) for number in section.gives]
+    root.gives = gives[0] if len(gives) == 1 else gives
+    graph.outputs = gives
+    for call in calls[1:]:
+        call.gives = _known(call.gives, entries)
+    for call in calls:
+        call.graph = graph
+    read = needed(calls, graph)
+    for place, node in enumerate(graph.nodes):
+        if node.op is not None and place in read:
+            calls[int(node.hidden[CALL])].nodes.append(place)
+
+
+def _is_same(plan: Plan, op: Op) -> bool:
+    given, found = plan.value(op.inputs[0]) if op.inputs else None, plan.value(op.outputs[0])
+    if given is None or (given.shape, given.dtype) != (found.shape, found.dtype):
+        return False
+    return op.name in _SAME or op.name in ("Reshape", "_np_reshape", "Cast", "_npi_cast")
+
+
+def _attrs(plan: Plan, op: Op) -> dict[str, str]:
+    """The attributes; shapes that a view has of its batch's size are told by their other sizes."""
+    if op.name != "Reshape" or not op.view:
+        return op.attrs
+    given, found = plan.value(op.inputs[0]).shape, plan.value(op.outputs[0]).shape
+    if len(found) > 1 and len(given) > 1 and given[0] == found[0]:
+        rest = found[1:] if len(found) > 2 else (-1,)
+        return {"shape": str((0, *rest))}
+    return {"shape": str((-1, *found[1:]))}
+
+
+def _known(nest: Any, entries: Mapping[int, Entry]) -> Any:
+    """A block's result: entries of the graph where they are in it."""
+    if isinstance(nest, list):
+        return [_known(item, entries) for item in nest]
+    return entries.get(nest) if nest is not None else None
+
 
 _ZEROS = {"zeros_like", "_zeros", "_npi_zeros", "_npi_zeros_like", "_np_zeros_like"}
 
 
 @dataclass
 class StepText:
-    """The texts of a step.
+    """The texts of a step."""
 
-    Args:
-        model: classes and builders of ``model.py``. training: the class of ``train.py``. build: makes it.
-        step: the function. used: functions of operators.py. nets: builders' names. helpers: names of its helpers.
-    """
-
-    model: str
-    training: str
-    build: str
-    step: list[str]
-    used: dict[str, Any]
-    nets: list[str]
-    helpers: list[str]
+    model: str  # classes and builders of model.py
+    training: str  # the class of train.py
+    build: str  # makes it
+    step: list[str]  # the function
+    used: dict[str, Any]  # functions of operators.py
+    nets: list[str]  # builders' names
+    helpers: list[str]  # of the function
 
 
-def step_text(
-    plan: Plan,
-    arrays: Mapping[str, np.ndarray],
-    names: Mapping[str, str],
-    frozen: set[str],
-    trainers: Mapping[int, str],
-) -> StepText:
-    """A step as text.
-
-    Args:
-        arrays: of parameters, by Gluon's names. names: in the project. frozen: parameters without gradients.
-        trainers: names of trainers by id.
-    """
+def step_text(plan: Plan, names: Mapping[str, str], frozen: set[str], trainers: Mapping[int, str]) -> StepText:
+    """A step as text. names: of parameters in the project; frozen: those without gradients."""
     sections = [part for part in plan.parts if isinstance(part, Section)]
     for section in sections:
         draw(plan, section)
-    used = {name for s in sections for name in s.call.graph.variables() if name in arrays}
-    kept = {name: array for name, array in arrays.items() if name in used}
+    used = {name for s in sections for name in s.call.graph.variables()}
+    kept = {name: array for name, array in plan.arrays.items() if name in used}
     trace = Trace([s.call for s in sections], [], Source(Graph([], []), kept, None, frozen), dict(names), modes=False)
     writer = Writer(trace)
     made = writer.training()
@@ -129,10 +197,8 @@ class _Lines:
             return self._cleared(set(section.gradients))
         scaled = self._scaled(section)
         if scaled is not None:
-            return [
-                f"for parameter in {self._parameters(set(section.gradients))}:",
-                f"    parameter.grad.mul_({scaled!r})",
-            ]
+            parameters = self._parameters(set(section.gradients))
+            return [f"for parameter in {parameters}:", f"    parameter.grad.mul_({scaled!r})"]
         reads = [self._read(number) for number in section.reads]
         method = self.methods.get(id(section.call), "")
         call = f"model{'.' + method if method else ''}({', '.join(reads)})"
@@ -154,12 +220,10 @@ class _Lines:
         found = set()
         for place in section.places:
             op = self.plan.events[place]
-            names = (
-                [self.plan.slope.get(n) for n in (op.inputs[0], op.outputs[0])]
-                if isinstance(op, Op) and op.inputs
-                else [""]
-            )
-            if not isinstance(op, Op) or op.name not in SCALING or len(set(names)) > 1 or not names[0]:
+            if not isinstance(op, Op) or op.name not in SCALING:
+                return None
+            before, after = (self.plan.slope.get(n) for n in (op.inputs[0], op.outputs[0]))
+            if before != after or not before:
                 return None
             found.add(float(op.attrs["scalar"]))
         return found.pop() if len(found) == 1 and not section.weights else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gluontune.capture.events import Step
+from gluontune.capture.events import Run, Step
 from gluontune.capture.recorder import Recorder
 
 _EPOCHS = ("epochs", "num_epochs", "nepoch", "epoch_num", "n_epochs", "max_epochs", "num_epoch")
@@ -15,59 +15,49 @@ _EPOCHS = ("epochs", "num_epochs", "nepoch", "epoch_num", "n_epochs", "max_epoch
 
 @dataclass
 class BlockCall:
-    """A call of a block: its events are those from ``begin`` to ``end``.
-
-    Args:
-        name: the script's variable, of a block that no other called. gives: numbers of values in lists.
-    """
+    """A call of a block: its events are those from ``begin`` to ``end``."""
 
     block: Any
     parent: BlockCall | None
-    name: str
+    name: str  # the script's variable, of a block that no other called
     begin: int
     end: int = 0
-    gives: Any = None
+    gives: Any = None  # numbers of values in lists
 
 
 @dataclass
 class Told:
-    """What a trainer's update (``trainer``) or ``clip_global_norm`` (``most``) did, as one.
+    """What a trainer's update (``trainer``) or ``clip_global_norm`` (``most``) did, as one."""
 
-    Args:
-        begin, end: its events. gradients: values by parameters' names, before. rate: the learning rate.
-        count: of updates, this one included. new: the gradients' values after it. weights: the parameters'.
-        size: the value that has the batch's size, where the script computes it.
-        by_hand: the script computes the factor itself, from a norm that it reads.
-    """
-
-    begin: int
+    begin: int  # of its events
     line: str
     end: int = 0
-    gradients: dict[str, int] = field(default_factory=dict)
-    new: dict[str, int] = field(default_factory=dict)
+    gradients: dict[str, int] = field(default_factory=dict)  # values by parameters' names, before
+    new: dict[str, int] = field(default_factory=dict)  # the gradients' values after it
     weights: dict[str, int] = field(default_factory=dict)
     trainer: Any = None
     batch_size: Any = 1
     rate: float = 0.0
-    count: int = 0
+    count: int = 0  # of updates, this one included
     most: float = 0.0
-    by_hand: bool = False
-    size: int = 0
+    by_hand: bool = False  # the script computes the factor itself, from a norm that it reads
+    size: int = 0  # the value that has the batch's size, where the script computes it
 
 
 @dataclass
 class Seen:
-    """A step with what its events belong to.
-
-    Args:
-        loaders: what gave batches, in order. gradients: their values at the end, by parameters' names.
-    """
+    """A step with what its events belong to."""
 
     step: Step = field(default_factory=Step)
     calls: list[BlockCall] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
-    loaders: list[Any] = field(default_factory=list)
-    gradients: dict[str, int] = field(default_factory=dict)
+    loaders: list[Any] = field(default_factory=list)  # what gave batches, in order
+    gradients: dict[str, int] = field(default_factory=dict)  # their values at the end, by parameters' names
+
+    @property
+    def updates(self) -> list[Told]:
+        """What trainers did."""
+        return [told for told in self.told if told.trainer is not None]
 
     @property
     def inside(self) -> set[int]:
@@ -85,7 +75,7 @@ class Tracing(Recorder):
         self.asks_for_mode = ""
         self.epochs = (1, "")  # and where the script has their number
 
-    def block(self, block: Any, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+    def block(self, block: Any, args: tuple[Any, ...], run: Run) -> Any:
         self._between_steps()
         parent = self.open[-1] if self.open else None
         call = BlockCall(block, parent, "" if parent else self._name_of(block), len(self.step.events))
@@ -114,7 +104,7 @@ class Tracing(Recorder):
                     return found
         return ""
 
-    def clip(self, gradients: Sequence[Any], most: float, run: Callable[[], Any]) -> Any:
+    def clip(self, gradients: Sequence[Any], most: float, run: Run) -> Any:
         owners = [self._owner(array) for array in gradients]
         told = Told(len(self.step.events), self._line(), most=float(most))
         if all(owner is not None and owner.kind == "gradient" for owner in owners):
@@ -126,7 +116,7 @@ class Tracing(Recorder):
         told.end = len(self.step.events)
         return result
 
-    def update(self, trainer: Any, batch_size: Any, run: Callable[[], Any]) -> Any:
+    def update(self, trainer: Any, batch_size: Any, run: Run) -> Any:
         told = Told(len(self.step.events), self._line(), trainer=trainer, batch_size=batch_size)
         for parameter in trainer._params:
             for array in parameter._grad or () if parameter.grad_req != "null" else ():
@@ -178,7 +168,7 @@ class Tracing(Recorder):
             found[owner.name] = name or owner.name
         return found
 
-    def batch(self, source: Any, run: Callable[[], Any]) -> Any:
+    def batch(self, source: Any, run: Run) -> Any:
         result = super().batch(source, run)
         self.seen.loaders.append(source)
         return result
@@ -200,7 +190,6 @@ class Tracing(Recorder):
 
 
 def _frames() -> Iterator[Any]:
-    """The script's frames, from the innermost on."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if _is_the_scripts(frame):

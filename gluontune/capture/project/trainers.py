@@ -25,30 +25,23 @@ _LOOKED_AT = 2000  # updates of a scheduler that are compared with its text
 
 @dataclass
 class TrainerText:
-    """A trainer.
+    """A trainer; its rule is called as operators are, or as those of :mod:`gluontune.optim.torch_rules`."""
 
-    Args:
-        name: in train.py. parameters: Gluon's names. run: the rule's function; called as operators are (``operator``),
-            or as :mod:`gluontune.optim.torch_rules` are. scale: of the gradients beside the batch's size.
-        lr_mult, wd: of single parameters. states: arrays of the first update, by parameter. rate: text of ``n``.
-        noted: where the text of the rate is not whole, why.
-    """
-
-    name: str
+    name: str  # in train.py
     line: str
     optimizer: str
-    parameters: list[str]
-    run: Callable[..., Any]
+    parameters: list[str]  # Gluon's names
+    run: Callable[..., Any]  # the rule's function
     operator: bool
     corrected: bool
     options: dict[str, Any]
-    scale: float
+    scale: float  # of the gradients beside the batch's size
     lr_mult: dict[str, float]
     wd: dict[str, float]
-    states: dict[str, list[np.ndarray]]
+    states: dict[str, list[np.ndarray]]  # of the first update, by parameter
     count: int
-    rate: str = ""
-    noted: str = ""
+    rate: str = ""  # text of n
+    noted: str = ""  # where this text is not whole, why
 
     @property
     def rule(self) -> str:
@@ -57,19 +50,12 @@ class TrainerText:
 
 
 def trainer_text(name: str, plans: Sequence[tuple[Plan, Told]]) -> TrainerText:
-    """A trainer of which updates were seen, each in its step.
-
-    Raises:
-        GluontuneError: its rule is not known.
-    """
+    """A trainer of which updates were seen, each in its step; refuses one whose rule is not known."""
     plan, told = plans[0]
     optimizer = told.trainer._optimizer
     kind = type(optimizer).__name__.lower()
     ops = _updates(plan, told)
-    if ops:
-        made = _of_operators(name, kind, plan, told, ops)
-    else:
-        made = _by_name(name, kind, plan, told)
+    made = _of_operators(name, kind, plan, told, ops) if ops else _by_name(name, kind, told)
     made.rate, made.noted = _rate(optimizer, [one for _, one in plans])
     return made
 
@@ -110,7 +96,7 @@ def _of_operators(name: str, kind: str, plan: Plan, told: Told, ops: dict[str, O
     )  # fmt: skip
 
 
-def _by_name(name: str, kind: str, plan: Plan, told: Told) -> TrainerText:
+def _by_name(name: str, kind: str, told: Told) -> TrainerText:
     """A rule that MXNet has in Python: gluontune's of the same name."""
     optimizer = told.trainer._optimizer
     if kind not in TORCH_RULES.names() or told.count > 1:

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from gluontune.capture.events import Op
-from gluontune.capture.project.batches import data_text
-from gluontune.capture.project.changing import batches_as_inputs, numbers_as_inputs
-from gluontune.capture.project.clipping import clipped
-from gluontune.capture.project.moving import moved
+from gluontune.capture.project.batches import data_text, rendered
+from gluontune.capture.project.changing import batches_as_inputs, clipped, moved, numbers_as_inputs
 from gluontune.capture.project.reference import reference
 from gluontune.capture.project.sections import Plan
 from gluontune.capture.project.step_text import StepText, step_text
-from gluontune.capture.project.tracing import Seen
+from gluontune.capture.project.tracing import Seen, Tracing
 from gluontune.capture.project.trainers import TrainerText, trainer_text
 from gluontune.compute._traversal import walk
 from gluontune.convert.bridge.names import identifier, is_free
@@ -30,30 +28,21 @@ from gluontune.core.files import atomic_write
 from gluontune.optim.torch_rules import Part
 from gluontune.runtime.pytorch import torch
 
-_TEMPLATES = Path(__file__).parent / "templates"
 _LEAST, _COMPARED = 3, 4  # steps of one structure; those that the check compares
 _RULES = '"""The rules of train.py\'s trainers, as MXNet has them. Taken from gluontune (Apache-2.0)."""\n\n'
 
 
 @dataclass
 class Known:
-    """What a script's blocks and parameters are called in the project.
+    """What a script's blocks and parameters are called in the project."""
 
-    Args:
-        paths: of blocks by id. names: of parameters. nets: of outermost blocks with parameters.
-    """
-
-    paths: dict[int, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    nets: list[tuple[str, Any]] = field(default_factory=list)
+    paths: dict[int, str] = field(default_factory=dict)  # of blocks by id
+    names: dict[str, str] = field(default_factory=dict)  # of parameters
+    nets: list[tuple[str, Any]] = field(default_factory=list)  # outermost blocks with parameters
 
 
-def known_of(seens: Sequence[Seen], variables: dict[str, str], loose: Sequence[Any]) -> Known:
-    """Names after the script's variables and Gluon's structure.
-
-    Args:
-        variables: names of ``attach_grad``'s arrays. loose: parameters, to be named if no block has them.
-    """
+def known_of(seens: Sequence[Seen], recorder: Tracing) -> Known:
+    """Names after the script's variables and Gluon's structure; of parameters that no block has, too."""
     known, taken = Known(), {"model", "trainers", "step", "training", "forward"}
     outer = {id(c.block): c for seen in seens for c in seen.calls if c.parent is None}
     inside = {id(b) for c in outer.values() for path, b in walk(c.block) if path}
@@ -70,10 +59,10 @@ def known_of(seens: Sequence[Seen], variables: dict[str, str], loose: Sequence[A
             known.names.setdefault(parameter.name, f"{name}.{path}")
         if call.block.collect_params():
             known.nets.append((name, call.block))
-    for parameter in loose:
+    for parameter in list(recorder.hooks.parameters):
         if parameter.name not in known.names:
             known.names[parameter.name] = identifier(parameter.name, taken)
-    known.names.update({name: identifier(wanted, taken) for name, wanted in variables.items()})
+    known.names.update({name: identifier(wanted, taken) for name, wanted in recorder.variable_names().items()})
     return known
 
 
@@ -104,43 +93,31 @@ def _computed(seen: Seen) -> set[int]:
 
 
 class Project:
-    """The texts and arrays of a script's project.
+    """The texts and arrays of a script's project: of its first steps, ``seens``, by a recorder without hooks."""
 
-    Args:
-        mx: the mxnet module, without hooks. seens: its first steps. known: names. trainers: names by id.
-        script: its file's name. epochs: their number, and where it was found.
-    """
-
-    def __init__(
-        self,
-        mx: Any,
-        seens: Sequence[Seen],
-        known: Known,
-        trainers: dict[int, str],
-        script: str,
-        epochs: tuple[int, str],
-    ):
-        self.mx, self.known, self.script, self.epochs = mx, known, remark(script), epochs
-        self.noted: list[str] = []
+    def __init__(self, recorder: Tracing, seens: Sequence[Seen], script: str):
+        self.mx, self.known, self.script = recorder.mx, known_of(seens, recorder), remark(script)
+        self.epochs, mode, self.noted = recorder.epochs, recorder.asks_for_mode, list[str]()
+        if mode:
+            self.noted.append(f"{mode}: the net asks whether it trains; here it always does")
         for seen in seens:
             if seen.step.unknown:
                 raise GluontuneError(seen.step.unknown[0])
         clipped(seens)
         moved(seens)
-        updated = [told for seen in seens for told in seen.told if told.trainer is not None]
+        updated = [told for seen in seens for told in seen.updates]
         self.frozen = {p.name for told in updated for p in told.trainer._params if p.grad_req == "null"}
         try:
-            run, self.text = self._run(seens, trainers)
+            run, self.text = self._run(seens, recorder.trainers)
         except GluontuneError:
             batches_as_inputs(seens)
-            run, self.text = self._run(seens, trainers)
+            run, self.text = self._run(seens, recorder.trainers)
         self.plans = run[:_COMPARED]
         updates: dict[int, list[Any]] = {}
         for plan in run:
-            for told in plan.seen.told:
-                if told.trainer is not None:
-                    updates.setdefault(id(told.trainer), []).append((plan, told))
-        self.trainers = [trainer_text(trainers[key], found) for key, found in updates.items()]
+            for told in plan.seen.updates:
+                updates.setdefault(id(told.trainer), []).append((plan, told))
+        self.trainers = [trainer_text(recorder.trainers[key], found) for key, found in updates.items()]
         if len({trainer.operator for trainer in self.trainers}) > 1:
             raise GluontuneError(f"{self.trainers[-1].line}: rules in C++ and in Python in one project have no text")
 
@@ -148,17 +125,7 @@ class Project:
         plans = plans_of(seens, self.known)
         if numbers_as_inputs(plans):
             plans = plans_of(seens, self.known)
-        return _longest(plans, [self._text(plan, trainers) for plan in plans])
-
-    def _text(self, plan: Plan, trainers: dict[int, str]) -> StepText:
-        return step_text(plan, self._arrays(plan), self.known.names, self.frozen, trainers)
-
-    def _arrays(self, plan: Plan) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
-        for value in plan.step.values.values():
-            if value.source in ("parameter", "variable") and value.array is not None:
-                found.setdefault(value.name, value.array)
-        return found
+        return _longest(plans, [step_text(plan, self.known.names, self.frozen, trainers) for plan in plans])
 
     def write(self, place: Path) -> dict[str, Any]:
         """Write all files. Returns what the command tells."""
@@ -172,14 +139,13 @@ class Project:
             )
         declared = {name for call in _roots(first) for name in call.graph.variables()}
         weights = {names[n]: library.from_numpy(np.array(a, order="C"))
-                   for n, a in self._arrays(first).items() if n in declared}  # fmt: skip
+                   for n, a in first.arrays.items() if n in declared}  # fmt: skip
         for trainer in self.trainers:
             arrays[f"count/{trainer.name}"] = np.array(trainer.count)
             for name, states in trainer.states.items():
                 arrays.update({f"moments/{trainer.name}/{names[name]}/{i}": a for i, a in enumerate(states)})
         data, by_hand = data_text(self.plans, place)
-        used = dict(self.text.used)
-        used.update(data.used)
+        used = {**self.text.used, **data.used}
         texts = {"train.py": self._train(), "data.py": data.text, "check.py": self._check(steps, kind, steady)}
         if self.text.model.count("\nclass ") or self.text.nets:
             texts["model.py"] = self.text.model
@@ -188,12 +154,9 @@ class Project:
         if used:
             texts["operators.py"] = copied(used)
         noted = [f"{t.line}: {t.noted}" for t in self.trainers if t.noted] + self.noted
-        readme = (_TEMPLATES / "README.txt").read_text("utf-8")
         hand = "\n".join(f"- {one}" for one in [*by_hand, *noted]) or "Nothing."
-        told = {"SCRIPT": self.script, "STEPS": str(steps), "HAND": hand}
-        for word, text in told.items():
-            readme = readme.replace(word, text)
-        texts |= {"README.md": readme, "pyproject.toml": "[tool.ruff]\nline-length = 110\n"}
+        texts["README.md"] = rendered("README.md.j2", script=self.script, steps=steps, hand=hand)
+        texts["pyproject.toml"] = "[tool.ruff]\nline-length = 110\n"
         texts["requirements.txt"] = f"torch>={library.__version__.split('+')[0].rsplit('.', 1)[0]}\nnumpy\n"
         texts["names.json"] = json.dumps({names[n]: n for n in names if names[n] in weights}, indent=1) + "\n"
         for name, text in texts.items():
@@ -210,26 +173,25 @@ class Project:
         first = self.plans[0]
         given = [first.names[n] for n in first.inputs if not first.is_state(n)]
         states = sum(first.is_state(n) for n in first.inputs)
-        settings = {"STEPS": steps, "STATES": states, "INPUTS": given, "KIND": kind, "STEADY": steady}
-        lines = "\n".join(
-            f"{name} = {json.dumps(value) if not isinstance(value, bool) else value}"
-            for name, value in settings.items()
-        )
-        return (_TEMPLATES / "check.txt").read_text("utf-8").replace("SETTINGS", lines)
+        settings = {
+            "STEPS": steps,
+            "STATES": states,
+            "INPUTS": json.dumps(given),
+            "KIND": f'"{kind}"',
+            "STEADY": steady,
+        }
+        lines = "\n".join(f"{name} = {value}" for name, value in settings.items())
+        return rendered("check.py.j2", settings=lines)
 
     def _rules(self) -> str:
         operator = self.trainers[0].operator
         named = {t.rule: t.run for t in self.trainers}
-        update = (_TEMPLATES / ("update_operator.txt" if operator else "update_rule.txt")).read_text("utf-8")
         counts = {t.rule: len(next(iter(t.states.values()), [])) for t in self.trainers}
-        update = update.replace("STATES", f"{_shown(counts)}[self.rule.__name__]")
         if not operator:
             named["Part"] = Part
-        return copied(named, _RULES, (_TEMPLATES / "rules.txt").read_text("utf-8") + update)
+        return copied(named, _RULES, rendered("rules.py.j2", operator=operator, states=_shown(counts)))
 
     def _train(self) -> str:
-        import jinja2
-
         first, names = self.plans[0], self.known.names
         for trainer in self.trainers:
             decays = {names[p]: wd for p, wd in trainer.wd.items()}
@@ -240,13 +202,12 @@ class Project:
                 chosen=f"[{', '.join(map(literal, self._chosen(trainer)))}]",
             )  # fmt: skip
         epochs, where = self.epochs
-        text = jinja2.Template((_TEMPLATES / "train.py.j2").read_text("utf-8"), trim_blocks=True, lstrip_blocks=True)
         classes = set(re.findall(r"^class (\w+)", self.text.model, re.MULTILINE))
         used = {name for name in classes if re.search(rf"\b{name}\(", self.text.training)}
         rules = sorted({"Trainer", *(t.rule for t in self.trainers)}) if self.trainers else []
-        return text.render(
-            script=self.script, epochs=epochs, rules=rules, epochs_from=f"  # {remark(where)}" if where else "",
-            line=first.line or self.script,
+        return rendered(
+            "train.py.j2", script=self.script, epochs=epochs, rules=rules,
+            epochs_from=f"  # {remark(where)}" if where else "", line=first.line or self.script,
             training=self.text.training.rstrip(), build=self.text.build, step=self.text.step, trainers=self.trainers,
             imports=sorted({*used, *self.text.nets}), helpers=self.text.helpers,
             text=" ".join(t.rate for t in self.trainers),
@@ -270,21 +231,14 @@ def _roots(plan: Plan) -> list[Any]:
 
 
 def _longest(plans: Sequence[Plan], texts: Sequence[StepText]) -> tuple[list[Plan], StepText]:
-    """The first consecutive steps of one text.
-
-    Raises:
-        GluontuneError: no three steps that follow each other have one.
-    """
+    """The first consecutive steps of one text: three at least."""
     runs: list[list[int]] = []
     for at, text in enumerate(texts):
-        same = runs and _same(texts[runs[-1][-1]], text)
+        before = texts[runs[-1][-1]] if runs else None
+        same = before and (before.model, before.training, before.step) == (text.model, text.training, text.step)
         runs[-1].append(at) if same else runs.append([at])
     best = max(runs, key=len, default=[])
     if len(best) < _LEAST:
         line = next((plan.line for plan in plans if plan.line), "")
         raise GluontuneError(f"{line}: {len(runs)} structures in {len(plans)} steps; a project has one")
     return [plans[at] for at in best], texts[best[0]]
-
-
-def _same(one: StepText, other: StepText) -> bool:
-    return (one.model, one.training, one.step) == (other.model, other.training, other.step)

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gluontune.capture.names import CHANGES, DECIDED
-from gluontune.capture.script import Program, command
+from gluontune.capture.script import CHANGES, DECIDED, Program, command
 from gluontune.core.interpreter import python
 from gluontune.core.processes import last_words, session
 from gluontune.core.stats import interval, ratio_interval
