@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gluontune.convert.graph.schemas import known_schema
-from gluontune.core.nests import mapped
+from gluontune.core.arrays import mapped
 
 
 class Operators:

@@ -17,8 +17,8 @@ from gluontune.capture.operators import Operators
 from gluontune.capture.program import StepProgram
 from gluontune.capture.updates import UPDATES
 from gluontune.convert.bridge.registry import OPERATORS
+from gluontune.core.arrays import gap, size
 from gluontune.core.errors import GluontuneError
-from gluontune.core.gaps import gap, size
 
 _WIDE = "float64"
 

@@ -13,7 +13,7 @@ import numpy as np
 from gluontune.capture.events import Handler, Op, Step, Value
 from gluontune.capture.held import Alias, Held, Owner, Tape, View, referred, reshaping
 from gluontune.capture.hooks import Hooks
-from gluontune.core.texts import remark
+from gluontune.core.errors import remark
 
 
 class Values(Handler):

@@ -81,8 +81,7 @@ def _examine(words: list[str] | None, job: str | None, net: str | None, fields: 
     """Profile a training step: of a script, or of a job or a net."""
     from gluontune.recipe import Recipe
     from gluontune.runtime.doctor import Finding
-    from gluontune.training.diagnosis import examine
-    from gluontune.training.script_diagnosis import examine_script
+    from gluontune.training.diagnosis import examine, examine_script
 
     given = {"hybridize": "static", **parse_settings(fields)}
     step = None
@@ -174,8 +173,7 @@ def monitor(
 
     Exits 0 if the command did, 1 if it failed, 2 if there is no such command.
     """
-    from gluontune.monitor.command import run_command, summary
-    from gluontune.monitor.live import closing_lines, watch
+    from gluontune.monitor.command import closing_lines, run_command, summary, watch
     from gluontune.monitor.logs import JsonLines
     from gluontune.monitor.sampler import Monitor
 

@@ -40,8 +40,7 @@ def run(
     All that follows SCRIPT is the script's. Changes are kept where they measure better while it trains; two lines
     on stderr say at the end what they brought.
     """
-    from gluontune.capture.names import CHANGES, ENVIRONMENT
-    from gluontune.capture.starting import start
+    from gluontune.capture.script import CHANGES, ENVIRONMENT, start
 
     left = names_of(leave, "--leave") or []
     unknown = [name for name in left if name not in (ENVIRONMENT, *CHANGES)]
@@ -149,7 +148,7 @@ def migrate(
 
 def _migrate_script(script: str, out: str, args: list[str], as_json: bool) -> int:
     with status_line("migrating"):
-        from gluontune.capture.project.api import migrate_script
+        from gluontune.capture.api import migrate_script
 
         made = migrate_script([script, *args], out)
     nets = f"{made.parameters:,} numbers of {len(made.nets)} nets, {made.losses} losses, {made.steps} steps compared"
@@ -260,7 +259,7 @@ def zoo(
     """Export networks of the zoos with random weights and compare each in ONNX Runtime; failures have a reason."""
     from gluontune import export
     from gluontune.core.files import writable_folder
-    from gluontune.job.models import build_net
+    from gluontune.job.job import build_net
 
     if list_names:
         emit(list(export.ZOO)) if as_json else print("\n".join(export.ZOO))

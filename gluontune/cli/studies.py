@@ -174,10 +174,10 @@ def tta(
     """
     from gluontune import report
     from gluontune.report.tta import finish_tta
-    from gluontune.search import cost, submissions
-    from gluontune.search.bench import peer_script, torch_tta
+    from gluontune.search.bench import tta_peers
     from gluontune.search.bench.contender import peer_python
-    from gluontune.search.study import Part
+    from gluontune.search.study import Part, write_submissions
+    from gluontune.search.time_to_target import read_price
     from gluontune.search.tta import time_to_accuracy
 
     target = given.get("target_accuracy") if target is None else target
@@ -189,7 +189,7 @@ def tta(
     if not rival.against_torch and (rival.torch_set or rival.torch_mode is not None):
         raise UsageError("--torch-set and --torch-mode go with --against-torch")
     chosen = numbers_of(seeds, "--seeds", "0,1,2", least=0)
-    price = cost.read_price(about.prices, about.machine) if about.prices is not None else None
+    price = read_price(about.prices, about.machine) if about.prices is not None else None
     if about.machine is not None and about.prices is None:
         raise UsageError(f"--machine {about.machine}: it names a line of a price table; give --prices, too")
     others = [(path.name if path.is_dir() else path.parent.name, report.load_tta(path)) for path in about.beside or []]
@@ -209,17 +209,18 @@ def tta(
         if rival.against_torch:
             changes = parse_settings(rival.torch_set or [], "--torch-set")
             options["say"] = lambda line: say(line, to=stderr)
-            found = torch_tta.run(recipe, changes=changes, mode=rival.torch_mode, peers=rival.peers, **options)
+            options.update(changes=changes, mode=rival.torch_mode, peers=rival.peers)
+            found = tta_peers.against_torch(recipe, **options)
         elif rival.against_peer is not None:
             python = peer_python(rival.peers) if rival.peers is not None else None
-            found = peer_script.run(recipe, rival.against_peer, python=python, **options)
+            found = tta_peers.against_script(recipe, rival.against_peer, python=python, **options)
         else:
             second = Recipe.from_yaml(rival.against) if rival.against is not None else None
             found = time_to_accuracy(recipe, against=second, **options)
     if part is not None:
         return finish_part(found, part, as_json)
     finish_tta(found, out, others)
-    submissions.write_submissions(found, out, author=about.author, author_email=about.author_email)
+    write_submissions(found, out, author=about.author, author_email=about.author_email)
 
     def tell() -> None:
         stdout.print(report.tta_table(found))

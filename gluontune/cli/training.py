@@ -196,7 +196,7 @@ def launch(
     from the newest checkpoint; -n is then of each machine.
     """
     from gluontune.cli.main import main
-    from gluontune.parallel.hosts import Hosts
+    from gluontune.parallel.mpi import Hosts
 
     if (place := environment.here()) is not None:
         raise UsageError(f"launch starts ranks, and this is already {place}: call gluontune train --engine {engine}")
@@ -238,7 +238,7 @@ def _script(
     insecure_network: bool,
 ) -> str:  # fmt: skip
     """What a cluster is given."""
-    from gluontune.parallel.hosts import Hosts
+    from gluontune.parallel.mpi import Hosts
     from gluontune.parallel.scripts import SCRIPTS, Layout
 
     if kind not in SCRIPTS:

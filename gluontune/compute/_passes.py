@@ -19,9 +19,8 @@ import numpy as np
 
 from gluontune.compute._traversal import walk
 from gluontune.compute.process import refuse_endangered, started_dtype
+from gluontune.core.arrays import flat, gaps, size, worst
 from gluontune.core.errors import UsageError, first_line
-from gluontune.core.gaps import gaps, size, worst
-from gluontune.core.nests import flat
 from gluontune.runtime import as_nd_array, mxnet, put_values
 
 _SMALL = 0.01  # of the largest gradient

@@ -23,8 +23,8 @@ from gluontune.compute._traversal import Seen, batch_size, first_samples, sample
 from gluontune.compute.mode import set_mode, topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.compute.tracing import in_both_modes, place_of_branch, trace_of
+from gluontune.core.arrays import worst
 from gluontune.core.errors import UsageError, first_line
-from gluontune.core.gaps import worst
 from gluontune.runtime import mxnet
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from gluontune.compute import process
 from gluontune.compute._traversal import clear_caches, walk
+from gluontune.core.arrays import mapped
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import mapped
 from gluontune.runtime import as_nd_array, mxnet, uses_np
 
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat
 from gluontune.runtime import AMX_ENV, amx_support, mxnet
-from gluontune.runtime.amx import hidden_amx, processor
+from gluontune.runtime.cpu import hidden_amx, processor
 
 logger = logging.getLogger("gluontune.compute")
 

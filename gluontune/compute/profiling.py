@@ -23,9 +23,9 @@ from gluontune.compute._passes import check_initialized, preserved
 from gluontune.compute._traversal import sample_of, walk, watch
 from gluontune.compute.process import start_process
 from gluontune.compute.profile_report import BEGIN, END, Primitive, Profile, problem_sizes, report
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import python
-from gluontune.core.nests import flat
 from gluontune.core.processes import how_it_ended
 from gluontune.runtime import as_nd_array, mxnet, uses_np
 

@@ -24,10 +24,9 @@ from gluontune.compute.mode import MODES, compile_roots, topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.compute.rewriting import apply_rewrites
 from gluontune.compute.tracing import trace_of
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError, first_line
-from gluontune.core.files import cache_dir
-from gluontune.core.nests import flat
-from gluontune.core.sealed import read_sealed, write_sealed
+from gluontune.core.files import cache_dir, read_sealed, write_sealed
 from gluontune.core.stats import Interval, in_turn, interval, ratio_interval
 from gluontune.runtime import machine_facts, mxnet
 

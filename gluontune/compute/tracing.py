@@ -15,8 +15,8 @@ from typing import Any
 
 import gluontune
 from gluontune.compute._traversal import walk
+from gluontune.core.arrays import flat, mapped
 from gluontune.core.errors import GluontuneError
-from gluontune.core.nests import flat, mapped
 from gluontune.runtime import mxnet, uses_np
 
 _ASKS = {"is_training", "is_recording"}

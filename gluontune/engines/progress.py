@@ -9,17 +9,26 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat
 from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed
 from gluontune.job.job import Job
 from gluontune.loading.base import METHOD, generator
 from gluontune.methods.batches import UpdatePlan, change_batch
 from gluontune.methods.cards import METHODS, numbers_of
-from gluontune.methods.losses import flipped_views, frozen_layers, is_blended, mixed, selected, smoothed
+from gluontune.methods.losses import (
+    Arrays,
+    Put,
+    flipped_views,
+    frozen_layers,
+    is_blended,
+    make_second,
+    mixed,
+    selected,
+    smoothed,
+)
 from gluontune.methods.nets import set_values
-from gluontune.methods.weights import Arrays, Put, make_second
 from gluontune.recipe import Recipe
 
 

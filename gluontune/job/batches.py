@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gluontune.core.arrays import flat, mapped
 from gluontune.core.errors import GluontuneError
 from gluontune.core.files import atomic_write, read_npz
-from gluontune.core.nests import flat, mapped
 from gluontune.job.job import Job
 from gluontune.job.user_file import blaming
-from gluontune.parallel.devices import split_batch
+from gluontune.parallel.kvstore import split_batch
 from gluontune.runtime import as_nd_array, as_net_array, mxnet
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute, loading
+from gluontune.core.arrays import mapped
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import mapped
 from gluontune.job.batches import as_batch, parts_of
 from gluontune.job.job import Job
 from gluontune.job.user_file import blaming

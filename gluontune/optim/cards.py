@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.core.errors import UsageError, did_you_mean
-from gluontune.recipe.parameters import Parameter
-from gluontune.recipe.registry import Registry
+from gluontune.recipe.registry import Parameter, Registry
 from gluontune.recipe.rules import LR_SCALING
 
 # Exempt from weight decay and trust ratios. MXNet decides by name, but ``gluon.Trainer`` gives the optimizer no names:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gluontune import runtime
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import OnProgress, progress
+from gluontune.core.files import Closing
 from gluontune.core.journal import resumable
 from gluontune.job.batches import read_weights, write_weights
 from gluontune.optim import evolution

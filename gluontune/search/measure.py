@@ -15,7 +15,7 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.training.group import Group, RunFailed
 from gluontune.training.loop import drive
-from gluontune.training.script_run import ScriptRun, ScriptSite, log_name
+from gluontune.training.starting import ScriptRun, ScriptSite, log_name
 
 
 class Turns(Protocol):

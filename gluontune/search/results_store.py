@@ -9,12 +9,12 @@ from typing import Any
 import yaml
 
 from gluontune import runtime
+from gluontune.core.errors import clean, literal
 from gluontune.core.events import RungRow, deciding
 from gluontune.core.files import atomic_write, set_aside
 from gluontune.core.journal import Document
 from gluontune.core.stats import Interval
-from gluontune.core.texts import clean, literal
-from gluontune.job.models import SMALL_NETS
+from gluontune.job.job import SMALL_NETS
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.rung import label_of

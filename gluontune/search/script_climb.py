@@ -22,7 +22,7 @@ from gluontune.search.measure import ScriptContender
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.rung import Rung, Variant
 from gluontune.training.group import RunFailed
-from gluontune.training.script_run import ScriptRun
+from gluontune.training.starting import ScriptRun
 
 _THREADS = "OMP_NUM_THREADS"
 

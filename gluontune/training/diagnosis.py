@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gluontune import compute, runtime
-from gluontune.capture.names import ENVIRONMENT
-from gluontune.capture.script import Program
+from gluontune.capture.script import ENVIRONMENT, Program
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.engines import ENGINES
 from gluontune.job.data import make_feed
 from gluontune.job.job import give_values, load_job
-from gluontune.parallel.devices import contexts
+from gluontune.parallel.kvstore import contexts
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import resolve
 from gluontune.runtime import mxnet, pytorch

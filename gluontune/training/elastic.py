@@ -30,7 +30,7 @@ from gluontune.core.processes import die_with_parent, supervise
 from gluontune.core.reading import parse_json, read_text
 from gluontune.parallel import environment
 from gluontune.parallel.environment import Place
-from gluontune.parallel.hosts import is_loopback, own_addresses
+from gluontune.parallel.mpi import is_loopback, own_addresses
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.runtime.pytorch import torch

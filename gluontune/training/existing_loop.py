@@ -17,7 +17,7 @@ from gluontune.compute.mode import topmost_hybrid
 from gluontune.compute.process import started_dtype
 from gluontune.core.errors import UsageError
 from gluontune.job.job import give_values
-from gluontune.parallel.devices import contexts
+from gluontune.parallel.kvstore import contexts
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 

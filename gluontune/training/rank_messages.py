@@ -17,7 +17,7 @@ from typing import Any
 from gluontune import __version__, runtime
 from gluontune.core.errors import GluontuneError
 from gluontune.parallel.environment import Place
-from gluontune.parallel.hosts import is_loopback, own_addresses, own_name_stands_for
+from gluontune.parallel.mpi import is_loopback, own_addresses, own_name_stands_for
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
 from gluontune.runtime.system import System

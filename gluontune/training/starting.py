@@ -15,7 +15,7 @@ from typing import IO, Any, ClassVar
 
 from gluontune import runtime
 from gluontune.capture import script
-from gluontune.capture.names import CHANGES, ENVIRONMENT
+from gluontune.capture.script import CHANGES, ENVIRONMENT
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess

@@ -8,8 +8,7 @@ from typing import Any
 
 from gluontune.capture.helpers.base import Forked
 from gluontune.compute._traversal import first_samples, walk
-from gluontune.core.gaps import worst
-from gluontune.core.nests import flat, mapped
+from gluontune.core.arrays import flat, mapped, worst
 
 _CACHE: dict[str, Any] = {
     "_cached_graph": (), "_cached_op": None, "_cached_op_args": [], "_in_format": None, "_out_format": None,

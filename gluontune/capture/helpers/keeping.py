@@ -17,7 +17,7 @@ import psutil
 from gluontune.capture.helpers.base import Helper
 from gluontune.capture.helpers.bulk import Bulk, as_fields, same_samples, why_not_pure
 from gluontune.runtime import usable_cores
-from gluontune.runtime.lending import lent
+from gluontune.runtime.arrays import lent
 
 #: Makes an array of the program's: of values that nobody else has, its type, and its context.
 Giving = Callable[[np.ndarray, type, Any], Any]

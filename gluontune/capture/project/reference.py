@@ -16,8 +16,8 @@ from gluontune.capture.program import StepProgram, program_of
 from gluontune.capture.project.changing import SCALING
 from gluontune.capture.project.sections import Plan
 from gluontune.capture.proof import MXNetReplay, rounded
-from gluontune.convert.bridge.operators import drawing
-from gluontune.core.gaps import gap, size
+from gluontune.convert.bridge.operators import creating
+from gluontune.core.arrays import gap, size
 
 _KEPT = 4096
 _ROUNDED_AWAY = 1e-2  # of a step's losses: so far from float64 are the script's own; what follows is rounding's
@@ -148,11 +148,11 @@ def _without_chance(program: StepProgram, plan: Plan) -> tuple[StepProgram, bool
         elif isinstance(event, Op) and draws(event.name) and id(values[event.outputs[0]]) not in inputs:
             changed = True
             given = {at: Interpreter().torch.zeros(values[at].shape) for at in event.inputs}
-            drawing.STEADY = True
+            creating.STEADY = True
             try:
                 numbers = Interpreter().results(event, given)
             finally:
-                drawing.STEADY = False
+                creating.STEADY = False
             for at, tensor in zip(event.outputs, numbers):
                 values[at] = replace(values[at], array=tensor.numpy())
         elif isinstance(event, Op) and event.name == "RNN" and float(event.attrs.get("p", 0) or 0) > 0:

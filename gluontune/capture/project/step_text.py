@@ -20,8 +20,7 @@ from gluontune.convert.graph.symbol import Graph, Node
 from gluontune.convert.migrate.calls import CALL, Call, Entry, Trace, needed
 from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.text import class_texts, headed
-from gluontune.core.errors import GluontuneError
-from gluontune.core.texts import literal
+from gluontune.core.errors import GluontuneError, literal
 
 _SAME = {"_copy", "identity", "_np_copy", "_copyto"}
 

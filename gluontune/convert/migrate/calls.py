@@ -15,9 +15,8 @@ from gluontune.convert.bridge.convert import refuse_unknown
 from gluontune.convert.bridge.names import is_free
 from gluontune.convert.bridge.source import Source, parameters_of
 from gluontune.convert.graph.symbol import Graph, Node, read_symbol
-from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat, mapped
-from gluontune.core.texts import clean
+from gluontune.core.arrays import flat, mapped
+from gluontune.core.errors import GluontuneError, UsageError, clean
 from gluontune.runtime import mxnet, uses_np
 
 #: The hidden attribute with the number of an operator's call.

@@ -22,14 +22,13 @@ from gluontune.convert.migrate.calls import Trace, nested, trace_calls
 from gluontune.convert.migrate.classes import Writer
 from gluontune.convert.migrate.copying import copied
 from gluontune.convert.migrate.text import model_text, tidied
+from gluontune.core.arrays import flat
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write, writable_folder
-from gluontune.core.nests import flat
 from gluontune.loading.augment import AUGMENTS
-from gluontune.optim.scaling import exempt_name
-from gluontune.optim.schedules import _schedule
-from gluontune.optim.torch_optimizer import TorchOptimizer, rates_of
-from gluontune.optim.torch_rules import Part
+from gluontune.optim import _schedules
+from gluontune.optim.cards import exempt_name
+from gluontune.optim.torch_rules import Part, TorchOptimizer, rates_of
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.runtime.pytorch import torch
@@ -297,14 +296,14 @@ def expression(rate: Any, used: set[Callable[..., Any]] | None = None, n: str = 
         return f"{params['by']!r} * {expression(params['schedule'], used, n)}"
     if kind == "in_epochs":
         return expression(params["schedule"], used, f"{n} / {params['updates_per_epoch']!r}")
-    run = _schedule._RULES[kind]
+    run = _schedules._RULES[kind]
     if used is not None:
         used.add(run)
 
     def text(value: Any) -> str:
-        if isinstance(value, _schedule.Schedule):
+        if isinstance(value, _schedules.Schedule):
             return f"lambda n: {expression(value, used)}"
-        if isinstance(value, tuple) and any(isinstance(item, _schedule.Schedule) for item in value):
+        if isinstance(value, tuple) and any(isinstance(item, _schedules.Schedule) for item in value):
             return f"[{', '.join(text(item) for item in value)}]"
         return repr(list(value)) if isinstance(value, tuple) else repr(value)
 

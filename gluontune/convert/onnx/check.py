@@ -13,9 +13,8 @@ import numpy as np
 
 from gluontune.convert.graph.params import perturb
 from gluontune.convert.onnx.convert import to_onnx
+from gluontune.core.arrays import distance, flat, size
 from gluontune.core.errors import GluontuneError, UsageError, first_line
-from gluontune.core.gaps import distance, size
-from gluontune.core.nests import flat
 from gluontune.runtime import mxnet
 
 TOLERANCE = 1e-5  # of the largest output of the net

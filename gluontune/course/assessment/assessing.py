@@ -21,9 +21,8 @@ import psutil
 
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import writable_folder, write_json
+from gluontune.core.files import read_sealed, writable_folder, write_json, write_sealed
 from gluontune.core.reading import parse_json
-from gluontune.core.sealed import read_sealed, write_sealed
 from gluontune.course.assessment.dice import luck, remembered
 from gluontune.course.assessment.examine import examine
 from gluontune.course.assessment.fresh import FreshTask, Scale

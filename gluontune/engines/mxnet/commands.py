@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from gluontune import compute
+from gluontune.core.arrays import mapped
 from gluontune.core.errors import GluontuneError
-from gluontune.core.nests import mapped
 from gluontune.engines.mxnet.context import Context, Optimization, seed_step
 from gluontune.engines.mxnet.steps import Step
 from gluontune.engines.mxnet.work import Work
 from gluontune.engines.progress import Progress, repeat
 from gluontune.job.batches import finite, hits_of, read_weights, to_numpy, write_weights
 from gluontune.job.checkpoint import check_same_net
-from gluontune.optim import states
-from gluontune.parallel.devices import median_ms, push_and_pull
+from gluontune.optim.trainer import capture_states, restore_states
+from gluontune.parallel.kvstore import median_ms, push_and_pull
 from gluontune.recipe import Recipe
 from gluontune.runtime import set_data
 
@@ -146,13 +146,13 @@ class Population:
 
     def mark(self) -> None:
         """Save parameters and optimizer in memory."""
-        self._marked = (self.work.host_weights(), states.capture(self.optimization.trainer))
+        self._marked = (self.work.host_weights(), capture_states(self.optimization.trainer))
 
     def back_off(self) -> None:
         """Restore the marked state; the batches go on, so that the next step is another one."""
         weights, (header, arrays) = self._marked
         self._put(weights, "the step before")
-        states.restore(self.optimization.trainer, header, arrays, "the step before")
+        restore_states(self.optimization.trainer, header, arrays, "the step before")
 
     def score(self) -> dict[str, Any]:
         """Loss and accuracy over the validation images: those at even places are for selection, the others for reports.

@@ -19,10 +19,10 @@ from gluontune import compute, optim
 from gluontune.core.errors import GluontuneError
 from gluontune.job.batches import parts_of
 from gluontune.job.checkpoint import part_of
-from gluontune.optim import states
+from gluontune.optim.trainer import capture_states, restore_states
 from gluontune.parallel import horovod
 from gluontune.parallel.averaging import Averaging, HorovodAveraging, KvstoreAveraging, SharedUpdates
-from gluontune.parallel.devices import choose_kvstore, clear_idle
+from gluontune.parallel.kvstore import choose_kvstore, clear_idle
 from gluontune.parallel.shared import PATH_VARIABLE
 from gluontune.parallel.summing import SharedAveraging, SharedExchange
 from gluontune.recipe import Recipe
@@ -192,7 +192,7 @@ class Optimization:
         """Values for JSON and arrays of a checkpoint; the arrays are copies."""
         headers, arrays = {}, {}
         for place, (name, trainer) in enumerate(self.trainers.items()):
-            headers[name], held = states.capture(trainer)
+            headers[name], held = capture_states(trainer)
             arrays.update({f"{_part(place, name)}/{key}": value for key, value in held.items()})
         return {
             "optimizer": next(iter(headers.values())), "optimizers": headers,
@@ -206,7 +206,7 @@ class Optimization:
                 f"{path}: of a job that updates {', '.join(headers)}; this one updates {', '.join(self.trainers)}"
             )
         for place, (name, trainer) in enumerate(self.trainers.items()):
-            states.restore(trainer, headers[name], part_of(arrays, _part(place, name)), path)
+            restore_states(trainer, headers[name], part_of(arrays, _part(place, name)), path)
         if self.scaler and header["scaler"]:
             self.scaler.scaler.load_state_dict(header["scaler"])
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gluontune.compute.process import explored
+from gluontune.core.arrays import flat, mapped
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import flat, mapped
 from gluontune.engines.mxnet.context import Optimization
 from gluontune.engines.mxnet.steps import Part, Phase, Step, UsualStep, check_loss
 from gluontune.engines.mxnet.work import Work

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from gluontune.core.arrays import mapped
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.nests import mapped
 from gluontune.engines.mxnet.context import Optimization
 from gluontune.engines.mxnet.work import Work, check_classes, first_batch
 from gluontune.engines.progress import MethodSteps

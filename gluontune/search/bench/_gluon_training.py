@@ -108,7 +108,7 @@ class BridgedStep:
     ):
         from gluontune import bridge
         from gluontune.convert.bridge.names import quicken
-        from gluontune.optim.torch_optimizer import TorchOptimizer
+        from gluontune.optim.torch_rules import TorchOptimizer
         from gluontune.runtime import pytorch
 
         torch, side = pytorch.torch(), image_size

@@ -24,9 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gluontune import runtime
-from gluontune.core.closing import Closing
 from gluontune.core.errors import GluontuneError, UsageError
-from gluontune.core.files import write_json
+from gluontune.core.files import Closing, write_json
 from gluontune.core.interpreter import python
 from gluontune.core.journal import Journal
 from gluontune.core.processes import PipedProcess, die_with_parent, event_sender

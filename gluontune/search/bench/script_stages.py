@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from gluontune.capture.script import CHANGES, DECIDED, Program, command
+from gluontune.core.errors import clean
 from gluontune.core.interpreter import python
 from gluontune.core.processes import last_words, session
 from gluontune.core.stats import interval, ratio_interval
-from gluontune.core.texts import clean
 from gluontune.search.measure import ScriptContender, interleave
 from gluontune.search.script_climb import NOT_A_JOB, gap_of
-from gluontune.training.script_run import ScriptRun
+from gluontune.training.starting import ScriptRun
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TAIL = 8000  # bytes of what a script printed, for its last line
