@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gluontune.capture.devices import with_hint
 from gluontune.capture.script import Program, command, environment
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder
@@ -84,7 +85,7 @@ def _document_of(
     found = parse_json(out.read_text("utf-8")) if out.exists() else None
     if found is None or (done.returncode and not found.get("steps")):
         why = last_words(done.stderr) or f"code {done.returncode}, and not a word"
-        raise GluontuneError(f"{program.target}: ended before a training step: {why}")
+        raise GluontuneError(with_hint(f"{program.target}: ended before a training step: {why}"))
     return dict(found)
 
 

@@ -16,6 +16,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from gluontune.capture.changes import ChangesAccount, TorchAccount
+from gluontune.capture.devices import HINT, put_on_cpu, with_hint
 from gluontune.capture.script import Program
 from gluontune.core.errors import GluontuneError
 
@@ -33,7 +34,7 @@ def run(program: Program, when_imported: Sequence[WhenImported] = ()) -> None:
     Args:
         program: the program. when_imported: called in turn with mxnet, when the script has imported it.
     """
-    _watch_for_mxnet(when_imported)
+    _watch_for_mxnet([put_on_cpu, *when_imported])
     main = ModuleType("__main__")
     vars(main).update(__builtins__=__builtins__, __annotations__={})
     try:
@@ -98,6 +99,8 @@ def _without_our_frames(error: BaseException) -> None:
     def show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         trace = traces.get(id(value), trace)  # what passed through here since has our frames again
         hook(kind, value.with_traceback(trace), trace)
+        if with_hint(str(value)) != str(value):
+            print(f"gluontune: {HINT}", file=sys.stderr)
 
     sys.excepthook = show
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Optional
 
+from gluontune.capture.devices import wants_cpu
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import SAFE, python
 
@@ -84,7 +85,8 @@ class Program:
         return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.target))
 
     def check(self) -> None:
-        """Raises UsageError if there is no file of that name, or a folder."""
+        """Raises UsageError if there is no file of that name, or a folder, or ``GLUONTUNE_DEVICE`` names no device."""
+        wants_cpu()
         if self.is_module:
             return
         if not os.path.exists(self.target):

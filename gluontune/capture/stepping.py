@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 from gluontune.capture.changes import InForce
+from gluontune.capture.devices import with_hint
 from gluontune.capture.running import run
 from gluontune.capture.script import Program, command
 from gluontune.capture.watch import Watch
@@ -209,7 +210,7 @@ class Stepping:
 
     def failed(self, error: BaseException) -> NoReturn:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        self._fail("ScriptFailed", f"{self.program.target}: {' '.join(text.split())[:600]}")
+        self._fail("ScriptFailed", with_hint(f"{self.program.target}: {' '.join(text.split())[:600]}"))
 
     def _fail(self, kind: str, message: str) -> NoReturn:
         phase = "training" if self._settled and self.steps else "starting"

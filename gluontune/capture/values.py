@@ -222,7 +222,8 @@ class Values(Handler):
             entry.seen = base.version
         if owner is not None and owner.kind != "gradient":
             self.step.writes[owner.name] = value
-            self.updated = self.updated or owner.kind == "variable"
+            by_hand = owner.kind == "variable" or id(array) in self.tape.reached  # not what sets a net's first weights
+            self.updated = self.updated or by_hand
 
     def _reshaped(self, value: int, array: Any) -> int:
         """A value in the shape of an array."""

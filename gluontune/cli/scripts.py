@@ -38,7 +38,8 @@ def run(
     """Run a script as it is, faster, with its own output, files and exit code.
 
     All that follows SCRIPT is the script's. Changes are kept where they measure better while it trains; two lines
-    on stderr say at the end what they brought.
+    on stderr say at the end what they brought. With GLUONTUNE_DEVICE=cpu, here and in every command that takes a
+    script, mx.gpu(i) is the CPU.
     """
     from gluontune.capture.script import CHANGES, ENVIRONMENT, start
 

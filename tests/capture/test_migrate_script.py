@@ -299,7 +299,7 @@ def test_a_job_file_is_no_script(tmp_path):
         trains(tmp_path / "no.py")
 
 
-LENGTHS = """
+SHAPED = """
 import mxnet as mx
 from mxnet import autograd, gluon, np, npx
 npx.set_np()
@@ -317,7 +317,14 @@ for rows, length in ((8, 5), (8, 7), (6, 4), (8, 6), (8, 5), (7, 3)):
 
 
 def test_shapes_that_a_script_takes_from_its_batch_are_no_numbers_of_the_text(tmp_path):
-    (tmp_path / "train.py").write_text(LENGTHS)
+    (tmp_path / "train.py").write_text(SHAPED)
     made = migrate_script([str(tmp_path / "train.py")], tmp_path / "torch")
     assert made.told.endswith("\nagrees") and made.steps >= 4
     assert "x.reshape(len(x), -1)" in (tmp_path / "torch" / "train.py").read_text()
+
+
+def test_a_loss_that_is_made_anew_for_each_step_has_one_name(tmp_path):
+    made = "loss = gluon.loss.SoftmaxCrossEntropyLoss()(out, y)"
+    (tmp_path / "train.py").write_text(script("normalized").replace("loss = cross(out, y)", made))
+    assert migrate_script([str(tmp_path / "train.py")], tmp_path / "torch").told.endswith("\nagrees")
+    assert "_loss_" not in (tmp_path / "torch" / "train.py").read_text()

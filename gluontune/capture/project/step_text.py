@@ -62,9 +62,8 @@ def draw(plan: Plan, section: Section) -> None:
         if _is_same(plan, op):
             entries[op.outputs[0]] = inputs[0]
             continue
-        name = bridge_name(op.name)
+        name, attrs = _told(plan, op)
         call = call_for(plan.call_of(place))
-        attrs = schema(name).typed(_attrs(plan, op))
         node = Node(name, f"{op.name} ({op.line})", attrs, inputs, {CALL: str(call.number)})
         graph.nodes.append(node)
         entries.update({number: (len(graph.nodes) - 1, i) for i, number in enumerate(op.outputs)})
@@ -88,15 +87,16 @@ def _is_same(plan: Plan, op: Op) -> bool:
     return op.name in _SAME or op.name in ("Reshape", "_np_reshape", "Cast", "_npi_cast")
 
 
-def _attrs(plan: Plan, op: Op) -> dict[str, str]:
-    """The attributes; shapes that a view has of its batch's size are told by their other sizes."""
-    if op.name != "Reshape" or not op.view:
-        return op.attrs
-    given, found = plan.value(op.inputs[0]).shape, plan.value(op.outputs[0]).shape
-    if len(found) > 1 and len(given) > 1 and given[0] == found[0]:
-        rest = found[1:] if len(found) > 2 else (-1,)
-        return {"shape": str((0, *rest))}
-    return {"shape": str((-1, *found[1:]))}
+def _told(plan: Plan, op: Op) -> tuple[str, dict[str, Any]]:
+    """The operator's name and attributes; sizes of the batch, which a reshape may name, follow from the others."""
+    name, attrs = bridge_name(op.name), op.attrs
+    found = plan.value(op.outputs[0]).shape
+    if found and ((op.name == "Reshape" and op.view) or (attrs.get("newshape") == str(found) and 0 not in found)):
+        given, shape = plan.value(op.inputs[0]).shape, (-1, *found[1:])
+        if len(found) > 1 and len(given) > 1 and given[0] == found[0]:
+            shape = (0, *(found[1:] if len(found) > 2 else (-1,)))
+        name, attrs = "Reshape", {"shape": str(shape)}
+    return name, schema(name).typed(attrs)
 
 
 def _known(nest: Any, entries: Mapping[int, Entry]) -> Any:

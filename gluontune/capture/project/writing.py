@@ -42,22 +42,35 @@ class Known:
 
 
 def known_of(seens: Sequence[Seen], recorder: Tracing) -> Known:
-    """Names after the script's variables and Gluon's structure; of parameters that no block has, too."""
+    """Names after the script's variables and Gluon's structure; of parameters that no block has, too.
+
+    Blocks without parameters that the script makes anew for each step, such as losses, share a name.
+    """
     known, taken = Known(), {"model", "trainers", "step", "training", "forward"}
+    fresh: dict[tuple[str, type], dict[str, set[int]]] = {}  # names, with the steps that have them
+    steps: dict[int, set[int]] = {}
+    for at, seen in enumerate(seens):
+        for each in seen.calls:
+            steps.setdefault(id(each.block), set()).add(at)
     outer = {id(c.block): c for seen in seens for c in seen.calls if c.parent is None}
     inside = {id(b) for c in outer.values() for path, b in walk(c.block) if path}
     for key, call in outer.items():
         if key in inside:
             continue
         wanted = call.name or re.sub(r"(?<!^)(?=[A-Z])", "_", type(call.block).__name__).lower()
-        while wanted in taken or not is_free(wanted):
-            wanted += "_"
-        name = identifier(wanted, taken)
+        bare = not call.block.collect_params().keys()
+        alike = fresh.setdefault((wanted, type(call.block)), {}) if bare else {}
+        name = next((name for name, others in alike.items() if others.isdisjoint(steps[key])), "")
+        if not name:
+            while wanted in taken or not is_free(wanted):
+                wanted += "_"
+            name = identifier(wanted, taken)
+        alike.setdefault(name, set()).update(steps[key])
         for path, block in walk(call.block):
             known.paths.setdefault(id(block), f"{name}.{path}" if path else name)
         for path, parameter in call.block._collect_params_with_prefix().items():
             known.names.setdefault(parameter.name, f"{name}.{path}")
-        if call.block.collect_params():
+        if not bare:
             known.nets.append((name, call.block))
     for parameter in list(recorder.hooks.parameters):
         if parameter.name not in known.names:
