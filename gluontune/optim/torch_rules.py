@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -97,6 +96,10 @@ def _descend(parts: list[Part], t: int, o: Options, nesterov: bool = False, by: 
             library._foreach_add_(ws, gs, alpha=-lr)
 
 
+def _nag(parts: list[Part], t: int, o: Options) -> None:
+    _descend(parts, t, o, nesterov=True)
+
+
 def _signum(p: Part, t: int, o: Options) -> None:
     m = p.kept("m").mul_(o["momentum"]).add_(p.decayed(p.g), alpha=1 - o["momentum"])
     p.w.mul_(1 - p.lr * o["wd_lh"]).sub_(m.sign(), alpha=p.lr)
@@ -145,6 +148,10 @@ def _adaptive(parts: list[Part], t: int, o: Options, decoupled: bool = False) ->
         library._foreach_addcdiv_(ws, ms, scales, -rate)
 
 
+def _adamw(parts: list[Part], t: int, o: Options) -> None:
+    _adaptive(parts, t, o, decoupled=True)
+
+
 def _lamb(p: Part, t: int, o: Options) -> None:
     m, v = _moments(p, p.g, o)
     turn = p.decayed(m / (1 - o["beta1"] ** t) / (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"]))
@@ -173,6 +180,10 @@ def _lars(p: Part, t: int, o: Options, limit: bool = False) -> None:
         whole = torch().full_like(ratio, p.lr)
         rate = torch().where((weight > 0) & (gradient > 0), ratio.minimum(whole) if limit else ratio * whole, whole)
     p.w.add_(p.kept("m").mul_(o["momentum"]).sub_(rate * p.decayed(p.g)))
+
+
+def _larc(p: Part, t: int, o: Options) -> None:
+    _lars(p, t, o, limit=True)
 
 
 def _muon(parts: list[Part], t: int, o: Options) -> None:
@@ -223,12 +234,11 @@ def orthogonalized(x: Any, steps: int) -> Any:
 
 
 _OF_ALL: dict[str, Rule] = {
-    "lbsgd": _descend, "sgd": _descend, "nag": partial(_descend, nesterov=True), "adam": _adaptive,
-    "adamw": partial(_adaptive, decoupled=True), "muon": _muon,
+    "lbsgd": _descend, "sgd": _descend, "nag": _nag, "adam": _adaptive, "adamw": _adamw, "muon": _muon,
 }  # fmt: skip
 _OF_ONE: dict[str, Callable[[Part, int, Options], None]] = {
     "signum": _signum, "adagrad": _adagrad, "rmsprop": _rmsprop, "lamb": _lamb,
-    "novograd": _novograd, "lars": _lars, "larc": partial(_lars, limit=True),
+    "novograd": _novograd, "lars": _lars, "larc": _larc,
 }  # fmt: skip
 for _name, _all in _OF_ALL.items():
     TORCH_RULES.add(_name, _all)
