@@ -181,7 +181,7 @@ class ScriptRun:
         words: the script and its own words, or ``-m``, a module and its words.
         runtime: ``as-installed`` or ``tuned``, as of a Recipe. env: more variables of its process.
         changes: names of the changes in place that are in force from the first steps on. state: of compiled blocks, or
-            :data:`gluontune.capture.names.DECIDED`: what can be in force and is faster. dtype, backend: as of
+            :data:`gluontune.capture.script.DECIDED`: what can be in force and is faster. dtype, backend: as of
             ``gluontune run``. look: how many first losses are kept; 0: a dozen.
 
     >>> ScriptRun(("train.py", "--epochs", "2")).command()
