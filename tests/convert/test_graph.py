@@ -209,7 +209,7 @@ def test_the_table_is_this_mxnets_own():
 def test_numbers_are_those_that_mxnet_reads():
     """By both texts of it: the table's, and that of the projects' check, which is written beside them."""
     nd = gt.runtime.mxnet().nd
-    text = (Path(gt.capture.__file__).parent / "project" / "templates" / "check.txt").read_text()
+    text = (Path(gt.capture.__file__).parent / "project" / "templates" / "check.py.j2").read_text()
     scope = {"np": np}
     exec(text[text.index("def as_mxnet_reads") : text.index("class Check")], scope)
     rng = random.Random(23)
