@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gluontune.capture.devices import with_hint
-from gluontune.capture.script import Program, command, environment
+from gluontune.capture.script import Program, command, environment, with_hint
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder
 from gluontune.core.processes import last_words

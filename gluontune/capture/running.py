@@ -16,8 +16,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from gluontune.capture.changes import ChangesAccount, TorchAccount
-from gluontune.capture.devices import HINT, put_on_cpu, with_hint
-from gluontune.capture.script import Program
+from gluontune.capture.script import HINT, Program, put_on_cpu, with_hint
 from gluontune.core.errors import GluontuneError
 
 #: Called with the module ``mxnet`` when the script imports it, before the script goes on.

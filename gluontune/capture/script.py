@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, Optional
+from typing import Any, NoReturn, Optional
 
-from gluontune.capture.devices import wants_cpu
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.interpreter import SAFE, python
 
@@ -31,7 +31,7 @@ DECIDED = "decided"
 ALL_THREADS = "GLUONTUNE_THREADS"
 
 #: Where the class is that tries them.
-THREADS = "gluontune.capture.helpers.threads:Threads"
+THREADS = "gluontune.capture.helpers.base:Threads"
 
 #: Variables that :func:`environment` may set.
 SETTINGS = (
@@ -188,3 +188,43 @@ def start(
         os.execve(started[0], started, child)
     except OSError as error:
         raise GluontuneError(f"{started[0]}: cannot be started: {error}") from error
+
+
+# Retired scripts say mx.gpu(), and MXNet's CUDA wheels have no code for newer cards. Of its own accord gluontune puts
+# nothing in a GPU's place: scripts ask in a loop how many there are, until MXNet raises.
+DEVICE = "GLUONTUNE_DEVICE"
+HINT = f"MXNet computes on no GPU here; {DEVICE}=cpu before the command has the CPU compute what a script puts on GPUs"
+_NO_GPU = re.compile(
+    r"GPU is not enabled|not implemented for GPU|no CUDA-capable device|no kernel image|invalid device ordinal"
+)
+
+
+def wants_cpu(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the user wants the CPU in place of GPUs.
+
+    Raises:
+        UsageError: ``GLUONTUNE_DEVICE`` is neither empty nor ``cpu``.
+
+    >>> wants_cpu({}), wants_cpu({"GLUONTUNE_DEVICE": "cpu"})
+    (False, True)
+    """
+    wanted = environ.get(DEVICE, "")
+    if wanted not in ("", "cpu"):
+        raise UsageError(f"{DEVICE}={wanted}: cpu is the only value; without it a script's devices are its own")
+    return bool(wanted)
+
+
+def put_on_cpu(mx: Any) -> None:
+    """Have each context ``gpu(i)`` be ``cpu(i)`` from now on, if the user wants it. ``mx``: the mxnet module."""
+    if wants_cpu():
+        kinds = mx.Context.devstr2type
+        mx.Context.devstr2type = {**kinds, "gpu": kinds["cpu"]}
+
+
+def with_hint(text: str) -> str:
+    """A script's error, with what helps if it failed for want of a GPU.
+
+    >>> with_hint("train.py: GPU is not enabled")[:51], with_hint("train.py: shapes differ")
+    ('train.py: GPU is not enabled\\nMXNet computes on no G', 'train.py: shapes differ')
+    """
+    return f"{text}\n{HINT}" if _NO_GPU.search(text) else text

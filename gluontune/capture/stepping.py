@@ -20,9 +20,8 @@ import numpy as np
 import psutil
 
 from gluontune.capture.changes import InForce
-from gluontune.capture.devices import with_hint
 from gluontune.capture.running import run
-from gluontune.capture.script import Program, command
+from gluontune.capture.script import Program, command, with_hint
 from gluontune.capture.watch import Watch
 from gluontune.core.processes import die_with_parent, event_sender
 

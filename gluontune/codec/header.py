@@ -1,7 +1,7 @@
 """The header of an encoded image: kind, size, channels, orientation, and whether the file is complete.
 
 Plain parsing without a decoder: fast enough for every file that is read, packed or verified. OpenCV silently fills the
-missing part of a truncated file with grey, so all callers check here first. ``csrc/header.c`` parses JPEG headers in
+missing part of a truncated file with grey, so all callers check here first. ``csrc/batch.c`` parses JPEG headers in
 the same way.
 """
 

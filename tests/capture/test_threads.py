@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from gluontune.capture.contest import Contest
-from gluontune.capture.helpers import threads
+from gluontune.capture.helpers import base
 from gluontune.capture.script import ALL_THREADS
 from gluontune.runtime import mxnet
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mxnet
 def helper(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv(ALL_THREADS, "4")
-    made = threads.Threads()
+    made = base.Threads()
     made.install(mxnet())
     yield made
     made.state = ""
@@ -62,14 +62,14 @@ def test_more_threads_stay_where_the_running_steps_are_faster(helper, seconds, k
 def test_threads_that_nobody_may_have_are_not_tried(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv(ALL_THREADS, "1")
-    made = threads.Threads()
+    made = base.Threads()
     made.install(mxnet())
     assert made.states == []
 
 
 FORKS_MEANWHILE = """
 import os, threading, time
-from gluontune.capture.helpers.threads import Threads
+from gluontune.capture.helpers.base import Threads
 from gluontune.runtime import mxnet
 
 helper, inside = Threads(), threading.Event()
