@@ -291,7 +291,7 @@ def test_own_gluon_datasets_resume_in_mid_epoch(tmp_path):
 
 def test_a_fault_is_survived_by_restarting(tmp_path):
     text = (
-        "import os, pathlib, signal\nfrom gluontune.job.job import build_net\n"
+        "import os, pathlib, signal, time\nfrom gluontune.job import checkpoint\n"
         "from mxnet import gluon\n"
         f"mark = pathlib.Path({str(tmp_path)!r}) / 'died'\n"
         "class L(gluon.loss.SoftmaxCrossEntropyLoss):\n"
@@ -299,7 +299,9 @@ def test_a_fault_is_survived_by_restarting(tmp_path):
         "    def forward(self, *a):\n"
         "        L.calls += 1\n"
         "        if L.calls == 12 and not mark.exists():\n"
-        "            mark.touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "            mark.touch()\n"
+        f"            while not checkpoint.files({str(tmp_path / 'b')!r}): time.sleep(0.01)\n"  # its thread writes
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
         "        return super().forward(*a)\n"
         "def loss(): return L()\n"
     )
