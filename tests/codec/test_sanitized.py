@@ -58,7 +58,7 @@ def test_the_codec_is_clean_and_some_images_are_made(sanitizers):
         ("decode.c", "for (; x + 2 < n; x += 2)", "for (; x + 2 <= n; x += 2)", "heap-buffer-overflow", "320"),
         ("encode.c", "+ 2 * (size_t)(w->next", "+ 1 * (size_t)(w->next", "heap-buffer-overflow", "160"),
         ("scan.c", "SPARE = 512", "SPARE = 8", "heap-buffer-overflow", "160"),
-        ("header.c", "int parts = p[sof + 9],", "int parts = p[sof + 9] << 24 << 6,", "runtime error", "16"),
+        ("batch.c", "int parts = p[sof + 9],", "int parts = p[sof + 9] << 24 << 6,", "runtime error", "16"),
     ],
 )  # fmt: skip
 def test_a_fault_that_is_put_in_is_found_and_named(broken, capfd, name, before, after, word, cases):
