@@ -1,13 +1,14 @@
 """``--rooms``: the tests of the rooms that work without mxnet, with every ``import mxnet`` refused.
 
 What such a run leaves out is counted and said. A test of these rooms that compares with the real mxnet carries
-``@pytest.mark.mxnet``; a doctest that needs it stands in ``MXNET_DOCTESTS``.
+``@pytest.mark.mxnet``; a doctest that needs it calls ``mxnet()``.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib.util
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -27,12 +28,6 @@ ROOT = Path(__file__).resolve().parent
 ROOMS = ("core", "recipe", "codec", "records", "datasets", "loading", "monitor", "report", "convert/graph")
 TESTS = (*ROOMS, "core", "recipe", "convert/test_graph.py", "project/test_rooms.py", "search/test_journal.py")
 COMMANDS = ("pack", "data", "size", "monitor", "report")
-MXNET_DOCTESTS = (
-    "gluontune/loading/dataloader.py",
-    "gluontune/loading/gluon.py",
-    "gluontune/loading/cached.py",
-    "gluontune/monitor/command.py",
-)
 MXNET_FILES = ("loading/test_gluon.py",)  # all of it
 REFUSED = ("mxnet", "gluoncv")
 TORCH_ROOM = ROOT / "gluontune" / "convert" / "bridge"  # its doctests want PyTorch, which is nobody's requirement
@@ -149,10 +144,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _needs_mxnet(item: pytest.Item) -> bool:
-    doctest = isinstance(item, pytest.DoctestItem)
-    return item.get_closest_marker("mxnet") is not None or (
-        doctest and item.path.relative_to(ROOT).as_posix() in MXNET_DOCTESTS
-    )
+    if isinstance(item, pytest.DoctestItem):
+        return any(re.search(r"\bmxnet\(\)", example.source) for example in item.dtest.examples)
+    return item.get_closest_marker("mxnet") is not None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,5 +59,13 @@ def test_what_the_rooms_run_takes_and_what_it_leaves():
     assert not [name for name in taken if name.startswith(("training", "compute", "search/test_tune"))]
     for name in conftest.MXNET_FILES:
         assert (ROOT / "tests" / name).is_file()
-    for name in conftest.MXNET_DOCTESTS:
-        assert "mxnet" in (ROOT / name).read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "wants"),
+    [("net = mxnet().gluon.nn.Dense(1)", True), ("mx = gt.runtime.mxnet()", True), ("from_mxnet()", False)],
+)
+def test_a_doctest_that_calls_mxnet_is_left_out_of_the_rooms_run(line, wants):
+    item = pytest.DoctestItem.__new__(pytest.DoctestItem)
+    item.dtest = doctest.DocTestParser().get_doctest(f">>> {line}\n", {}, "an example", None, 0)
+    assert rooms()._needs_mxnet(item) is wants
