@@ -153,7 +153,9 @@ class TorchAccount(Account):
                 self._samples.install(mx)
             except Exception as error:
                 self._samples.gave_up(error)
-        self._engine = self._engine_of(mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr))
+        self._engine = self._engine_of(
+            mx, self._folder, lambda line: print(f"gluontune: {line}", file=sys.stderr), self._options["device"]
+        )
         self._engine.read_from(self._samples)
 
     def document(self) -> dict[str, Any]:

@@ -167,7 +167,7 @@ class Follower:
         value = self.template.values[number]
         if not isinstance(values, np.ndarray) or values.shape != value.shape:
             return False
-        tensor = self.interpreter.torch.from_numpy(np.array(values, dtype=value.dtype, order="C"))
+        tensor = self.interpreter.taken(np.array(values, dtype=value.dtype, order="C"))
         put(self.template.wanted, self.env, number, tensor)
         self.at += 1
         return True

@@ -45,19 +45,25 @@ def put(wanted: set[int], env: Env, number: int, tensor: Any) -> None:
 class Interpreter:
     """Computes events, as the program does or in ``dtype``.
 
-    If ``steady``, nothing is dropped between layers of an RNN; ``channels_last`` is of images in convolutions.
+    If ``steady``, nothing is dropped between layers of an RNN; ``channels_last`` is of images in convolutions;
+    ``place`` is the ``torch.device`` of its tensors, or None for the CPU.
     """
 
-    def __init__(self, dtype: str = "", steady: bool = False, channels_last: bool = False):
+    def __init__(self, dtype: str = "", steady: bool = False, channels_last: bool = False, place: Any = None):
         self.torch, self.dtype, self.steady, self.channels_last = torch(), dtype, steady, channels_last
+        self.place = place or self.torch.device("cpu")
         self.threads = self.torch.get_num_threads()  # what PyTorch had at first
         self.wanted: set[int] = set()  # numbers of values that gradients are asked of
         self.functions: dict[Any, Callable[..., Any]] = {}
 
     def tensor(self, array: Any) -> Any:
         """A numpy array, or a tensor in an operator's own precision, as a tensor in the interpreter's."""
-        tensor = array if hasattr(array, "is_floating_point") else self.torch.from_numpy(array.copy())
+        tensor = array if hasattr(array, "is_floating_point") else self.taken(array.copy())
         return tensor.to(getattr(self.torch, self.dtype)) if self.dtype and tensor.is_floating_point() else tensor
+
+    def taken(self, array: Any) -> Any:
+        """A numpy array as a tensor on the interpreter's device; on the CPU it shares the array's memory."""
+        return self.torch.from_numpy(array).to(self.place)
 
     def put(self, env: Env, number: int, tensor: Any) -> None:
         put(self.wanted, env, number, tensor)
@@ -127,11 +133,11 @@ class Interpreter:
         entry = OPERATORS[name]
         given = attributes(entry, Node(name, f"{op.name} ({op.line})", schema(name).typed(attrs)))
         if entry.source:
-            given["like"] = self.torch.zeros((), dtype=getattr(self.torch, self.dtype or "float32"))
+            given["like"] = self.torch.zeros((), dtype=getattr(self.torch, self.dtype or "float32"), device=self.place)
         if not entry.stateful:
             run = functools.partial(entry.run, **given)
             return functools.partial(_channels_last, run) if self.channels_last and name == CONVOLUTION else run
-        module = entry.run(**given).train(op.training)
+        module = entry.run(**given).train(op.training).to(self.place)
         return functools.partial(_batch_norm, module) if len(op.outputs) > op.results else module
 
     def backward(self, b: Backward, env: Env) -> None:

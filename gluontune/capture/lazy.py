@@ -20,7 +20,6 @@ from gluontune.capture.program import CHANGING
 from gluontune.capture.recorder import PATIENCE, Recorder
 from gluontune.capture.retreat import ERRORS, LostGradient, Retreat, or_mxnet
 from gluontune.core.errors import GluontuneError, first_line
-from gluontune.runtime.pytorch import torch
 
 #: Operators whose results' shapes depend on values.
 BY_VALUES = {"_contrib_boolean_mask", "_npi_boolean_mask", "_npi_unique", "_npx_nonzero", "_npi_delete"}
@@ -39,13 +38,13 @@ class Truth(NamedTuple):
 class LazyTorch(Recorder):
     """Records, and once :attr:`lazy` is set computes by PyTorch; see :class:`Recorder`."""
 
-    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
+    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None], place: Any = None):
         super().__init__(mx, folder, finished)
         self.retreated: Callable[[str], None] = lambda why: None
         self.specs: dict[Any, Spec] = {}
         self.types: dict[Any, list[str]] = {}  # of results, by name, attributes and types of inputs
         self.truth: dict[int, Truth] = {}  # by the keys of ``held``
-        self.interpreter = Interpreter()
+        self.interpreter = Interpreter(place=place)
         self.env: dict[int, Any] = {}  # tensors by the numbers of their values
         self.made: dict[int, Any] = {}  # the program's arrays by the values that they were given in this step
         self.done = 0  # events of the step that are computed
@@ -96,7 +95,7 @@ class LazyTorch(Recorder):
         return any(id(array) in known for known in (self.held, self.truth, self.aliases))
 
     def _from_mxnet(self, array: Any) -> Any:
-        return torch().from_numpy(self._copy(array))
+        return self.interpreter.taken(self._copy(array))
 
     def tensor(self, array: Any) -> Any:
         """An array's value; what is pending is computed."""
@@ -115,7 +114,7 @@ class LazyTorch(Recorder):
             return None
         like = values.shape, self._named(values.dtype)
         array = self._empty(*like, kind is self.kinds[1])
-        self.truth[id(array)] = Truth(array, self.interpreter.torch.from_numpy(values), like)
+        self.truth[id(array)] = Truth(array, self.interpreter.taken(values), like)
         return array
 
     def flush(self) -> None:
@@ -189,7 +188,7 @@ class LazyTorch(Recorder):
         taking_over = Retreat(self)
         with self.hooks.quiet():
             for key, (array, tensor, *_) in self.truth.items():
-                (array if key > 0 else array.grad)._sync_copyfrom(tensor.detach().numpy())
+                (array if key > 0 else array.grad)._sync_copyfrom(tensor.detach().cpu().numpy())
             taking_over(self.step)
         self.hooks.remove()
         self.retreated(first_line(error))

@@ -20,8 +20,8 @@ _FRUITLESS = 200  # steps without a known structure, after which nothing is logg
 class LearningTorch(LazyTorch):
     """Logs steps, and makes templates."""
 
-    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None]):
-        super().__init__(mx, folder, finished)
+    def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None], place: Any = None):
+        super().__init__(mx, folder, finished, place)
         self.templates: list[Template] = []  # those in use first
         self.log: list[Entry] | None = None  # what the hooks saw of the step, or None where it cannot be followed
         self.placed: dict[int, Leaf | None] = {}  # arrays by id in the order of their appearance, with their leaves

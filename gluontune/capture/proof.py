@@ -24,9 +24,11 @@ _WIDE = "float64"
 
 
 def torch_results(
-    program: StepProgram, leaves: Sequence[Any], given: Mapping[int, Any], dtype: str = ""
+    program: StepProgram, leaves: Sequence[Any], given: Mapping[int, Any], dtype: str = "", place: Any = None
 ) -> dict[int, Any]:
     """A program's heads, gradients and written values on PyTorch, with the recorded draws, by their numbers.
+
+    ``place`` is the ``torch.device`` that computes them, or None for the CPU.
 
     Updates take the gradients that are given, in place of those computed here: an optimizer that divides by their
     size turns rounding into a whole step.
@@ -36,7 +38,7 @@ def torch_results(
     if unknown:
         told = ", ".join(f"{name} ({line})" for name, line in sorted(unknown.items()))
         raise GluontuneError(f"operators that PyTorch's side does not know: {told}")
-    run, env, own = Interpreter(dtype, steady=True), dict[int, Any](), dict[int, Any]()
+    run, env, own = Interpreter(dtype, steady=True, place=place), dict[int, Any](), dict[int, Any]()
     run.wanted = program.variables
     for number, leaf in enumerate(leaves):
         run.put(env, number, run.tensor(leaf))
@@ -52,7 +54,7 @@ def torch_results(
                 env[number] = run.tensor(given[number])
         for number in over:
             env.pop(number, None)
-    return {number: own.get(number, env[number]).detach().numpy() for number in program.shown}
+    return {number: own.get(number, env[number]).detach().cpu().numpy() for number in program.shown}
 
 
 class MXNetReplay:
@@ -232,10 +234,10 @@ def compare(program: StepProgram, mine: Mapping[int, Any], theirs: Mapping[int, 
     return Gaps(worst(program.heads), worst(gradients, largest), worst(program.writes.values(), max(changes)))
 
 
-def gaps_of_the_script(program: StepProgram) -> Gaps:
-    """PyTorch's gaps, in the precision of the script, to what MXNet computed in it."""
+def gaps_of_the_script(program: StepProgram, place: Any = None) -> Gaps:
+    """PyTorch's gaps, in the precision of the script, to what MXNet computed in it. place: of PyTorch's tensors."""
     recorded = {number: program.values[number].array for number in program.shown}
-    return compare(program, torch_results(program, leaves_of(program), recorded), recorded)
+    return compare(program, torch_results(program, leaves_of(program), recorded, place=place), recorded)
 
 
 def gaps_in_float64(mx: Any, program: StepProgram) -> Gaps:

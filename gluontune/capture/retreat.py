@@ -64,7 +64,7 @@ class Retreat:
         self.mx, self.made, self.operators = recorder.mx, recorder.made, Operators(recorder.mx)
         env, outputs = recorder.env, {number for event in recorder.step.events for number in event.outputs}
         #: Values that no event makes, by number.
-        self.leaves = {n: env[n].detach().numpy() for n in self.made if n not in outputs and n in env}
+        self.leaves = {n: env[n].detach().cpu().numpy() for n in self.made if n not in outputs and n in env}
         #: What makes arrays that share another's memory, by their ids.
         self.views = {key: alias.run for key, alias in recorder.aliases.items() if alias.run is not None}
         ids = [id(self.made[number]) for number in self.leaves]

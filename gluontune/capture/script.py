@@ -5,6 +5,7 @@ By ``os.execve``, as :func:`start` does, so that pid, signals, exit code and str
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -161,14 +162,14 @@ def running_others(root: str = "/") -> int:
 
 def start(
     words: Sequence[str], out: Optional[str] = None, leave: Sequence[str] = (), dtype: str = "float32",
-    backend: str = "mxnet",
+    backend: str = "mxnet", device: str = "auto",
 ) -> NoReturn:  # fmt: skip
     """Put the program in this process's place, with the tuned environment and our changes.
 
     Args:
         words: ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``. out: path of the document of what was gained, or None.
         leave: names of changes that are left out. dtype: ``bfloat16`` has MXNet's operators compute in it.
-        backend: ``torch`` has PyTorch compute, once a step is proven.
+        backend: ``torch`` has PyTorch compute, once a step is proven. device: where it does; a name that PyTorch knows.
 
     Raises:
         UsageError: there is no such script. GluontuneError: Python cannot be started.
@@ -179,7 +180,7 @@ def start(
     child = environment("as-installed" if ENVIRONMENT in leave else "tuned")
     settings = sorted(name for name in SETTINGS if name in child and name not in os.environ)
     options = {"began": began, "settings": settings, "out": out and os.path.abspath(out), "leave": list(leave)}
-    options.update(dtype=dtype, backend=backend)
+    options.update(dtype=dtype, backend=backend, device=device)
     started = command(program, "gluontune.capture.running", json.dumps(options))
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -214,11 +215,23 @@ def wants_cpu(environ: Mapping[str, str] = os.environ) -> bool:
     return bool(wanted)
 
 
-def put_on_cpu(mx: Any) -> None:
-    """Have each context ``gpu(i)`` be ``cpu(i)`` from now on, if the user wants it. ``mx``: the mxnet module."""
+def put_on_cpu(mx: Any, first: Optional[int] = None) -> None:
+    """Have each context ``gpu(i)`` be ``cpu(i)`` from now on, if the user wants it. ``mx``: the mxnet module.
+
+    Args:
+        mx: the mxnet module. first: have the first so many be the CPU, whatever the user wants; others are MXNet's own.
+    """
+    kinds = mx.Context.devstr2type
     if wants_cpu():
-        kinds = mx.Context.devstr2type
         mx.Context.devstr2type = {**kinds, "gpu": kinds["cpu"]}
+    elif first is not None:
+        begin = mx.Context.__init__
+
+        @functools.wraps(begin)
+        def context(self: Any, device_type: Any, device_id: int = 0) -> None:
+            begin(self, "cpu" if device_type == "gpu" and device_id < first else device_type, device_id)
+
+        mx.Context.__init__ = context
 
 
 def with_hint(text: str) -> str:

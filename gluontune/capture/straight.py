@@ -17,7 +17,7 @@ from gluontune.capture.retreat import ERRORS
 from gluontune.capture.template import Template
 from gluontune.capture.updates import UPDATES, Tensors, update_of
 from gluontune.core.errors import GluontuneError
-from gluontune.runtime.pytorch import torch
+from gluontune.runtime.pytorch import random_states, set_random_states, synchronize, torch
 
 Env = MutableSequence[Any]
 _BOUND = 1e-5  # relative, of the first results: rules for many tensors round otherwise
@@ -58,33 +58,37 @@ class Part:
 
     def _prove(self, env: Env, given: Sequence[Any]) -> None:
         """Compute by the interpreter, and once more by the next code."""
-        library, before, first = self.interpreter.torch, list(env), not (self.tried or self.ways)
-        state = library.get_rng_state() if self.tried else None
+        before, first = list(env), not (self.tried or self.ways)
+        place = self.interpreter.place
+        state = random_states(place) if self.tried else []
         self._interpreted(env, given, bool(self.tried))
         if first:
             ways = [(self.interpreter, _BOUND)]
             if any(isinstance(e, Op) and bridge_name(e.name) == CONVOLUTION for e in self.events):
-                ways.append((Interpreter(channels_last=True), _OTHER_SUMS))
+                ways.append((Interpreter(channels_last=True, place=place), _OTHER_SUMS))
             self.tried = [(self._written(interpreter), bound) for interpreter, bound in ways]
             return
-        after, (code, bound) = library.get_rng_state(), self.tried.pop(0)
-        library.set_rng_state(state)
+        after, (code, bound) = random_states(place), self.tried.pop(0)
+        set_random_states(state, place)
         try:
             code(before, given)
             self._compare(before, env, bound)
-            self.ways += [(code, threads) for threads in sorted({1, self.interpreter.threads})]
+            few = {1} if place.type == "cpu" else set()
+            self.ways += [(code, threads) for threads in sorted({*few, self.interpreter.threads})]
         except ERRORS:
             if not self.ways:
                 raise
-        library.set_rng_state(after)
+        set_random_states(after, place)
 
     def _take_turns(self, env: Env, given: Sequence[Any]) -> None:
         self.seconds = self.seconds or [[] for _ in self.ways]
         turn = min(range(len(self.ways)), key=lambda at: len(self.seconds[at]))
         code, threads = self.ways[turn]
         self.interpreter.torch.set_num_threads(threads)
+        synchronize(self.interpreter.place)
         began = time.perf_counter()
         code(env, given)
+        synchronize(self.interpreter.place)
         self.seconds[turn].append(time.perf_counter() - began)
         if turn == len(self.ways) - 1 and len(self.seconds[turn]) in (_FIRST_TURNS, _TURNS):
             middle = [statistics.median(seconds) for seconds in self.seconds]

@@ -76,7 +76,8 @@ def _adam_at_once(w: Tensors, g: Tensors, mean: Tensors, var: Tensors, **numbers
     """``adam_update`` of many by PyTorch's fused rule, or None where that is another."""
     names = ("lr", "beta1", "beta2", "wd", "epsilon")
     decays = max(numbers["beta1"], numbers["beta2"]) < 1
-    if not (decays and numbers["clip_gradient"] < 0 and _fuses_adam() and w.are_alike(g, mean, var)):
+    plain = decays and numbers["clip_gradient"] < 0 and w.are_alike(g, mean, var)
+    if not (plain and _fuses_adam(w.parts[0].device)):
         return None
     g = g if numbers["rescale_grad"] == 1 else g * numbers["rescale_grad"]
     return _fused_adam(w, g, mean, var, *(numbers[name] for name in names))
@@ -86,21 +87,21 @@ def _fused_adam(w: Tensors, g: Tensors, mean: Tensors, var: Tensors, *numbers: f
     """Adam in one pass over copies; after endless steps nothing is left of PyTorch's correction: the rate has it."""
     lr, beta1, beta2, wd, epsilon = numbers
     w, mean, var = (Tensors([part.clone() for part in each.parts]) for each in (w, mean, var))
-    steps = [_library("tensor")(math.inf)] * len(w.parts)
+    steps = [_library("tensor")(math.inf, device=w.parts[0].device)] * len(w.parts)
     _library("_fused_adam_")(w.parts, g.parts, mean.parts, var.parts, [], steps, lr=lr, beta1=beta1, beta2=beta2,
                              weight_decay=wd, eps=epsilon, amsgrad=False, maximize=False)  # fmt: skip
     return w, mean, var
 
 
 @functools.cache
-def _fuses_adam() -> bool:
-    """Whether this PyTorch has a fused Adam on the CPU, as it has since 2.4."""
+def _fuses_adam(place: Any) -> bool:
+    """Whether this PyTorch has a fused Adam on a device that does what it says; on the CPU it has one since 2.4."""
     try:
-        one = Tensors([torch().ones(1)])
-        _fused_adam(one, one, one, one, 0.1, 0.9, 0.999, 0.0, 1e-8)
+        one = Tensors([torch().ones(1, device=place)])
+        found = _fused_adam(one, one, one, one, 0.5, 0.9, 0.999, 0.0, 1e-8)
     except (AttributeError, RuntimeError):
         return False
-    return True
+    return abs(float(found[0].parts[0]) - 0.5) < 1e-5
 
 
 def rmsprop_update(w: Any, g: Any, n: Any, *, lr: float, gamma1: float, epsilon: float, wd: float, rescale_grad: float,

@@ -32,6 +32,7 @@ def run(
     module: bool = option(False, "SCRIPT is a module, as after python -m.", "-m"),
     out: Optional[Path] = option(None, "Write what was changed and gained to FILE.json."),
     backend: str = option("mxnet", "torch: PyTorch computes, once a step is proven."),
+    device: str = option("auto", "Where PyTorch computes: auto (a GPU, if it sees one), cpu, cuda:1."),
     dtype: str = option("float32", "bfloat16: MXNet computes in it on the CPU; losses change."),
     leave: Optional[str] = option(None, "Changes to leave out: environment, samples, blocks."),
 ) -> None:
@@ -60,7 +61,13 @@ def run(
         support = bfloat16_support()
         if support.level == "none":
             raise GluontuneError(f"--dtype bfloat16: {support.message}; leave it out")
-    start([*(["-m"] if module else []), *words], str(out) if out else None, left, dtype, backend)
+    if device != "auto":
+        if backend != "torch":
+            raise UsageError("--device goes with --backend torch")
+        from gluontune.runtime.pytorch import device as known
+
+        known(device)
+    start([*(["-m"] if module else []), *words], str(out) if out else None, left, dtype, backend, device)
 
 
 def capture(

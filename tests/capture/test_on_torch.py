@@ -35,11 +35,11 @@ from warm_python import warm
 pytestmark = [pytest.mark.mxnet, pytest.mark.process]
 
 
-def run(folder, text, *leave):
+def run(folder, text, *leave, device="cpu"):
     """What ``gluontune run --backend torch`` prints, its document, and its lines on stderr; a fork of a warm Python."""
     (folder / "train.py").write_text(text)
     options = {"began": time.time(), "settings": [], "out": str(folder / "out.json"), "leave": leave}
-    more = {"dtype": "float32", "backend": "torch"}
+    more = {"dtype": "float32", "backend": "torch", "device": device}
     words = ["-m", "gluontune.capture.running", json.dumps({**options, **more}), "train.py"]
     return shown(warm("cv2", "torch").run(folder, *words), folder)
 
@@ -87,6 +87,50 @@ def test_a_program_prints_on_pytorch_what_it_prints_on_mxnet(name, tmp_path):
     assert found["why_not"] == ""
     assert found["steps_on_torch"] == found["steps"] - 2 > 2
     assert found["gaps"]["losses"] < 1e-5
+
+
+#: A second device that each PyTorch has; as with a GPU, no operator takes its tensors with the CPU's.
+SECOND = "import torch._lazy.ts_backend as second; second.init()\n"
+
+
+@pytest.mark.parametrize("name", ["by hand", pytest.param("gathered", marks=pytest.mark.slow), "compiled"])
+def test_another_device_computes_as_the_cpu_does(name, tmp_path):
+    printed, found, _ = run(tmp_path, SECOND + script(name), device="lazy")
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, script(name))), rel=2e-3, abs=2e-3)
+    assert found["device"] == "lazy:0" and found["why_not"] == ""
+    assert found["steps_on_torch"] == found["steps"] - 2
+
+
+def test_values_come_back_from_another_device_where_mxnet_takes_over(odd, tmp_path):
+    name = "a part that is written to"
+    printed, found, _ = run(tmp_path, SECOND + odd_script(name), device="lazy")
+    assert numbers(printed) == pytest.approx(numbers(odd[name]), rel=1e-3, abs=1e-4)
+    assert LEFT[name] in found["why_not"] and found["steps_on_torch"] >= 4
+
+
+def test_on_a_gpu_of_pytorch_the_first_gpu_of_a_script_is_mxnets_cpu(tmp_path):
+    tried = """
+try:
+    nd.zeros(1, ctx=mx.gpu(1))
+except mx.MXNetError:
+    print(7)
+w, b ="""
+    on_gpu = script("by hand").replace("nd.zeros(4)", "nd.zeros(4, ctx=mx.gpu())").replace("w, b =", tried, 1)
+    assert "gpu()" in on_gpu and "gpu(1)" in on_gpu
+    printed, found, _ = run(tmp_path, SECOND + on_gpu, device="lazy")
+    assert numbers(printed) == pytest.approx([7, *numbers(as_it_is(tmp_path, script("by hand")))], rel=2e-3, abs=2e-3)
+    assert found["steps_on_torch"] == found["steps"] - 2
+
+
+def test_a_device_that_is_not_here_is_refused_before_the_script_starts(tmp_path):
+    (tmp_path / "train.py").write_text("print('here')")
+    for more, told in [
+        (["--device", "cuda:7", "--backend", "torch"], "device 'cuda:7': "),
+        (["--device", "cpu"], "--device goes with --backend torch"),
+    ]:
+        words = [sys.executable, "-m", "gluontune", "run", *more, "train.py"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 2 and done.stdout == "" and told in done.stderr
 
 
 QUICK_ODD = ("a view that is written to", "a part that is written to", "a function of its own")

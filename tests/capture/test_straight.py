@@ -14,7 +14,7 @@ from gluontune.capture import straight
 def part_of(ways, torch):
     part = object.__new__(straight.Part)
     part.tried, part.ways, part.seconds = [], ways, []
-    part.interpreter = SimpleNamespace(torch=torch)
+    part.interpreter = SimpleNamespace(torch=torch, place=SimpleNamespace(type="cpu"))
     return part
 
 

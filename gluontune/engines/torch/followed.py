@@ -14,6 +14,7 @@ from gluontune.capture.on_torch import OnTorch
 from gluontune.core.errors import UsageError
 from gluontune.engines.mxnet.session import Session
 from gluontune.recipe import Recipe
+from gluontune.recipe.rules import listed_gpus
 from gluontune.runtime import mxnet, usable_cores
 from gluontune.runtime.pytorch import torch
 
@@ -33,18 +34,20 @@ class FollowedSession(Session):
     name = "torch"
 
     def __init__(self, recipe: Recipe, *given: Any, why: str):
-        super().__init__(recipe.override(devices="cpu") if recipe.devices == "auto" else recipe, *given)
+        gpus = listed_gpus(recipe.devices)
+        self._place = {"auto": "auto", "cpu": "cpu"}.get(recipe.devices, f"cuda:{gpus[0] if gpus else 0}")
+        super().__init__(recipe.override(devices="cpu"), *given)
         self._why = why
 
     def build(self, opened: Callable[[], None] | None = None) -> None:
         recipe = self.recipe
-        if self.world > 1 or recipe.dtype != "float32" or recipe.devices.startswith("gpu"):
-            raise self._refused("such a job trains on PyTorch's engine in one process, in float32, on the CPU")
+        if self.world > 1 or recipe.dtype != "float32":
+            raise self._refused("such a job trains on PyTorch's engine in one process, in float32")
         self.phase = "importing PyTorch"
         torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or usable_cores()))
         self.phase = "importing mxnet"
         folder = os.path.dirname(os.path.abspath(recipe.job or ""))
-        self._followed = OnTorch(mxnet(), folder, self.news.append)
+        self._followed = OnTorch(mxnet(), folder, self.news.append, self._place)
         super().build(opened)
         self.news.clear()  # on MXNet's gradients
         self.steps(_TRIED)
