@@ -6,6 +6,18 @@ Nothing here is imported by the rooms below, and no peer by this process.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gluontune.core import lazy
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+if TYPE_CHECKING:
+    from gluontune.search.bench.benchmark import document as document, hold as hold, show as show
+    from gluontune.search.bench.contender import (
+        LIMIT as LIMIT,
+        OURS as OURS,
+        Contender as Contender,
+        Entrant as Entrant,
+        peer_python as peer_python,
+    )
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

@@ -1,6 +1,6 @@
 """Public names imported on first use, so that ``import gluontune`` stays light.
 
-A room lists its names once, as imports ``as`` a name (or assignments) in a stub beside it, which type checkers read.
+A room lists its names once, as imports ``as`` a name (or assignments) under ``if TYPE_CHECKING:``, for type checkers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ def homes(file: str) -> dict[str, tuple[str, str]]:
     """The public names of the room whose ``__init__`` is ``file``, each with its module and its name there."""
     imported: dict[str, tuple[str, str]] = {}
     public: dict[str, tuple[str, str]] = {}
-    for line in ast.parse(Path(file).with_suffix(".pyi").read_bytes()).body:
+    body = ast.parse(Path(file).read_bytes()).body
+    listed = next(line for line in body if isinstance(line, ast.If) and ast.unparse(line.test) == "TYPE_CHECKING")
+    for line in listed.body:
         if isinstance(line, ast.ImportFrom):
             for alias in line.names:
                 imported[alias.asname or alias.name] = (line.module or "", alias.name)

@@ -10,6 +10,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gluontune.core import lazy
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+if TYPE_CHECKING:
+    from gluontune.datasets.catalog import (
+        DATASETS as DATASETS,
+        Dataset as Dataset,
+        DatasetInfo as DatasetInfo,
+        DatasetWarning as DatasetWarning,
+        add as add,
+        fetch as fetch,
+        list_datasets as list_datasets,
+        make as make,
+        open_dataset,
+    )
+    from gluontune.datasets.split import Split as Split
+
+    open = open_dataset
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

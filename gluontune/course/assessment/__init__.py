@@ -5,6 +5,18 @@ Lesson 14 has the rules and what is graded; ``docs/threats.md`` what is done aga
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gluontune.core import lazy
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)
+if TYPE_CHECKING:
+    from gluontune.course.assessment.assessing import (
+        Assessment as Assessment,
+        assess as assess,
+        new_script as new_script,
+        solution as solution,
+    )
+    from gluontune.course.assessment.fresh import Scale as Scale
+    from gluontune.course.assessment.task import Task as Task
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

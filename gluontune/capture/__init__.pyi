@@ -1,1 +1,0 @@
-from gluontune.capture.api import capture as capture
