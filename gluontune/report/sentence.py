@@ -153,16 +153,18 @@ def _not_helpful(rows: list[dict[str, Any]], where: str) -> list[str]:
     together: list[str] = []
     parts: list[str] = []
     for row in rows:
-        what = fmt.RUNG_TEXTS.get(row["name"], fmt.clean(row["name"], 60))
+        what, outcome = fmt.RUNG_TEXTS.get(row["name"], fmt.clean(row["name"], 60)), fmt.outcome(row)
         if row["name"] == "naive":
             continue
-        if row["status"] == "failed":
+        if outcome == "failed":
             parts.append(f"{fmt.clean(row['name'], 60)} failed{_why(row)}")
-        elif row["status"] == "ran" and row.get("measurable") is False:
-            (together if row["kept"] else unknown).append(what)
-        elif row["status"] == "ran" and row["verdict"] == "hurt":
+        elif row["kept"] and outcome in ("not measurable", "no gain"):
+            together.append(what)
+        elif outcome == "not measurable":
+            unknown.append(what)
+        elif outcome == "hurt":
             parts.append(f"{what} hurt{_why(row)}")
-        elif row["status"] == "ran" and row["verdict"] == "no gain":
+        elif outcome == "no gain":
             useless.append(what)
         elif row["name"] == "hybridized" and row["status"] == "ran" and _alone_useless(row):
             parts.append("hybridizing helped only together with rewrites of the net")

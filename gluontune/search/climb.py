@@ -28,6 +28,7 @@ from gluontune.search.trainings import Batches, Trainings
 from gluontune.training.group import RunFailed
 
 _FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
+_TOLD = 1.2  # the ends of an interval, the larger ÷ the smaller, that still says what a rung brings alone
 _PAIRS = 3  # trainings of each that an interval needs
 _SLOWER, _BETWEEN_S = 1.1, 4.0  # factor and seconds by which the proof may exceed the slices' prediction
 
@@ -217,9 +218,11 @@ class _Climber(Climber[Contender]):
             self.results.leave_out(row["name"], back)
             return False
         else:
-            row.update({"kept": True, "verdict": "n/a", "measurable": False})
-            alone = f"no certain gain alone ({ratio['median']:.2f}×)"
-            row["reason"] = f"{alone}: it stays as a part of what is proven together"
+            told = row["measurable"] and ratio["ci95"][1] <= _TOLD * ratio["ci95"][0]
+            if not told:
+                row.update({"verdict": "n/a", "measurable": False})
+            alone = f"{ratio['median']:.2f}×{f' {stats.around(ratio)}' if told else ''} alone, no certain gain"
+            row.update({"kept": True, "reason": f"{alone}: it stays as a part of what is proven together"})
         return True
 
     def _reserve(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
 from gluontune import ladder
@@ -69,6 +72,26 @@ def test_what_cannot_be_told_apart_stays_and_is_called_proven_only_together(mach
     if row["kept"] and row["verdict"] == "n/a":
         assert "stays as a part" in row["reason"] and "proven only together: hybridizing" in ladder_sentence(found)
     assert rows(found)["together"]["kept"] and found["best"]["speedup_vs_naive"] > 1.3
+
+
+def test_a_part_whose_own_effect_is_known_to_be_small_is_decided(machine, tmp_path):
+    tick = [0]
+
+    def noise(number):
+        tick[0] += 1
+        return (1.02, 0.98, 1.01, 0.99, 1.0)[tick[0] % 5]
+
+    gains = {"runtime": 1.7, "hybridize": 1.015}  # the second is worth a change, and too small for these slices
+    machine.rate = lambda r: 100.0 * math.prod(g for n, g in gains.items() if getattr(r, n) != getattr(Recipe(), n))
+    machine.noise = noise
+    found = ladder.climb(Recipe(), rungs=["together", "environment", "hybridized"], budget_s=60.0, out=tmp_path)
+    row = rows(found)["hybridized"]
+    assert row["kept"] and row["verdict"] == "no gain" and row["measurable"]
+    assert re.match(r"1\.\d\d× \(95 %: .*\) alone, no certain gain: it stays as a part", row["reason"])
+    assert "proven only together: hybridizing" in ladder_sentence(found)
+    assert "hybridizing did not help" not in ladder_sentence(found)
+    finish_ladder(found, tmp_path)
+    assert contradictions((tmp_path / "ladder.html").read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("cause", ["dtype", "hybridize"])
