@@ -190,7 +190,11 @@ def test_a_script_is_measured_in_turn_and_becomes_a_project(tmp_path, monkeypatc
     (tmp_path / "train.py").write_text(script("normalized"))
     path = f"{Path(scripts.__file__).parents[3]}"
     entries = [{"path": "train.py", "env": {"PYTHONPATH": path}}]
-    found = run(written(tmp_path, *entries), stages=["in turn", "migrated"])
+    listed, here = written(tmp_path, *entries), tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    found = run(listed, out=Path("seen"), stages=["in turn", "migrated"])
+    assert (here / "seen" / "train" / "in-turn").is_dir() and not (tmp_path / "seen").exists()
     turn, project = (found["rows"][0]["stages"][name] for name in ("in turn", "migrated"))
     assert turn["status"] == "ok" and not turn["failures"] and os.getcwd() != str(tmp_path)
     assert set(turn["ratios"]) == {"run", "torch"} and all(each["n"] == 9 for each in turn["ratios"].values())

@@ -104,7 +104,7 @@ def _staged(
     first = before.get("as is", {"status": "ok"})["status"]
     if name != "as is" and first != "ok":
         return {"status": "skipped", "last": f"as is: {first}"}
-    folder = None if path is None else path.parent / re.sub(r"[^\w.-]", "_", script.name)
+    folder = None if path is None else path.absolute().parent / re.sub(r"[^\w.-]", "_", script.name)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     return STAGES[name](script, Site(folder, time_limit, before))
