@@ -244,9 +244,7 @@ class FollowingTorch(RepeatingTorch):
 
     @or_mxnet
     def wait(self, run: Run) -> Any:
-        if self.follow is not None:
-            if self._computed(self.follow.compute):
-                return run()
+        if self.follow is not None and not self._computed(self.follow.compute):
             self._diverge()
         return super().wait(run)
 

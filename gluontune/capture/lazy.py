@@ -20,6 +20,7 @@ from gluontune.capture.program import CHANGING
 from gluontune.capture.recorder import PATIENCE, Recorder
 from gluontune.capture.retreat import ERRORS, LostGradient, Retreat, or_mxnet
 from gluontune.core.errors import GluontuneError, first_line
+from gluontune.runtime.pytorch import synchronize
 
 #: Operators whose results' shapes depend on values.
 BY_VALUES = {"_contrib_boolean_mask", "_npi_boolean_mask", "_npi_unique", "_npx_nonzero", "_npi_delete"}
@@ -252,6 +253,7 @@ class LazyTorch(Recorder):
     def wait(self, run: Run) -> Any:
         if self.lazy:
             self.flush()
+            synchronize(self.interpreter.place)
         return run()
 
     batch = or_mxnet(Recorder.batch)

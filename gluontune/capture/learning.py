@@ -10,9 +10,10 @@ from gluontune.capture.events import Arrays, Call, Run, Step
 from gluontune.capture.held import listed
 from gluontune.capture.interpret import computes
 from gluontune.capture.lazy import BY_VALUES, LazyTorch
-from gluontune.capture.template import Entry, Leaf, Template, given_as, is_plain, plain
+from gluontune.capture.template import Entry, Leaf, Template, form_of, given_as, is_plain, plain
 
-_TEMPLATES = 32  # at most; the least used goes
+_TEMPLATES = 96  # at most; the least used goes
+_UNTRIED = 8  # templates of steps that came once, of which none came again, until each must come twice
 _WATCHED = 64  # structures seen once that are remembered
 _FRUITLESS = 200  # steps without a known structure, after which nothing is logged
 
@@ -27,7 +28,7 @@ class LearningTorch(LazyTorch):
         self.placed: dict[int, Leaf | None] = {}  # arrays by id in the order of their appearance, with their leaves
         self.base, self.changes = 0, (-1, -1)  # the number before the step's first value; of what templates hold for
         self._seen: dict[Any, list[int]] = {}  # ids of arrays by place, by signature
-        self._fruitless = 0
+        self._fruitless, self._untried = 0, 0
         self._fresh: list[int] = []  # variables that a backward pass reached
         self._new_leaves: list[Leaf] = []  # since a hook began
         self._before, self._touched = 0, dict[int, None]()  # arrays placed before it, and those with a new value since
@@ -127,13 +128,31 @@ class LearningTorch(LazyTorch):
             self.templates.clear()
             self._seen.clear()
             self.changes, earlier = changes, None
+        if any(signatures == template.signatures for template in self.templates):
+            return
+        alike = None if earlier else self._differs_in_shapes(log, ids)
+        if alike is not None:
+            self._untried += 1
+            earlier = _ids(alike)
         if earlier is None:
             if len(self._seen) >= _WATCHED:
                 self._seen.pop(next(iter(self._seen)))
             self._seen[key] = ids
             return
-        if any(signatures == template.signatures for template in self.templates):
+        fixed = self._fixed(log, earlier, ids)
+        if fixed is None:
             return
+        template = Template(self, log, places, signatures, step, fixed, super()._may_end())
+        for call in self.calls:
+            if call.settle(template, places):
+                template.entries[call.begin].calls.append(call)
+                self.spanned[id(call.block)] = True
+        self._fruitless, template.untried = 0, alike is not None
+        self.templates.insert(0, template)
+        del self.templates[_TEMPLATES:]
+
+    def _fixed(self, log: Sequence[Entry], earlier: Sequence[int], ids: Sequence[int]) -> dict[int, Any] | None:
+        """The arrays, by place, that an earlier step had in the same places; None where a template cannot hold."""
         batches = {i for entry in log if entry.kind == "batch" for i in entry.inputs}
         fixed = {}
         for place, (then, now) in enumerate(zip(earlier, ids)):
@@ -142,15 +161,20 @@ class LearningTorch(LazyTorch):
             if then == now and now not in batches and entry.base is None and (leaf is not None or owner is not None):
                 fixed[place] = entry.array
             elif leaf is None and owner is not None:
-                return
-        template = Template(self, log, places, signatures, step, fixed, super()._may_end())
-        for call in self.calls:
-            if call.settle(template, places):
-                template.entries[call.begin].calls.append(call)
-                self.spanned[id(call.block)] = True
-        self._fruitless = 0
-        self.templates.insert(0, template)
-        del self.templates[_TEMPLATES:]
+                return None
+        return fixed
+
+    def _differs_in_shapes(self, log: Sequence[Entry], ids: Sequence[int]) -> Template | None:
+        """A template of the same hooks and operators on the same fixed arrays: the step need not come twice."""
+        if self._untried >= _UNTRIED:
+            return None
+        form = form_of(log)
+        for template in self.templates:
+            if template.count == len(ids) and form_of(template.entries) == form:
+                fixed = self._fixed(log, _ids(template), ids)
+                if fixed is not None and len(fixed) == len(template.fixed):
+                    return template
+        return None
 
     def _at(self, array: Any) -> At:
         """An array among what a block takes or gives; its place is its id until the step is over."""
@@ -250,3 +274,8 @@ class LearningTorch(LazyTorch):
                 return
             self._place(array, self.held[id(array)].value - self.base - 1)
         self._logged(Entry("batch", inputs=[id(array) for _, array in arrays]))
+
+
+def _ids(template: Template) -> list[int]:
+    """The ids of a template's fixed arrays, by place; 0 for other places."""
+    return [0 if array is None else id(array) for array in template.fixed_arrays]

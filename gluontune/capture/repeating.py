@@ -75,6 +75,8 @@ class RepeatingTorch(LearningTorch):
         self.templates.remove(template)
         self.templates.insert(0, template)
         self.followed, self._fruitless = self.followed + 1, 0
+        if template.untried:
+            template.untried, self._untried = False, 0
         if self.followed % 16 == 0:
             del follow, array
             self._drop(self._forget_unused(), {id(alias.base) for alias in self.aliases.values()})

@@ -61,6 +61,11 @@ class Entry:
         return self.kind, what, fixed, arrays, self.out, self.modes, counts, changed, kinds, self.specs
 
 
+def form_of(entries: Sequence[Entry]) -> list[Any]:
+    """What hooks saw, without shapes, attributes and arrays."""
+    return [(entry.kind, entry.what[0] if entry.kind == "op" else "", len(entry.inputs)) for entry in entries]
+
+
 def given_as(out: Any) -> str:
     """How an operator's results were given: as an array or a list (``one``, ``list``), or ""."""
     return "" if out is None else "list" if isinstance(out, (list, tuple)) else "one"
@@ -130,7 +135,7 @@ class Template:
             if entry.kind == "view":
                 self.viewed[entry.inputs[0]] += 1
         self.parts: dict[tuple[int, int], Any] = {}
-        self.refused = ""
+        self.refused, self.untried = "", False
 
     def number_of(self, place: int, before: int) -> int | None:
         """The value that an array holds before an entry; None where it must be looked for."""

@@ -159,7 +159,7 @@ def _migrate_script(script: str, out: str, args: list[str], as_json: bool) -> in
         from gluontune.capture.api import migrate_script
 
         made = migrate_script([script, *args], out)
-    nets = f"{made.parameters:,} numbers of {len(made.nets)} nets, {made.losses} losses, {made.steps} steps compared"
+    nets = f"compared: numbers {made.parameters:,}, nets {len(made.nets)}, losses {made.losses}, steps {made.steps}"
     lines = (f"{made.path}: {', '.join(made.files)}", nets, made.told, *(f"by hand: {one}" for one in made.by_hand))
     deliver(vars(made), as_json, lambda: say(*lines))
     return 0

@@ -15,7 +15,7 @@ from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
 from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.climber import LEAST_S, Climber
-from gluontune.search.judge import WORTH, compare, judge, judge_accuracy, judge_quality
+from gluontune.search.judge import TOLD, WORTH, compare, judge, judge_accuracy, judge_quality
 from gluontune.search.measure import Contender
 from gluontune.search.parts_alone import compare_counts, predict, step_shares
 from gluontune.search.proof import finish
@@ -28,7 +28,6 @@ from gluontune.search.trainings import Batches, Trainings
 from gluontune.training.group import RunFailed
 
 _FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")
-_TOLD = 1.2  # the ends of an interval, the larger ÷ the smaller, that still says what a rung brings alone
 _PAIRS = 3  # trainings of each that an interval needs
 _SLOWER, _BETWEEN_S = 1.1, 4.0  # factor and seconds by which the proof may exceed the slices' prediction
 
@@ -183,7 +182,7 @@ class _Climber(Climber[Contender]):
         back = self._held(rung.name)
         without = self.contender(best.recipe.override(**back), f"without {rung.name}")
         self.field = [without]
-        self.measure(row, self.field)
+        self.measure(row, self.field, explains=True)
         if best.failure is not None or without.failure is not None or not without.rates:
             raise best.failure or without.failure or RunFailed("NotMeasured", "it has no slice", "measuring")
         compare(row, self.field, [Variant("without it", back)], self.naive, best, self.rounds.scatter)
@@ -218,7 +217,7 @@ class _Climber(Climber[Contender]):
             self.results.leave_out(row["name"], back)
             return False
         else:
-            told = row["measurable"] and ratio["ci95"][1] <= _TOLD * ratio["ci95"][0]
+            told = row["measurable"] and ratio["ci95"][1] <= TOLD * ratio["ci95"][0]
             if not told:
                 row.update({"verdict": "n/a", "measurable": False})
             alone = f"{ratio['median']:.2f}×{f' {stats.around(ratio)}' if told else ''} alone, no certain gain"

@@ -163,10 +163,10 @@ class Climber(Generic[C]):
             row["notes"].append(f"no time for {', '.join(left)}: a larger --budget tries them, too")
         return [variant for variant in variants if variant in kept]
 
-    def measure(self, row: RungRow, field: list[C], races: bool = True) -> None:
+    def measure(self, row: RungRow, field: list[C], races: bool = True, explains: bool = False) -> None:
         best = None if field == [self.naive] else self.best
         if best is not None:
             row["over_naive"] = self.results.over_naive()  # the contest takes it out again if naive takes part
         starting = sum(c.group is None for c in field) * self.rounds.starts_s
         seconds = self.budget.slices_s(row["name"], self.still, starting)
-        self.background_pct = self.rounds.run(row, best, self.naive, list(field), seconds, races=races)
+        self.background_pct = self.rounds.run(row, best, self.naive, list(field), seconds, races, explains=explains)

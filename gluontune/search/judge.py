@@ -152,6 +152,7 @@ def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 PARITY_POINTS = 0.02  # most validation accuracy that a rung may cost at equal epochs
 TIE = 0.03  # variants whose medians are this close count as equally fast
+TOLD = 1.2  # the ends of an interval, the larger ÷ the smaller, that still says what a part brings
 WORTH = 1.01  # a gain below one per cent is not worth a change
 LIKELY = 1.05  # a gain that is not proven may be measured for longer from this median on
 COSTS = 0.9  # a change hurts if its whole interval lies below this; slightly slower is "no gain"
@@ -283,7 +284,7 @@ def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
         row["notes"] = [note for note in row["notes"] if not note.startswith(BACKGROUND)]  # the reason repeats it
         _not_measurable(row, f"{BACKGROUND} {background_pct:.0f} % of the cores; it measured {measured}")
     elif row["verdict"] == "no gain" and not row.get("contest_decided", True):
-        _not_measurable(row, f"{ratio['n']} slices do not tell, and there was no time for more; {measured}")
+        _not_measurable(row, f"slices: {ratio['n']}, too few to tell; there was no time for more; {measured}")
 
 
 def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:

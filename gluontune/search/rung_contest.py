@@ -9,7 +9,7 @@ from gluontune.core import stats
 from gluontune.core.events import OnProgress, RungRow, progress
 from gluontune.monitor.cpu import OtherLoad
 from gluontune.search.budget import Budget
-from gluontune.search.judge import LIKELY, MAYBE, helps
+from gluontune.search.judge import LIKELY, MAYBE, TOLD, helps
 from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender, interleave
 from gluontune.search.sequential import LOOKS, Scatter, futility_bound, ratio_at_look
 
@@ -38,14 +38,16 @@ class Contest:
         races: whether the fastest wins. If another figure decides, such as the time to an accuracy, each variant is
             measured for six rounds, and only hopeless ones are cut off.
         even_late: whether it goes on after the end of the budget.
+        explains: whether ``field`` is ``best`` without a part of it: what that brings is the question.
 
     ``rounds`` were measured; ``decided``: the question was answered before the time was over.
     """
 
     def __init__(
         self, host: Rounds, name: str, best: Contender | None, naive: Contender, field: Sequence[Contender],
-        seconds: float, races: bool = True, even_late: bool = False,
+        seconds: float, races: bool = True, even_late: bool = False, explains: bool = False,
     ):  # fmt: skip
+        self.explains = explains
         self.host, self.name, self.best, self.naive, self.field = host, name, best, naive, list(field)
         self.seconds, self.races, self.even_late = seconds, races, even_late
         self.rounds, self.decided = 0, False
@@ -100,7 +102,7 @@ class Contest:
         if self.best is None or not self.best.rates:
             return False
         ratios = [self._ratio(c, self.best) for c in self._alive]
-        return any(ratio["median"] >= LIKELY for ratio in ratios)
+        return any((1 / ratio["median"] if self.explains else ratio["median"]) >= LIKELY for ratio in ratios)
 
     def _futile(self, gain: float) -> bool:
         best = self.best
@@ -144,6 +146,9 @@ class Contest:
         alive = self._alive
         if best.failure is not None or not alive:
             return True
+        if self.explains:
+            low, high = self._ratio(alive[0], best)["ci95"]
+            return high < 1 or low > 1 or high <= TOLD * low
         leader = max(alive, key=lambda c: stats.interval(c.rates)["median"])
         for contender in alive:
             against_best = self._ratio(contender, best)
@@ -175,7 +180,7 @@ class Rounds:
 
     def run(
         self, row: RungRow, best: Contender | None, naive: Contender, field: list[Contender], seconds: float,
-        races: bool = True, even_late: bool = False,
+        races: bool = True, even_late: bool = False, explains: bool = False,
     ) -> float:  # fmt: skip
         """Measure ``field`` beside ``best`` and ``naive`` for about ``seconds`` after their start.
 
@@ -184,7 +189,7 @@ class Rounds:
         if self._last is not None:
             self._last.update_scatter()
         name = row["name"]
-        contest = self._last = Contest(self, name, best, naive, field, seconds, races, even_late)
+        contest = self._last = Contest(self, name, best, naive, field, seconds, races, even_late, explains)
         self.progress(name, "starting", 0.0, ", ".join(c.label for c in field))
         if not self.budget.wait(lambda: self._disturbed(name)):
             contest.seconds *= _SHORTER
