@@ -184,6 +184,13 @@ def test_a_step_that_pytorch_does_not_know_is_refused_before_training(states, tm
     assert not result.ok and "Custom" in result.error["message"] and "use backend='mxnet'" in result.error["message"]
 
 
+def test_a_gpu_that_is_not_there_is_named(states, tmp_path):
+    path = tmp_path / "metric.py"
+    path.write_text(JOBS["metric"])
+    result = gt.train.run(gt.Recipe(**{**states, "job": str(path), "devices": "gpu:5"}))
+    assert not result.ok and "recipe field devices='gpu:5': device 'cuda:5'" in result.error["message"], result.error
+
+
 SPECTRAL = """
 class Normed(gluon.Block):
     def __init__(self):

@@ -34,7 +34,7 @@ class FollowedSession(Session):
     name = "torch"
 
     def __init__(self, recipe: Recipe, *given: Any, why: str):
-        gpus = listed_gpus(recipe.devices)
+        self._devices, gpus = recipe.devices, listed_gpus(recipe.devices)
         self._place = {"auto": "auto", "cpu": "cpu"}.get(recipe.devices, f"cuda:{gpus[0] if gpus else 0}")
         super().__init__(recipe.override(devices="cpu"), *given)
         self._why = why
@@ -47,7 +47,10 @@ class FollowedSession(Session):
         torch().set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or usable_cores()))
         self.phase = "importing mxnet"
         folder = os.path.dirname(os.path.abspath(recipe.job or ""))
-        self._followed = OnTorch(mxnet(), folder, self.news.append, self._place)
+        try:
+            self._followed = OnTorch(mxnet(), folder, self.news.append, self._place)
+        except UsageError as error:
+            raise UsageError(f"recipe field devices={self._devices!r}: {error}") from error
         super().build(opened)
         self.news.clear()  # on MXNet's gradients
         self.steps(_TRIED)
