@@ -284,7 +284,8 @@ def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
         row["notes"] = [note for note in row["notes"] if not note.startswith(BACKGROUND)]  # the reason repeats it
         _not_measurable(row, f"{BACKGROUND} {background_pct:.0f} % of the cores; it measured {measured}")
     elif row["verdict"] == "no gain" and not row.get("contest_decided", True):
-        _not_measurable(row, f"slices: {ratio['n']}, too few to tell; there was no time for more; {measured}")
+        few = "1 slice does" if ratio["n"] == 1 else f"{ratio['n']} slices do"
+        _not_measurable(row, f"{few} not tell, and there was no time for more; {measured}")
 
 
 def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
