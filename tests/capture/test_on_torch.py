@@ -224,6 +224,31 @@ def test_steps_that_come_again_are_followed_as_long_as_they_are_the_same(names, 
     assert found["kept_batches"] > 0  # of the loader
 
 
+LENGTHS = """
+import mxnet as mx, numpy as np
+from mxnet import autograd, gluon, nd
+draw = np.random.RandomState(3)
+net = gluon.nn.Sequential(); net.add(gluon.nn.Dense(8, activation="tanh"), gluon.nn.Dense(4)); net.initialize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+total, cross = 0.0, gluon.loss.SoftmaxCELoss()
+for size in [8] * 8 + [6, 5, 7, 4] * 2 + [6]:
+    x, y = nd.array(draw.rand(size, 6)), nd.array(draw.randint(4, size=size))
+    with autograd.record():
+        loss = cross(net(x), y)
+    loss.backward()
+    trainer.step(size)
+    total += loss.sum().asscalar()
+print(total)
+"""
+
+
+def test_a_step_of_another_length_is_followed_when_it_comes_again(tmp_path):
+    printed, found, _ = run(tmp_path, LENGTHS)
+    assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, LENGTHS)), rel=1e-4)
+    assert found["why_not"] == "" and found["structures"] == 6
+    assert found["steps_followed"] >= 5  # two of those that come often, and the second of each other
+
+
 QUICK_CALLED = ("blocks that do the same", "a forward that counts its calls", "an attribute that is set",
                 "views in a call")  # fmt: skip
 
