@@ -216,7 +216,7 @@ def wants_cpu(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def put_on_cpu(mx: Any, first: Optional[int] = None) -> None:
-    """Have each context ``gpu(i)`` be ``cpu(i)`` from now on, if the user wants it. ``mx``: the mxnet module.
+    """Have each context ``gpu(i)`` be ``cpu(i)`` from now on, if the user wants it.
 
     Args:
         mx: the mxnet module. first: have the first so many be the CPU, whatever the user wants; others are MXNet's own.
