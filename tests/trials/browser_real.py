@@ -283,7 +283,8 @@ def test_the_sites_search_finds_the_section(screen, site, chromium):
     hit = page.locator(".md-search-result__item a").first
     hit.wait_for()
     assert "06" in hit.inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # the overlay behind the results is as wide as a screen of 1,259 pixels while it opens
+    page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
     hit.click()
     page.wait_for_url("**/06_large_batch.html*")
     page.locator(".md-search__input").press_sequentially("zyzzyva")
