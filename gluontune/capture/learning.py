@@ -130,24 +130,21 @@ class LearningTorch(LazyTorch):
             self.changes, earlier = changes, None
         if any(signatures == template.signatures for template in self.templates):
             return
-        alike = None if earlier else self._differs_in_shapes(log, ids)
-        if alike is not None:
-            self._untried += 1
-            earlier = _ids(alike)
-        if earlier is None:
+        fixed = self._of_other_shapes(log, ids) if earlier is None else self._fixed(log, earlier, ids)
+        if earlier is None and fixed is None:
             if len(self._seen) >= _WATCHED:
                 self._seen.pop(next(iter(self._seen)))
             self._seen[key] = ids
             return
-        fixed = self._fixed(log, earlier, ids)
         if fixed is None:
             return
+        self._untried += earlier is None
         template = Template(self, log, places, signatures, step, fixed, super()._may_end())
         for call in self.calls:
             if call.settle(template, places):
                 template.entries[call.begin].calls.append(call)
                 self.spanned[id(call.block)] = True
-        self._fruitless, template.untried = 0, alike is not None
+        self._fruitless, template.untried = 0, earlier is None
         self.templates.insert(0, template)
         del self.templates[_TEMPLATES:]
 
@@ -164,16 +161,17 @@ class LearningTorch(LazyTorch):
                 return None
         return fixed
 
-    def _differs_in_shapes(self, log: Sequence[Entry], ids: Sequence[int]) -> Template | None:
-        """A template of the same hooks and operators on the same fixed arrays: the step need not come twice."""
+    def _of_other_shapes(self, log: Sequence[Entry], ids: Sequence[int]) -> dict[int, Any] | None:
+        """The fixed arrays of a step that has a template but for its shapes: it need not come twice."""
         if self._untried >= _UNTRIED:
             return None
         form = form_of(log)
         for template in self.templates:
             if template.count == len(ids) and form_of(template.entries) == form:
-                fixed = self._fixed(log, _ids(template), ids)
+                known = [0 if array is None else id(array) for array in template.fixed_arrays]
+                fixed = self._fixed(log, known, ids)
                 if fixed is not None and len(fixed) == len(template.fixed):
-                    return template
+                    return fixed
         return None
 
     def _at(self, array: Any) -> At:
@@ -274,8 +272,3 @@ class LearningTorch(LazyTorch):
                 return
             self._place(array, self.held[id(array)].value - self.base - 1)
         self._logged(Entry("batch", inputs=[id(array) for _, array in arrays]))
-
-
-def _ids(template: Template) -> list[int]:
-    """The ids of a template's fixed arrays, by place; 0 for other places."""
-    return [0 if array is None else id(array) for array in template.fixed_arrays]
