@@ -137,6 +137,7 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python -m pytest -q tests/project/test_docs.py
 
 # What works without mxnet, on each Python that is here, with the newest packages for it. (pytest --rooms)
 ROOMS := 3.9 3.10 3.12 3.13 3.14
