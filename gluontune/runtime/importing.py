@@ -15,7 +15,6 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import MARKER
 from gluontune.runtime import cpu, cuda, elf, packages
+from gluontune.runtime.frontend import quicken
 from gluontune.runtime.import_hooks import Finder, PatchingLoader, kept_operators, lazily, plain_distutils
 
 # numpy 1.24 removed them; MXNet 1.9.1 uses them.
@@ -127,7 +127,7 @@ def _import_mxnet() -> ModuleType:
             for name in ("init", "broadcast") if store else ():
                 setattr(store, name, _row_major(getattr(store, name)))
             if os.environ.get(MARKER):  # of a tuned process
-                swap_by_transpose(found)
+                quicken(found)
             return found
     except Exception as error:
         raise explain_import_error(error) from error
@@ -262,39 +262,3 @@ def _without_torch(check: ModuleType) -> None:
         raise ImportError("gluontune runs gluoncv on MXNet alone")
 
     check._require_pytorch_version = refused  # type: ignore[attr-defined]
-
-
-# ``swapaxes`` by ``transpose`` has the same values, and is up to 70 times faster: MXNet copies by single elements where
-# the last axis is one of the two, forward and backward, on one thread. Its ``transpose`` goes through memory in blocks.
-# A compiled graph keeps its own operator.
-_MOST_AXES = 6  # of transpose
-
-
-def swap_by_transpose(mx: Any) -> None:
-    """Have ``mx.nd.swapaxes``, ``mx.np.swapaxes`` and the arrays' methods go through ``transpose``.
-
-    Args:
-        mx: the mxnet module. A second call changes nothing.
-    """
-    modules = sys.modules
-    classic, ours = mx.nd.op.swapaxes, (mx.nd.NDArray, mx.np.ndarray)
-    if getattr(classic, "by_transpose", False):
-        return
-    for part in ("", ".op", ".gen_op", ".numpy._internal"):
-        module = modules[f"mxnet.ndarray{part}"]
-        for name in {"swapaxes", "SwapAxis"} & vars(module).keys():
-            setattr(module, name, _transposed(getattr(module, name), ours))
-
-
-def _transposed(plain: Callable[..., Any], kinds: tuple[Any, ...]) -> Callable[..., Any]:
-    def swapaxes(data: Any = None, dim1: Any = 0, dim2: Any = 0, out: Any = None, name: Any = None, **more: Any) -> Any:
-        if type(data) in kinds and out is None and not more and type(dim1) is type(dim2) is int:
-            axes = list(range(data.ndim))
-            if 0 < len(axes) <= _MOST_AXES and -len(axes) <= min(dim1, dim2) and max(dim1, dim2) < len(axes):
-                axes[dim1], axes[dim2] = axes[dim2], axes[dim1]
-                return data.transpose(axes)
-        return plain(data, dim1, dim2, out=out, name=name, **more)
-
-    swapaxes.__doc__, swapaxes.__module__ = plain.__doc__, plain.__module__
-    swapaxes.by_transpose = True  # type: ignore[attr-defined]
-    return swapaxes
