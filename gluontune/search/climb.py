@@ -13,6 +13,7 @@ from gluontune.core.events import Guess, OnLadderEvent, RungRow, VariantRow
 from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.runtime import doctor
+from gluontune.search.batches import Batches
 from gluontune.search.budget import QUICK, Budget, Pace
 from gluontune.search.climber import LEAST_S, Climber
 from gluontune.search.judge import TOLD, WORTH, compare, judge, judge_accuracy, judge_quality
@@ -24,7 +25,7 @@ from gluontune.search.revisit import revisit
 from gluontune.search.rung import Rung, Site, Variant
 from gluontune.search.rungs import RUNGS
 from gluontune.search.study import dataset_facts
-from gluontune.search.trainings import Batches, Trainings
+from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
 _FACTS = ("num_workers", "loader", "hybridize", "dtype", "batch_size_per_device", "num_devices")

@@ -11,6 +11,7 @@ from gluontune.core import stats
 from gluontune.core.events import RungRow, rung_row
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
+from gluontune.search.batches import SHORTER
 from gluontune.search.judge import PARITY_POINTS, loss_of, verdict_of
 from gluontune.search.measure import Contender
 from gluontune.search.results_store import write_best
@@ -19,7 +20,7 @@ from gluontune.search.rung import Site
 from gluontune.search.rung_contest import Rounds
 from gluontune.search.rungs import RUNGS
 from gluontune.search.time_to_target import first_crossing
-from gluontune.search.trainings import SHORTER, Trainings
+from gluontune.search.trainings import Trainings
 from gluontune.training.group import RunFailed
 
 _MOST_PAIRS = 5

@@ -17,7 +17,7 @@ from gluontune.parallel import horovod, shared
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Registry
 from gluontune.runtime import pytorch
-from gluontune.search.budget import SHORTEST_UPDATES
+from gluontune.search.budget import FEWEST_UPDATES
 from gluontune.search.rung import Rung, Site, Variant, adding_to
 
 RUNGS: Registry[Rung] = Registry("rung")
@@ -142,8 +142,12 @@ def _enough_images(recipe: Recipe, site: Site) -> str | None:
     return None
 
 
-#: Muon learns more per step than SGD. On CIFAR-10 a rate of 0.03 suits batch 128; 0.02 to 0.05 differ little.
-_MUON = {"optimizer": "muon", "learning_rate": 0.02, "base_batch_size": 64, "lr_scaling": "sqrt", "wd": 0.1}
+#: Muon learns more per step than SGD. Schedules of 40 to 60 updates end higher, and more alike, by a cosine and a
+#: momentum of 0.85 than by one cycle and 0.9: six seeds of the sample, 40 updates: 75.9 to 77.2 %, not 66 to 75.
+_MUON = {
+    "optimizer": "muon", "learning_rate": 0.02, "base_batch_size": 64, "lr_scaling": "sqrt", "wd": 0.1,
+    "momentum": 0.85, "schedule": "cosine", "schedule_params": {}, "warmup_epochs": 0.0,
+}  # fmt: skip
 #: On ResNet-20 and the sample; LARS's paper scales by the root, LAMB's too.
 _LARS = {"optimizer": "lars", "learning_rate": 4.0, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 1e-4}
 _LAMB = {"optimizer": "lamb", "learning_rate": 0.01, "base_batch_size": 128, "lr_scaling": "sqrt", "wd": 0.05}
@@ -178,7 +182,7 @@ def _large_batch(recipe: Recipe, site: Site) -> list[Variant]:
             found.append(Variant(f"batch {sizes[-1]}, {name}", changes, rank=2))
     for factor, length in _LENGTHS.items():
         n = factor * recipe.batch_size_per_device
-        fewest = SHORTEST_UPDATES * n * recipe.num_devices * recipe.accumulate / site.num_train  # epochs
+        fewest = FEWEST_UPDATES * n * recipe.num_devices * recipe.accumulate / site.num_train  # epochs
         short = round(max(length * recipe.epochs, 1.01 * fewest), 3)
         if short <= 0.75 * recipe.epochs:
             changes = {"batch_size_per_device": n, "epochs": short, **_MUON}
@@ -272,7 +276,7 @@ def _learns_in_our_way(recipe: Recipe, site: Site) -> str | None:
 
 @_rung("methods", "fewer epochs, with methods that make more of each", _learns_in_our_way, by_time=True, pace="full")
 def _methods(recipe: Recipe, site: Site) -> list[Variant]:
-    fewest = SHORTEST_UPDATES * recipe.update_batch_size / site.num_train  # epochs
+    fewest = FEWEST_UPDATES * recipe.update_batch_size / site.num_train  # epochs
     short = round(max(_METHOD_LENGTH * recipe.epochs, 1.01 * fewest), 3)
     found: list[Variant] = []
     for name in _METHODS if short <= 0.8 * recipe.epochs else ():

@@ -282,6 +282,38 @@ def test_a_large_batch_is_chosen_by_the_time_to_the_accuracy(machine):
     assert row["accuracy_runs"] == [0.80]
 
 
+def of_batch(row):
+    return {c["label"]: c for c in row["seconds_to_accuracy"]["candidates"]}
+
+
+def test_after_one_that_arrived_what_can_be_made_shorter_is_tried_too(machine):
+    usual = machine.rate  # of the larger batch: so fast that its length is the shorter time at first
+    machine.rate = lambda r: usual(r) * (1.5 if r.batch_size_per_device == 128 else 1.0)
+    arrives = {64: 0.35, 128: 0.75}
+    machine.accuracy = lambda r: 0.80 if r.optimizer != "muon" or r.epochs >= arrives[r.batch_size_per_device] else 0.6
+    row = rows(ladder.climb(Recipe(), rungs=["large-batch"], budget_s=3600))["large-batch"]
+    tried = of_batch(row)
+    assert list(tried)[:1] == ["batch 128, Muon, 0.75 epochs"] and tried["batch 64, Muon, 0.35 epochs"]["arrived"]
+    assert row["recipe"]["batch_size_per_device"] == 64 and row["recipe"]["epochs"] == pytest.approx(0.35)
+    assert row["val_accuracy"] == [0.80] and row["elapsed_seconds"][0] == pytest.approx(0.35 * 100, rel=0.01)
+
+
+def test_an_accuracy_near_the_bar_is_trained_twice_and_the_mean_decides(machine):
+    def accuracy(r):
+        first, second = {True: (0.84, 0.70), False: (0.85, 0.85)}[r.epochs < 0.3] if r.epochs != 0.35 else (0.82, 0.86)
+        return 0.85 if r.optimizer != "muon" else second if r.seed else first
+
+    machine.accuracy = accuracy  # the bar is at 83 %
+    row = rows(ladder.climb(Recipe(), rungs=["large-batch"], budget_s=3600))["large-batch"]
+    tried = of_batch(row)
+    lucky, unlucky = tried["batch 64, Muon, 0.257 epochs"], tried["batch 64, Muon, 0.35 epochs"]
+    assert lucky["accuracies"] == [0.84, 0.70] and not lucky["arrived"]
+    assert unlucky["accuracies"] == [0.82, 0.86] and unlucky["arrived"]
+    assert tried["batch 64, Muon, 0.5 epochs"]["accuracies"] == [0.85], "0.85 is two points above"
+    assert 0.257 < row["recipe"]["epochs"] < 0.35, "between the one that missed and the one that arrived"
+    assert tried["batch 64, Muon, 0.3 epochs"]["accuracies"] == row["accuracy_runs"] == [0.85]
+
+
 def test_a_full_climb_asks_methods_by_the_time_to_the_accuracy(machine):
     machine.accuracy = lambda r: 0.80 if r.epochs == 2 or "whitening-init" in r.methods else 0.6
     base = Recipe(epochs=2, loader="resident", augment="pad-crop-flip")

@@ -144,10 +144,10 @@ def test_an_optimizer_that_makes_more_of_a_step_is_tried_at_the_same_batch_for_h
     gathered = variants["batch 128 of 2 steps, Muon, 0.75 epochs"]
     assert Recipe(epochs=1).override(**gathered.changes).update_batch_size == 128
     assert gathered.rank == max(v.rank for v in variants.values()), "a short budget leaves it out first"
-    # With fewer updates than fifty the seed decides the accuracy.
+    # With fewer updates than 40 the seed decides the accuracy.
     short = RUNGS["large-batch"].variants(Recipe(epochs=0.5), site)
-    assert [v.label for v in short if "Muon" in v.label] == ["batch 64, Muon, 0.323 epochs"]
-    assert 0.323 * 10_000 / 64 >= 50
+    assert [v.label for v in short if "Muon" in v.label] == ["batch 64, Muon, 0.259 epochs"]
+    assert 0.259 * 10_000 / 64 >= 40
 
 
 def test_a_contender_of_another_length_takes_the_processes_over(machine):
