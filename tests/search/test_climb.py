@@ -279,7 +279,7 @@ def test_a_large_batch_is_chosen_by_the_time_to_the_accuracy(machine):
     assert not any(entry["chosen"] and entry["changes"].get("optimizer") != "muon" for entry in row["variants"])
     assert found["ratio"]["median"] == pytest.approx(1.1 / 0.525, rel=0.05) and found["ratio"]["ci95"][0] > 1.5
     assert all("accuracy" in v for v in row["variants"] if v["lost"])  # what collapsed is shown with its figure
-    assert row["accuracy_runs"] == [0.80]
+    assert row["accuracy_runs"] == [0.80, 0.80]
 
 
 def of_batch(row):
@@ -300,18 +300,18 @@ def test_after_one_that_arrived_what_can_be_made_shorter_is_tried_too(machine):
 
 def test_an_accuracy_near_the_bar_is_trained_twice_and_the_mean_decides(machine):
     def accuracy(r):
-        first, second = {True: (0.84, 0.70), False: (0.85, 0.85)}[r.epochs < 0.3] if r.epochs != 0.35 else (0.82, 0.86)
+        first, second = {True: (0.85, 0.70), False: (0.87, 0.87)}[r.epochs < 0.3] if r.epochs != 0.35 else (0.83, 0.87)
         return 0.85 if r.optimizer != "muon" else second if r.seed else first
 
-    machine.accuracy = accuracy  # the bar is at 83 %
+    machine.accuracy = accuracy  # the bar is at 83 %, of shortened schedules at 84
     row = rows(ladder.climb(Recipe(), rungs=["large-batch"], budget_s=3600))["large-batch"]
     tried = of_batch(row)
     lucky, unlucky = tried["batch 64, Muon, 0.257 epochs"], tried["batch 64, Muon, 0.35 epochs"]
-    assert lucky["accuracies"] == [0.84, 0.70] and not lucky["arrived"]
-    assert unlucky["accuracies"] == [0.82, 0.86] and unlucky["arrived"]
-    assert tried["batch 64, Muon, 0.5 epochs"]["accuracies"] == [0.85], "0.85 is two points above"
+    assert lucky["accuracies"] == [0.85, 0.70] and not lucky["arrived"]
+    assert unlucky["accuracies"] == [0.83, 0.87] and unlucky["arrived"]
+    assert tried["batch 64, Muon, 0.5 epochs"]["accuracies"] == [0.87], "that is clear"
     assert 0.257 < row["recipe"]["epochs"] < 0.35, "between the one that missed and the one that arrived"
-    assert tried["batch 64, Muon, 0.3 epochs"]["accuracies"] == row["accuracy_runs"] == [0.85]
+    assert tried["batch 64, Muon, 0.3 epochs"]["accuracies"] == row["accuracy_runs"] == [0.87]
 
 
 def test_a_full_climb_asks_methods_by_the_time_to_the_accuracy(machine):
