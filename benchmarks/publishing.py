@@ -101,9 +101,10 @@ def _ladder(document: Mapping[str, Any]) -> Figure:
         chosen = next((v["label"] for v in row["variants"] if v.get("chosen")), "")
         trained = row["elapsed_seconds"]
         whole = None if row.get("left_out") else row["speedup_vs_naive"]  # a part's is that of the guess
+        without = None if row["name"] == "together" else deciding(row)  # of the guess it is the next column
         rows.append([
             row["name"], chosen or ("as written" if row["name"] == "naive" else ""),
-            _rounded(row["samples_per_sec"], 0), _rounded(deciding(row), 2),
+            _rounded(row["samples_per_sec"], 0), _rounded(without, 2),
             _rounded(whole and {"median": whole, "ci95": row["speedup_ci95"]}, 2),
             round(trained[-1], 1) if trained else "", fmt.reached(row) or "",
             re.sub(r"^\W+ ", "", verdict_text(row).plain),
