@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.core.errors import UsageError, did_you_mean
+from gluontune.optim._formulas import FORMULAS
 from gluontune.recipe.registry import Parameter, Registry
 from gluontune.recipe.rules import LR_SCALING
 
@@ -194,13 +195,6 @@ _add("signum", "mxnet.optimizer:Signum",
     lr_scaling="sqrt",
     when="With compressed gradients, where only signs travel.",
     when_not="For accuracy alone: each weight moves by lr at each update, so it needs a decaying rate.")
-_add("ftml", "gluontune.optim.elementwise:GTFTML",
-    "v = b2 v + (1-b2) g²; w -= lr (1-b1)/(1-b1^t) g / (√(v/(1-b2^t)) + eps), g with wd w added",
-    "Zheng & Kwok, ICML 2017", 0.0025,
-    defaults={"beta1": 0.6, "beta2": 0.999, "epsilon": 1e-8, "clip_gradient": None}, states=1, lr_scaling="sqrt",
-    when="As adam with half its states, where the best solution moves during training.",
-    when_not="Where momentum matters: its averaging of gradients cancels out of the unconstrained rule.",
-    instead_of="MXNet's keeps three states, loses digits, and gives NaN when a schedule ends at 0.")
 _add("adagrad", "mxnet.optimizer:AdaGrad", "v += g²; w -= lr (g / √(v + eps) + wd w)",
     "Duchi, Hazan & Singer, JMLR 2011", 0.01, defaults={"eps": 1e-7, "clip_gradient": None}, needs_masters=True,
     lr_scaling="sqrt",
@@ -221,12 +215,6 @@ _add("adam", "gluontune.optim.layerwise:GTAdam",
     when="A first try on a new problem: it forgives a wrong rate.",
     when_not="With weight decay (the adaptive denominators undo it: adamw); for the last point of accuracy.",
     instead_of="MXNet's, with the bias correction of the float32 betas that its kernel uses (1e-6 off otherwise).")
-_add("dcasgd", "gluontune.optim.elementwise:GTDCASGD",
-    "m = momentum m - lr (g + wd w + lamda g² (w - w')); w += m, w' being the weight before the last update",
-    "Zheng et al., arXiv:1609.08326", 0.1, defaults={"lamda": 0.04, "clip_gradient": None}, states=2, momentum=True,
-    when="Asynchronous workers (dist_async), whose gradients are one update old.",
-    when_not="Synchronous training: nothing is delayed, so the correction only adds cost.",
-    instead_of="MXNet's raises with momentum: it asks an array for its truth.")
 _add("lbsgd", "gluontune.optim.momentum:GTLBSGD",
     "g = mean of batch_scale micro-gradients; then sgd, with warm-up; warmup_strategy='lars': with trust ratios",
     "Goyal et al., arXiv:1706.02677; You et al., arXiv:1708.03888", 0.1,
@@ -266,13 +254,6 @@ _add("novograd", "gluontune.optim.layerwise:GTNovoGrad",
     lr_scaling="sqrt",
     when="adam's robustness with sgd's memory; large batches.",
     when_not="Layers whose weights want different scales within one layer (embeddings).")
-_add("adadelta", "gluontune.optim.elementwise:GTAdaDelta",
-    "a = rho a + (1-rho) g²; s = √(b+eps)/√(a+eps) g; b = rho b + (1-rho) s²; w -= lr s, g with wd w added",
-    "Zeiler, arXiv:1212.5701", 1.0, defaults={"rho": 0.9, "epsilon": 1e-5, "clip_gradient": None}, states=2,
-    lr_scaling="none",
-    when="When nothing is known about the scale of the problem and nothing shall be tuned.",
-    when_not="When accuracy counts: it starts slowly and seldom ends best.",
-    instead_of="MXNet's ignores the rate and every schedule, and overwrites Gluon's gradient.")
 _add("adamw", "gluontune.optim.layerwise:GTAdamW", "w -= lr (m̂ / (√v̂ + eps) + wd w)",
     "Loshchilov & Hutter, arXiv:1711.05101", 0.001, wd=0.01,
     defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "clip_gradient": None}, defaults_from="the paper",
@@ -291,20 +272,6 @@ _add("muon", "gluontune.optim.layerwise:GTMuon",
     momentum=True, needs_masters=True, needs_shapes=True, lr_scaling="sqrt",
     when="Large batches, whose few updates must each count; wd of 0.01 to 0.1.",
     when_not="Small batches of small nets, where its matrix products cost more than the step; depthwise layers.")
-_add("adamax", "gluontune.optim.elementwise:GTAdaMax",
-    "m = b1 m + (1-b1) g; u = max(b2 u, |g|); w -= lr/(1-b1^t) m / (u + eps), g with wd w added",
-    "Kingma & Ba, arXiv:1412.6980, section 7", 0.002,
-    defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "clip_gradient": None}, states=2, lr_scaling="sqrt",
-    when="As adam where single gradients are huge: the step never exceeds the rate.",
-    when_not="By default: it is slower to forget a large gradient than adam.",
-    instead_of="MXNet's has no epsilon: a weight whose first gradient is 0 becomes NaN.")
-_add("nadam", "gluontune.optim.elementwise:GTNadam", "adam whose step looks ahead with next step's momentum",
-    "Dozat, ICLR workshop 2016", 0.001,
-    defaults={"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "schedule_decay": 0.004, "clip_gradient": None},
-    states=2, lr_scaling="sqrt",
-    when="Recurrent nets, where it is sometimes a little faster than adam.",
-    when_not="With weight decay: as adam.",
-    instead_of="MXNet's advances its momentum product once a parameter, so replicas drift and depth changes it.")
 _add("yellowfin", "gluontune.optim.elementwise:GTYellowFin",
     "m = mu m - alpha (g + wd w); w += lr m, with mu and alpha measured from the gradients",
     "Zhang & Mitliagkas, arXiv:1706.03471", 1.0,
@@ -313,3 +280,6 @@ _add("yellowfin", "gluontune.optim.elementwise:GTYellowFin",
     when="When nothing may be tuned: learning_rate is only a factor on its own rate.",
     when_not="Runs of fewer than some thousand updates at the default beta, and sparse gradients (a layer "
     "without gradient has curvature 0).")
+for _name, _formula in FORMULAS.items():
+    _rule = (_formula.rule.__doc__ or "").partition("\n")[0].rstrip(".")
+    _add(_name, f"gluontune.optim.elementwise:GT{_formula.kind}", _rule, states=len(_formula.states), **_formula.card)

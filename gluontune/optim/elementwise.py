@@ -1,34 +1,38 @@
-"""Corrected versions of MXNet 1.9.1's DCASGD, FTML, AdaDelta, AdaMax and Nadam, by :mod:`gluontune.optim._formulas`;
-and YellowFin. Hyper-parameters, and MXNet's faults, are on their cards.
+"""Optimizers that are one formula (MXNet 1.9.1's DCASGD, FTML, AdaDelta, AdaMax and Nadam, corrected), and YellowFin.
+
+Hyper-parameters, and MXNet's faults, are on their cards.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any, ClassVar
 
 from gluontune.core.errors import UsageError
 from gluontune.optim._base import TunedOptimizer, chunks, interleaved, mx, nd, squares, subtract_all
-from gluontune.optim._formulas import FORMULAS
+from gluontune.optim._formulas import FORMULAS, Formula
+from gluontune.optim.cards import OPTIMIZERS
 
 
 class _OneByOne(TunedOptimizer):
-    """A rule of a few array operations on one parameter."""
+    """An optimizer that is one formula; its arguments and their defaults are on its card."""
 
     name: ClassVar[str]
-    #: Whether ``clip_gradient`` limits the gradient with decay added to it, as in MXNet's optimizer of the name.
-    clips_decayed = False
 
     def __init__(self, options: dict[str, float], **kwargs: Any):
         super().__init__(**kwargs)
         self.options = options
         self.__dict__.update(options)  # by MXNet's names, too
-        self._rule, self._states, self._copies = FORMULAS[self.name]
+        formula = FORMULAS[self.name]
+        self._rule, self._states, self._copies = formula.rule, formula.states, formula.copies
+        self._clips_decayed = formula.clips_decayed
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, ...]:
         return tuple(weight.copy() if name in self._copies else nd.zeros_like(weight) for name in self._states)
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        limit = self.clip_gradient if self.clips_decayed else None
+        limit = self.clip_gradient if self._clips_decayed else None
         grads, rescale = (grads, self.rescale_grad) if limit else self.clipped(grads)
         lists = (indices, weights, grads, states, self._get_lrs(indices), self._get_wds(indices))
         for index, w, g, state, lr, wd in zip(*lists):
@@ -38,63 +42,29 @@ class _OneByOne(TunedOptimizer):
             self._rule(nd, w, g, state, lr, wd, self._index_update_count[index], self.options)
 
 
-@mx.optimizer.register
-class GTDCASGD(_OneByOne):
-    """SGD with compensation for delayed gradients. Zheng et al., arXiv:1609.08326."""
+def _class_of(name: str, formula: Formula) -> type[_OneByOne]:
+    card = OPTIMIZERS[name]
+    usual = {"momentum": 0.0, "learning_rate": card.learning_rate, **card.defaults}
+    by_place = functools.partial(inspect.Parameter, kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    signature = inspect.Signature([
+        by_place("self"), *(by_place(each, default=usual[each]) for each in formula.places),
+        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+    ])  # fmt: skip
 
-    name = "dcasgd"
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        options = {each: bound.arguments[each] for each in formula.places}
+        more = {"learning_rate": options.pop("learning_rate")} if "learning_rate" in options else {}
+        _OneByOne.__init__(self, options, **more, **bound.arguments["kwargs"])
 
-    def __init__(self, momentum: float = 0.0, lamda: float = 0.04, **kwargs: Any):
-        super().__init__({"momentum": momentum, "lamda": lamda}, **kwargs)
-
-
-@mx.optimizer.register
-class GTFTML(_OneByOne):
-    """FTML: follow the moving leader. Zheng & Kwok, ICML 2017."""
-
-    name, clips_decayed = "ftml", True
-
-    def __init__(self, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8, **kwargs: Any):
-        super().__init__({"beta1": beta1, "beta2": beta2, "epsilon": epsilon}, **kwargs)
-
-
-@mx.optimizer.register
-class GTAdaDelta(_OneByOne):
-    """AdaDelta, with a rate; the paper's rule has a rate of 1. Zeiler, arXiv:1212.5701."""
-
-    name = "adadelta"
-
-    def __init__(self, rho: float = 0.9, epsilon: float = 1e-5, learning_rate: float = 1.0, **kwargs: Any):
-        super().__init__({"rho": rho, "epsilon": epsilon}, learning_rate=learning_rate, **kwargs)
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    made = {"name": name, "__init__": __init__, "__module__": __name__, "__doc__": formula.rule.__doc__}
+    return type(f"GT{formula.kind}", (_OneByOne,), made)
 
 
-@mx.optimizer.register
-class GTAdaMax(_OneByOne):
-    """Adam with the largest recent gradient as denominator. Kingma & Ba, arXiv:1412.6980, section 7."""
-
-    name, clips_decayed = "adamax", True
-
-    def __init__(
-        self, learning_rate: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
-        **kwargs: Any,
-    ):  # fmt: skip
-        options = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-        super().__init__(options, learning_rate=learning_rate, **kwargs)
-
-
-@mx.optimizer.register
-class GTNadam(_OneByOne):
-    """Adam with Nesterov momentum and its warm-up, by the number of updates. Dozat, ICLR workshop 2016."""
-
-    name, clips_decayed = "nadam", True
-
-    def __init__(
-        self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
-        schedule_decay: float = 0.004, **kwargs: Any,
-    ):  # fmt: skip
-        options = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "schedule_decay": schedule_decay}
-        super().__init__(options, learning_rate=learning_rate, **kwargs)
-
+for _name, _formula in FORMULAS.items():  # by a name in this module, for pickle
+    globals()[f"GT{_formula.kind}"] = mx.optimizer.register(_class_of(_name, _formula))
 
 WINDOW = 20  # updates with the extreme curvatures, as in the paper
 LARGEST_P = 1e10  # beyond it the root of the cubic is 0 to all relevant digits

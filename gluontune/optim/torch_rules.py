@@ -245,7 +245,7 @@ for _name, _all in _OF_ALL.items():
 for _name, _rule in _OF_ONE.items():
     TORCH_RULES.add(_name, one_by_one(_rule))
 for _name, _formula in FORMULAS.items():
-    TORCH_RULES.add(_name, by_formula(*_formula))
+    TORCH_RULES.add(_name, by_formula(_formula.rule, _formula.states, _formula.copies))
 
 
 class TorchOptimizer:

@@ -28,9 +28,10 @@ def quicken(mx: Any) -> None:
     """
     register: Any = sys.modules["mxnet.ndarray.register"]
     kinds = (mx.nd.NDArray, mx.np.ndarray)
-    if getattr(register._imperative_invoke, "quick", False):
+    if kinds[0].__setitem__.__module__ == __name__:
         return
-    register._imperative_invoke = _invoking(mx, kinds)
+    if register._imperative_invoke.__module__ == "mxnet._ctypes.ndarray":  # a build with Cython has its own
+        register._imperative_invoke = _invoking(mx, kinds)
     for place, name in enumerate(("_verify_all_legacy_ndarrays", "_verify_all_np_ndarrays")):
         setattr(register, name, _verifying(getattr(register, name), kinds[place]))
     for kind in kinds:
@@ -93,7 +94,6 @@ def _invoking(mx: Any, kinds: tuple[Any, Any]) -> Callable[..., Any]:
         found = [made(handle_of(outputs[place]), stype=stores[place]) for place in range(number.value)]
         return found[0] if number.value == 1 and not output_is_list else found
 
-    _imperative_invoke.quick = True  # type: ignore[attr-defined]
     return _imperative_invoke
 
 
