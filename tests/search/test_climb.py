@@ -308,6 +308,9 @@ def test_an_accuracy_near_the_bar_is_trained_twice_and_the_mean_decides(machine)
     tried = of_batch(row)
     lucky, unlucky = tried["batch 64, Muon, 0.257 epochs"], tried["batch 64, Muon, 0.35 epochs"]
     assert lucky["accuracies"] == [0.85, 0.70] and not lucky["arrived"]
+    assert "0.257 epochs: trained twice, for it ended near the bar: 85.0 % and 70.0 %, where 84.0 % are" in str(
+        row["notes"]
+    )
     assert unlucky["accuracies"] == [0.83, 0.87] and unlucky["arrived"]
     assert tried["batch 64, Muon, 0.5 epochs"]["accuracies"] == [0.87], "that is clear"
     assert 0.257 < row["recipe"]["epochs"] < 0.35, "between the one that missed and the one that arrived"
