@@ -298,6 +298,17 @@ def test_after_one_that_arrived_what_can_be_made_shorter_is_tried_too(machine):
     assert row["val_accuracy"] == [0.80] and row["elapsed_seconds"][0] == pytest.approx(0.35 * 100, rel=0.01)
 
 
+def test_one_that_arrives_later_does_not_take_the_place_of_the_first(machine):
+    usual = machine.rate
+    machine.rate = lambda r: usual(r) * (1.5 if r.batch_size_per_device == 128 else 1.0)
+    arrives = {64: 0.5, 128: 0.75}
+    machine.accuracy = lambda r: 0.80 if r.optimizer != "muon" or r.epochs >= arrives[r.batch_size_per_device] else 0.6
+    row = rows(ladder.climb(Recipe(), rungs=["large-batch"], budget_s=3600))["large-batch"]
+    assert of_batch(row)["batch 64, Muon, 0.5 epochs"]["arrived"], "tried, for it might have been shortened"
+    assert row["recipe"]["batch_size_per_device"] == 128 and row["recipe"]["epochs"] == pytest.approx(0.75)
+    assert row["elapsed_seconds"][0] == pytest.approx(0.75 * 100 / 1.65, rel=0.01)
+
+
 def test_an_accuracy_near_the_bar_is_trained_twice_and_the_mean_decides(machine):
     def accuracy(r):
         first, second = {True: (0.85, 0.70), False: (0.87, 0.87)}[r.epochs < 0.3] if r.epochs != 0.35 else (0.83, 0.87)
