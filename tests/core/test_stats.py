@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from gluontune.core.stats import _left_out, bounds, difference, interval, ratio_interval, said
+from gluontune.core.stats import _left_out, bounds, chance_of_ranks, difference, interval, ratio_interval, said
 
 
 @pytest.mark.parametrize("n", [3, 9, 12, 20])
@@ -73,3 +73,12 @@ def test_no_interval_of_two_values_is_shown_and_none_below_zero():
     assert bounds({"median": 1.0, "ci95": [-0.5, 2.5], "n": 5}) is None
     assert bounds(None) is None and bounds({"median": 1.0, "ci95": None}) is None
     assert said({"median": 0.5, "ci95": [0.4, 0.6], "n": 4}, ".0f", 100) == "50 (40-60)"
+
+
+def test_the_chance_of_ranks_is_scipys():
+    rng = np.random.default_rng(530127)
+    for _ in range(60):
+        low, high = (rng.random(rng.integers(1, 8)).tolist() for _ in range(2))
+        theirs = scipy_stats.mannwhitneyu(low, high, alternative="less", method="exact").pvalue
+        assert chance_of_ranks(low, high) == pytest.approx(theirs, rel=1e-9)
+    assert chance_of_ranks([1.0, 2.0], [2.0, 3.0]) == chance_of_ranks([1.0, 2.5], [2.0, 3.0]), "a tie"
