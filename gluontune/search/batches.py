@@ -26,6 +26,10 @@ _MARGIN = PARITY_POINTS / 2  # for a shortened schedule: the proof, and ranks wi
 _PART = 0.6  # of the free time, for one training
 
 
+def _percent(accuracies: Sequence[float]) -> str:
+    return " and ".join(f"{100 * accuracy:.1f} %" for accuracy in accuracies)
+
+
 class Batches:
     """The trainings of the large-batch rung; ``best``, the recipe to beat, was measured in ``field``'s contest.
 
@@ -88,7 +92,7 @@ class Batches:
             again = self.trainings.repeat(self.row, contender)
             if again is not None:
                 accuracies.append(again)
-                both = f"{100 * accuracies[0]:.1f} % and {100 * again:.1f} %, where {100 * self._bar:.1f} % are asked"
+                both = f"{_percent(accuracies)}, where {_percent([self._bar])} are asked"
                 self.row["notes"].append(f"{contender.label}: trained twice, for it ended near the bar: {both}")
         accuracy, mean = accuracies[0], sum(accuracies) / len(accuracies)
         arrived = self._bar is not None and mean >= self._bar
@@ -172,7 +176,7 @@ class Batches:
         }  # fmt: skip
         if self.winner is None:
             row["kept"] = False
-            if tried := "; ".join(f"{f['label']}: {100 * f['accuracy']:.1f} %" for f in self.found):
+            if tried := "; ".join(f"{f['label']}: {_percent(f['accuracies'])}" for f in self.found):
                 row["verdict"] = "no gain"
                 row["reason"] = f"nothing that was tried reaches {goal} earlier than the recipe before it ({tried})"
             elif any("no time" in (e["reason"] or "") for e in row["variants"]):

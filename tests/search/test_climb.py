@@ -298,6 +298,14 @@ def test_after_one_that_arrived_what_can_be_made_shorter_is_tried_too(machine):
     assert row["val_accuracy"] == [0.80] and row["elapsed_seconds"][0] == pytest.approx(0.35 * 100, rel=0.01)
 
 
+def test_where_the_second_training_missed_both_accuracies_are_told(machine):
+    machine.accuracy = lambda r: (
+        0.80 if r.optimizer != "muon" and r.batch_size_per_device == 64 else 0.79 - 0.2 * r.seed
+    )
+    row = rows(ladder.climb(Recipe(), rungs=["large-batch"], budget_s=3600))["large-batch"]
+    assert row["verdict"] == "no gain" and "Muon, 0.5 epochs: 79.0 % and 59.0 %" in row["reason"]
+
+
 def test_one_that_arrives_later_does_not_take_the_place_of_the_first(machine):
     usual = machine.rate
     machine.rate = lambda r: usual(r) * (1.5 if r.batch_size_per_device == 128 else 1.0)
