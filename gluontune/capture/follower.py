@@ -33,6 +33,7 @@ class Follower:
         self.runs: dict[int, Any] = {}  # what makes views, by entry
         self.unseen: Counter[int] = Counter()  # arrays that a view was made of in a call that was answered
         self.alone: set[int] = set()  # views that such a call gave, of what nobody has
+        self.behind: set[int] = set()  # ids of what arrays share the memory of that arrived with a value of their own
         self.updated, self.over = False, False
         self._take(self.templates[0])
 
@@ -55,6 +56,10 @@ class Follower:
         known = self.env[: self.entries[self.at - 1].numbers] if self.at else []
         self.env = [*known, *[None] * (len(template.values) - len(known))]
         self.given = [*self.given[: self.at], *[None] * (len(self.entries) - self.at)]
+
+    def met(self, array: Any) -> bool:
+        """Whether the step so far has an array."""
+        return self.place.get(id(array), self.template.count) < self.template.seen[self.at]
 
     def _next(self, matches: Callable[[Entry], bool], taken: int = 1) -> Entry | None:
         """The next entry, of this template or of another that began alike. taken: whether it is over then."""
@@ -252,9 +257,15 @@ class Follower:
         if part is None:
             if len(template.parts) >= _PARTS:
                 template.parts.pop(next(iter(template.parts)))
-            part = template.parts[self.done, end] = Part(template, self.interpreter, self.done, end)
+            part = Part(template, self.interpreter, self.done, end, self._like(self.done, end))
+            template.parts[self.done, end] = part
         part(env, self.given)
         self.done = end
+
+    def _like(self, begin: int, end: int) -> Part | None:
+        """The same part of a template that differs in shapes alone, the one that knows most of its ways."""
+        found = (t.parts.get((begin, end)) for t in self.templates if t.form == self.template.form)
+        return min((part for part in found if part and part.compared), key=lambda part: len(part.ways), default=None)
 
     def value(self, place: int) -> Any:
         """The tensor that an array holds, or None where the template does not know."""

@@ -23,7 +23,12 @@ class FollowingTorch(RepeatingTorch):
     # modes and references
 
     def _is_ours(self, array: Any) -> bool:
-        return super()._is_ours(array) or (self.follow is not None and id(array) in self.follow.place)
+        follow = self.follow
+        known = follow is not None and (id(array) in follow.place or id(array) in follow.behind)
+        return known or super()._is_ours(array)
+
+    def _met(self, array: Any) -> bool:
+        return super()._met(array) or (self.follow is not None and self.follow.met(array))
 
     # the begin and the end of a step
 
@@ -63,13 +68,20 @@ class FollowingTorch(RepeatingTorch):
     def _arriving(self, array: Any, leaf: Leaf) -> Any:
         """The tensor of an array that is as a leaf says, or None."""
         if id(array) in self.aliases:
-            return None
+            return self._apart_arriving(array, leaf)
         known = self.truth.get(id(array))
-        if self._owned(array) != leaf.owner or self._kind(array) != leaf.kind or (known is not None and known.lost):
+        if id(array) in self.follow.behind or self._owned(array) != leaf.owner or self._kind(array) != leaf.kind or (known is not None and known.lost):
             return None
         if leaf.number is None:  # it is written to, and not read
             return leaf
         return self._from_mxnet(array) if known is None else known.tensor
+
+    def _apart_arriving(self, array: Any, leaf: Leaf) -> Any:
+        """The tensor of an array that shares memory of what the step has not met, or None."""
+        if leaf.number is None or leaf.owner or self._kind(array) != leaf.kind or not self._is_earlier(array):
+            return None
+        self.follow.behind.update(map(id, self._bases(array)))
+        return self._earlier_value(array)
 
     # the way back
 
@@ -160,6 +172,8 @@ class FollowingTorch(RepeatingTorch):
     def view(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
         if self.follow is None:
             self._cut()
+        elif self._roams(array, kind, arguments):
+            return self._apart(array, kind, arguments, run)
         if self.follow is not None:
             result = run()
             if result is None or result is array or self.follow.view(array, kind, arguments, run, result):
@@ -223,6 +237,8 @@ class FollowingTorch(RepeatingTorch):
                 return _values(self.truth[id(array)].tensor)
             if place is None and id(array) not in self.aliases:
                 return run()
+            if place is None and self._is_earlier(array):
+                return _values(self._earlier_value(array))
             known = list[Any]()
             if place is not None and self._computed(lambda: known.append(follow.value(place))) and known[0] is not None:
                 return _values(known[0])

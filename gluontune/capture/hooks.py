@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ class Hooks:
         self.mx, self.handler = mx, handler
         self.thread, self.depth = threading.get_ident(), 0
         self.parameters: weakref.WeakSet[Any] = weakref.WeakSet()  # Gluon's that have been given arrays
-        self.changes = 0  # how often parameters were given arrays
+        self.changes = 0  # how often parameters were given other arrays
         self.modes = [mx.autograd.is_recording(), mx.autograd.is_training()]  # of this thread
         self._before: list[tuple[Any, str, Any]] = []
 
@@ -209,18 +210,25 @@ class Hooks:
         self._put(kind, "grad_req", property(req.fget, self._changing(req.fset)))
 
     def _changing(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """What gives a parameter arrays."""
+        """What gives a parameter arrays, values, or another request for its gradient."""
 
         @functools.wraps(before)
         def change(parameter: Any, *args: Any, **kwargs: Any) -> Any:
             self.parameters.add(parameter)
-            self.changes += 1
             run = functools.partial(self._quietly, before, parameter, *args, **kwargs)
-            if not self.active:
-                return run()
-            arrays = [getattr(parameter, name, None) or () for name in ("_data", "_grad")]
-            given = [value for value in (*args, *kwargs.values()) if hasattr(value, "asnumpy")]
-            return self.handler.outside([*given, *[array for held in arrays for array in held]], run)
+            arrays, req = _arrays(parameter), getattr(parameter, "_grad_req", "")
+            try:
+                if not self.active:
+                    return run()
+                given = [value for value in (*args, *kwargs.values()) if hasattr(value, "asnumpy")]
+                return self.handler.outside([*given, *arrays], run)
+            finally:
+                now = _arrays(parameter)
+                same = len(now) == len(arrays) and all(map(operator.is_, now, arrays))
+                if not same or req != getattr(parameter, "_grad_req", ""):
+                    self.changes += 1
+                    if self.active:
+                        self.handler.outside([], lambda: None)
 
         return change
 
@@ -280,3 +288,7 @@ class Hooks:
 
         arrays = [array for parameter in block.collect_params().values() for array in parameter._data or ()]
         return self.handler.outside(arrays, functools.partial(self._quietly, export))
+
+
+def _arrays(parameter: Any) -> list[Any]:
+    return [array for name in ("_data", "_grad") for array in getattr(parameter, name, None) or ()]

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluontune.capture.calls import At, Span, UpdateSpan, flat, state_of
+from gluontune.capture.earlier import EarlierTorch
 from gluontune.capture.events import Arrays, Call, Run, Step
 from gluontune.capture.held import listed
 from gluontune.capture.interpret import computes
-from gluontune.capture.lazy import BY_VALUES, LazyTorch
+from gluontune.capture.lazy import BY_VALUES
 from gluontune.capture.template import Entry, Leaf, Template, form_of, given_as, is_plain, plain
 
 _TEMPLATES = 96  # at most; the least used goes
@@ -18,7 +19,7 @@ _WATCHED = 64  # structures seen once that are remembered
 _FRUITLESS = 200  # steps without a known structure, after which nothing is logged
 
 
-class LearningTorch(LazyTorch):
+class LearningTorch(EarlierTorch):
     """Logs steps, and makes templates."""
 
     def __init__(self, mx: Any, folder: str, finished: Callable[[Step], None], place: Any = None):
@@ -26,7 +27,7 @@ class LearningTorch(LazyTorch):
         self.templates: list[Template] = []  # those in use first
         self.log: list[Entry] | None = None  # what the hooks saw of the step, or None where it cannot be followed
         self.placed: dict[int, Leaf | None] = {}  # arrays by id in the order of their appearance, with their leaves
-        self.base, self.changes = 0, (-1, -1)  # the number before the step's first value; of what templates hold for
+        self.changes = (-1, -1)  # of what templates hold for
         self._seen: dict[Any, list[int]] = {}  # ids of arrays by place, by signature
         self._fruitless, self._untried = 0, 0
         self._fresh: list[int] = []  # variables that a backward pass reached
@@ -93,6 +94,11 @@ class LearningTorch(LazyTorch):
             self.log = None  # shares memory with an array of an earlier step
         return found
 
+    def _bound(self, base: Any) -> None:
+        if id(base) in self.loose:
+            self.log = None  # a leaf's value follows from that of its base
+        super()._bound(base)
+
     def _logged(self, entry: Entry, writes: bool = False) -> None:
         """Add what a hook saw to the log. writes: the hook may have changed any array."""
         if self.log is None:
@@ -155,7 +161,8 @@ class LearningTorch(LazyTorch):
         for place, (then, now) in enumerate(zip(earlier, ids)):
             entry, leaf = self.held[now], self.placed[now]
             owner = self._owner(entry.array)
-            if then == now and now not in batches and entry.base is None and (leaf is not None or owner is not None):
+            shares = entry.base is not None or now in self.aliases
+            if then == now and now not in batches and not shares and (leaf is not None or owner is not None):
                 fixed[place] = entry.array
             elif leaf is None and owner is not None:
                 return None
@@ -167,7 +174,7 @@ class LearningTorch(LazyTorch):
             return None
         form = form_of(log)
         for template in self.templates:
-            if template.count == len(ids) and form_of(template.entries) == form:
+            if template.count == len(ids) and template.form == form:
                 known = [0 if array is None else id(array) for array in template.fixed_arrays]
                 fixed = self._fixed(log, known, ids)
                 if fixed is not None and len(fixed) == len(template.fixed):
@@ -224,6 +231,8 @@ class LearningTorch(LazyTorch):
         return out
 
     def _viewing(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
+        if self._roams(array, kind, arguments):
+            return self._apart(array, kind, arguments, run)
         self._hook()
         result = super().view(array, kind, arguments, run)
         if not self.lazy or (kind == "grad" and getattr(self._owner(array), "parameter", None) is None):

@@ -56,7 +56,8 @@ class RepeatingTorch(LearningTorch):
         kept, lost = follow.kept(), {place for place, _ in template.open_ones}
         for place in sorted(kept):
             array, number, leaf = follow.arrays[place], template.last[place], template.leaves.get(place)
-            if (place in template.bases and place not in follow.alone) or number is None or env[number] is None:
+            shares = (place in template.bases and place not in follow.alone) or id(array) in self.aliases
+            if shares or number is None or env[number] is None:
                 continue
             if leaf is not None and leaf.number == number and id(array) in truth:
                 continue

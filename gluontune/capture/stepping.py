@@ -72,8 +72,8 @@ class Stepping:
             self._settle()
         elif self._left > 0:
             self._left -= 1
-            if self._left == 0:
-                self._answer(self._asked)
+            if self._left == 0 or self.steps == self.options.get("steps_seen"):  # what follows the last trains nothing
+                self._answer(self._asked - self._left)
                 self._listen()
 
     def _settle(self) -> None:

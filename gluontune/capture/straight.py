@@ -31,10 +31,11 @@ class Part:
 
     The interpreter's first run shows what each operator returns. The next ones are computed both ways, from the same
     random numbers, and compared; all others by the fastest code: on one thread or all, with channels last or not.
+    Where ``like`` differs in shapes alone, its ways have been compared.
     """
 
-    def __init__(self, template: Template, interpreter: Interpreter, begin: int, end: int):
-        self.template, self.interpreter = template, interpreter
+    def __init__(self, template: Template, interpreter: Interpreter, begin: int, end: int, like: Part | None = None):
+        self.template, self.interpreter, self.like = template, interpreter, like
         self.put = functools.partial(put, template.wanted)
         self.events: list[Any] = template.events[begin:end]
         dynamic = template.dynamic()
@@ -43,15 +44,21 @@ class Part:
         self.returned: dict[int, list[tuple[Any, Any]]] = {}  # shapes and types by place of the event
         self.tried: list[tuple[Callable[[Env, Sequence[Any]], None], float]] = []  # codes, with their bounds
         self.ways: list[tuple[Callable[[Env, Sequence[Any]], None], int]] = []  # codes that agree, with threads
+        self.made_by: dict[Any, Interpreter] = {}  # what writes a code, by it
         self.seconds: list[list[float]] = []  # of each way's runs
+
+    @property
+    def compared(self) -> bool:
+        """Whether all of its ways have been compared with the interpreter's."""
+        return bool(self.ways) and not self.tried
 
     def __call__(self, env: Env, given: Sequence[Any]) -> None:
         """Compute the events. given: attributes' values of the step's entries, where they differ."""
-        if len(self.ways) == 1 and not self.tried:
+        if len(self.ways) == 1 and self.compared:
             code, threads = self.ways[0]
             self.interpreter.torch.set_num_threads(threads)
             code(env, given)
-        elif self.ways and not self.tried:
+        elif self.compared:
             self._take_turns(env, given)
         else:
             self._prove(env, given)
@@ -62,6 +69,11 @@ class Part:
         place = self.interpreter.place
         state = random_states(place) if self.tried else []
         self._interpreted(env, given, bool(self.tried))
+        if first and self.like is not None:
+            written = {by: self._written(by) for by in {self.like.made_by[code] for code, _ in self.like.ways}}
+            self.ways = [(written[self.like.made_by[code]], threads) for code, threads in self.like.ways]
+            self.like = None
+            return
         if first:
             ways = [(self.interpreter, _BOUND)]
             if any(isinstance(e, Op) and bridge_name(e.name) == CONVOLUTION for e in self.events):
@@ -158,6 +170,7 @@ class Part:
         body = "\n        ".join(lines or ["pass"])
         text = f"def part(e, g):\n    try:\n        {body}\n    finally:\n        _mode(True)\n"
         exec(compile(text, "<a step's template>", "exec"), names)
+        self.made_by[names["part"]] = interpreter
         return names["part"]  # type: ignore[no-any-return]
 
     def _together(self, place: int) -> int:

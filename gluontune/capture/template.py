@@ -92,6 +92,7 @@ class Template:
 
     def __init__(self, recorder: Any, entries: Sequence[Entry], places: Mapping[int, int], signatures: Sequence[Any],
                  step: Step, fixed: Mapping[int, Any], may_end: bool):  # fmt: skip
+        self.form = form_of(entries)
         self.signatures, self.may_end, base = list(signatures), may_end, recorder.base
         self.values: list[Value] = [step.values[base + 1 + at] for at in range(entries[-1].numbers)]
         dense = {base + 1 + at: at for at in range(len(self.values))}
