@@ -7,7 +7,6 @@ from typing import Any
 
 from gluontune.capture.events import Op, Run
 from gluontune.capture.held import Alias, Held, View, view_operators
-from gluontune.capture.interpret import as_declared
 from gluontune.capture.lazy import LazyTorch
 
 _REMEMBERED = 256  # arrays whose views are compared from step to step

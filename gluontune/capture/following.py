@@ -70,7 +70,9 @@ class FollowingTorch(RepeatingTorch):
         if id(array) in self.aliases:
             return self._apart_arriving(array, leaf)
         known = self.truth.get(id(array))
-        if id(array) in self.follow.behind or self._owned(array) != leaf.owner or self._kind(array) != leaf.kind or (known is not None and known.lost):
+        if id(array) in self.follow.behind or (known is not None and known.lost):
+            return None
+        if self._owned(array) != leaf.owner or self._kind(array) != leaf.kind:
             return None
         if leaf.number is None:  # it is written to, and not read
             return leaf

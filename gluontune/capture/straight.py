@@ -6,6 +6,7 @@ import functools
 import itertools
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,6 +41,12 @@ class Part:
         self.events: list[Any] = template.events[begin:end]
         dynamic = template.dynamic()
         self.entries = [dynamic.get(at) for at in range(begin, end)]
+        alike = Counter[Any]()
+        self.order: list[int] = []  # of events of one name and entry
+        for event, entry in zip(self.events, self.entries):
+            key = entry, getattr(event, "name", "")
+            self.order.append(alike[key])
+            alike[key] += 1
         self.several: dict[int, bool] = {}  # whether an operator returns a sequence
         self.returned: dict[int, list[tuple[Any, Any]]] = {}  # shapes and types by place of the event
         self.tried: list[tuple[Callable[[Env, Sequence[Any]], None], float]] = []  # codes, with their bounds
@@ -114,7 +121,7 @@ class Part:
         if entry is None or given[entry] is None:
             return event
         attrs = dict(event.attrs)
-        at = sum(self.entries[p] == entry and self.events[p].name == event.name for p in range(place))
+        at = self.order[place]
         for key, value in zip(map(str, self.template.entries[entry].keys), given[entry]):
             if key in attrs and key in CHANGING:
                 attrs[key] = str(value)

@@ -20,6 +20,7 @@ from small_scripts import (
     ODD,
     PLAIN,
     PREDICTED,
+    RESIDENT,
     SCRIPTS,
     TYPED,
     WHOLE,
@@ -28,6 +29,7 @@ from small_scripts import (
     odd_script,
     plain_script,
     predicted_script,
+    resident_script,
     script,
 )
 from warm_python import warm
@@ -269,6 +271,36 @@ def test_calls_of_blocks_are_answered_where_their_python_does_nothing_else(names
 def test_predictions_are_followed_as_steps_of_their_own(names, tmp_path):
     found = run_together(tmp_path, names, predicted_script)
     assert found["steps_followed"] >= sum(PREDICTED[name][-1] for name in names)
+
+
+LOADED = "of weights that are loaded"
+QUICK_RESIDENT = ("rows of a part", "in the step", "at times", "that are kept")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        QUICK_RESIDENT,
+        [LOADED],
+        pytest.param([n for n in RESIDENT if n not in (*QUICK_RESIDENT, LOADED)], marks=pytest.mark.slow),
+    ],
+)
+def test_steps_on_other_parts_of_an_array_are_followed(names, tmp_path):
+    found = run_together(tmp_path, names, resident_script)
+    assert found["steps_followed"] >= sum(RESIDENT[name][-1] for name in names)
+
+
+LONGER = LENGTHS.replace("[8] * 8 + [6, 5, 7, 4] * 2 + [6]", "[8] * 30 + [6, 5, 7] * 3")
+
+
+def test_a_step_of_another_length_is_computed_by_code_at_once(tmp_path):
+    """Its way is known from the others: it is not computed twice to be compared."""
+    text = "from gluontune.capture.straight import Part\nbefore, counted = Part._compare, []\n"
+    text += "Part._compare = lambda *given: (counted.append(1), before(*given))[1]\n"
+    printed, found, _ = run(tmp_path, text + LONGER + "print(len(counted))")
+    assert numbers(printed)[:-1] == pytest.approx(numbers(as_it_is(tmp_path, LONGER)), rel=1e-4)
+    assert found["why_not"] == "" and found["steps_followed"] >= 26
+    assert 0 < numbers(printed)[-1] <= 4  # parts of the first length
 
 
 def test_updates_of_numpy_arrays_are_answered(tmp_path):

@@ -594,6 +594,69 @@ def predicted_script(name: str) -> str:
     return _BEGIN + _PREDICTED.replace("BEFORE", before).replace("PREDICT", predict)
 
 
+_RESIDENT = """
+net = nn.HybridSequential()
+net.add(nn.Dense(8, activation="tanh"), nn.Dense(4))
+net.initialize(mx.init.Xavier())
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
+data, labels, count, kept = nd.array(X.reshape(96, 64)), nd.array(Y), 0, None
+SETUP
+for epoch in range(5):
+    total = 0.0
+    for at in range(0, 96, 16):
+        count += 1
+        x, y = TAKE, labels[at : at + 16]
+        BEFORE
+        with autograd.record():
+            loss = cross(net(x), y)
+            WITHIN
+        loss.backward()
+        BETWEEN
+        trainer.step(16)
+        AFTER
+        total += float(loss.mean().asscalar())
+    print(epoch, round(total, 4), round(float(net[0].weight.data().norm().asscalar()), 4))
+print(float(data.sum().asscalar()), float(x.sum().asscalar()))
+"""
+
+#: Steps on other parts of one array each time: how a part is taken, what is done beside it (in the order of the
+#: places above), and how many steps of 30 are followed at least.
+RESIDENT = {
+    "rows": ("data[at : at + 16]", {}, 24),
+    "rows of a part": ("whole[8 + at : 24 + at]", {"SETUP": "whole = nd.concat(data, data, dim=0)[4:180]"}, 27),
+    "rows in another shape": ("data[at : at + 16].reshape((16, 64))", {}, 20),
+    "rows of what operators made": ("data[at : at + 16]", {"SETUP": "data = data * 2 - 1"}, 24),
+    "rows that change when the array does, before": ("data[at : at + 16]", {"BEFORE": "data[:] = data * 0.99"}, 0),
+    "in the step": ("data[at : at + 16]", {"BETWEEN": "data[:] = data * 0.98; total += float(x.sum().asscalar())"}, 0),
+    "at times": (
+        "data[at : at + 16]", {"AFTER": "if count % 7 == 0: data[:] = data * 0.9; total += float(x.sum().asscalar())"},
+        22),
+    "from the host, at times": (
+        "data[at : at + 16]",
+        {"AFTER": "if count % 7 == 0: data[:] = X.reshape(96, 64) * count; total += float(x.sum().asscalar())"}, 12),
+    "beside the array": ("data[at : at + 16]", {"WITHIN": "loss = loss + 0.01 * data.mean()"}, 0),
+    "that are kept": (
+        "data[at : at + 16]", {"AFTER": "total += 0 if kept is None else float(kept.sum().asscalar()); kept = x"}, 27),
+    "that are shown": ("data[at : at + 16]", {"BEFORE": "total += float(x[3].sum().asscalar())"}, 20),
+    "of a variable, in the pass": (
+        "data[at : at + 16]", {"SETUP": "data.attach_grad()", "WITHIN": "loss = cross(net(data[at : at + 16]), y)",
+                 "BETWEEN": "total += float(data.grad[at : at + 16].norm().asscalar())"}, 0),
+    "of weights that are loaded": (
+        "data[at : at + 16]",
+        {"AFTER": "if count % 6 == 0: net[1].weight.set_data(net[1].weight.data() * 0.9); net[1].bias._load_init("
+                  "nd.ones((4,)) * 0.1, mx.cpu())"}, 19),
+}  # fmt: skip
+
+
+def resident_script(name: str) -> str:
+    """The text of one of :data:`RESIDENT`."""
+    take, parts, _ = RESIDENT[name]
+    text = _RESIDENT.replace("TAKE", take)
+    for place in ("SETUP", "BEFORE", "WITHIN", "BETWEEN", "AFTER"):
+        text = text.replace(place, parts.get(place, ""))
+    return _BEGIN + text
+
+
 #: What users do, each of which was once computed wrongly.
 PLAIN = {
     "losses that are kept, and added up at the end": """

@@ -68,6 +68,12 @@ def test_what_a_script_does_at_the_end_of_an_epoch_is_no_part_of_a_step(start):
     assert group.steps(6)["seconds"] < 2  # an epoch has six
 
 
+def test_what_a_script_does_after_its_last_step_is_no_part_of_a_slice(start):
+    group = start(script("normalized") + "\nimport time; time.sleep(3)\n")
+    group.steps(20)  # to its end, which is not known before
+    assert group.steps(20)["seconds"] < 2
+
+
 def test_two_trainers_make_one_step_and_its_losses_are_added(start):
     group = start(script("adversaries"))
     assert group.ready[0]["trainers"] == 2 and group.ready[0]["samples_per_step"] == 16
