@@ -121,6 +121,13 @@ def test_what_was_cut_while_it_warmed_up_is_below_four_tenths():
     assert often["ratio_to_previous"]["n"] == 2
 
 
+def test_a_ratio_to_naive_has_one_interval_that_of_its_looks():
+    naive, chosen = contender(100.0, 97.0, 103.0, 101.0), contender(190.0, 231.0, 208.0, 204.0)
+    found, _ = compared([chosen], naive, naive=naive)
+    assert found["ratio_to_previous"]["ci95"] == list(found["speedup_ci95"])
+    assert found["ratio_to_previous"]["median"] == found["speedup_vs_naive"]
+
+
 def test_the_speedup_is_taken_over_the_slices_that_both_have():
     naive, chosen = contender(50.0, 50.0), contender(100.0, 100.0, 400.0, 400.0)
     found, _ = compared([chosen], naive=naive)
