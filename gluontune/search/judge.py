@@ -241,9 +241,9 @@ def choose(row: RungRow, chosen: Contender, field: Sequence[Contender], naive: C
         row["speedup_vs_naive"], row["speedup_ci95"] = chained["median"], chained["ci95"]
     elif naive.rates and chosen.rates:
         together = min(len(chosen.rates), len(naive.rates))  # the naive script leaves a long contest early
-        speedup, ratio = stats.ratio_interval(chosen.rates[:together], naive.rates[:together]), row["ratio_to_previous"]
-        if ratio and ratio["median"] == speedup["median"] and ratio["ci95"][0] > 0:
-            speedup = ratio  # the previous rung is naive: one ratio has one interval, that of all looks at it
+        speedup, last = stats.ratio_interval(chosen.rates[:together], naive.rates[:together]), row["ratio_to_previous"]
+        if last and last["median"] == speedup["median"] and last["ci95"][0] > 0:
+            speedup = last  # the previous rung is naive: one ratio has one interval, that of all looks at it
         row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], stats.bounds(speedup)
 
 
