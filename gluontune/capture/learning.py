@@ -231,7 +231,7 @@ class LearningTorch(EarlierTorch):
         return out
 
     def _viewing(self, array: Any, kind: str, arguments: tuple[Any, ...], run: Run) -> Any:
-        if self._roams(array, kind, arguments):
+        if not self._repeats and self._roams(array, kind, arguments):
             return self._apart(array, kind, arguments, run)
         self._hook()
         result = super().view(array, kind, arguments, run)

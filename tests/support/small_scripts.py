@@ -625,6 +625,8 @@ RESIDENT = {
     "rows": ("data[at : at + 16]", {}, 24),
     "rows of a part": ("whole[8 + at : 24 + at]", {"SETUP": "whole = nd.concat(data, data, dim=0)[4:180]"}, 27),
     "rows in another shape": ("data[at : at + 16].reshape((16, 64))", {}, 20),
+    "rows beside others that begin to change": (
+        "nd.concat(data[:8], data[8:16] if count < 14 else data[at : at + 8], dim=0)", {}, 14),
     "rows of what operators made": ("data[at : at + 16]", {"SETUP": "data = data * 2 - 1"}, 24),
     "rows that change when the array does, before": ("data[at : at + 16]", {"BEFORE": "data[:] = data * 0.99"}, 0),
     "in the step": ("data[at : at + 16]", {"BETWEEN": "data[:] = data * 0.98; total += float(x.sum().asscalar())"}, 0),
