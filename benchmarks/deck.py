@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.published import rounded
 from gluontune import runtime
 from gluontune.core import stats
 from gluontune.core.arrays import gap
@@ -25,7 +26,7 @@ from gluontune.runtime.launch import launch_settings
 from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
-__all__ = ["NETWORKS", "run", "show"]
+__all__ = ["NETWORKS", "figure", "run", "show"]
 
 _WORK = "benchmarks._deck:make"
 _OFF = {"MXNET_MKLDNN_ENABLED": "0", "MXNET_ONEDNN_ENABLED": "0"}
@@ -127,7 +128,13 @@ def _before(out: Path | None, conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 def _document(rows: list[dict[str, Any]], conditions: Mapping[str, Any], complete: bool) -> dict[str, Any]:
     ran = [row["name"] for row in rows if row["status"] == "ok"]
-    found: dict[str, Any] = {"rows": list(rows), "geometric_mean": {}, "ours": ran, "complete": complete}
+    found: dict[str, Any] = {
+        "kind": "onednn-deck",
+        "rows": list(rows),
+        "geometric_mean": {},
+        "ours": ran,
+        "complete": complete,
+    }
     for key in ("latency", "throughput"):
         gains = [row[key]["speedup"]["median"] for row in rows if row[key]]
         mean = math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
@@ -204,3 +211,25 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     means = [f"{key} {mean:.2f}" for key, mean in found["geometric_mean"].items() if mean is not None]
     console.print(f"oneDNN on ÷ off, geometric mean: {', '.join(means) or 'nothing measured'}", highlight=False)
+
+
+def figure(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``python -m benchmarks publish`` makes of the document: a row for each network that ran."""
+    rows = []
+    for row in found["rows"]:
+        if row["status"] != "ok":
+            rows.append([row["name"], "", "", "", "", row["status"]])
+            continue
+        gains = [rounded(row[key]["speedup"], 2) for key in ("latency", "throughput")]
+        decks = ["" if row["deck"][key] is None else row["deck"][key] for key in ("latency", "throughput")]
+        rows.append([row["name"], gains[0], decks[0], gains[1], decks[1], f"{row['output_delta']:.0e}"])
+    batch, means = found["conditions"]["batch_size"], found["geometric_mean"]
+    return {
+        "title": "oneDNN on ÷ off, random weights; the 2019 deck's are of 72 vCPUs with MXNet 1.3",
+        "command": "python -m benchmarks deck",
+        "n": f"{found['conditions']['rounds']} interleaved slices",
+        "columns": ["network", "on ÷ off at batch 1", "the deck's at 1", f"on ÷ off at batch {batch}",
+                    f"the deck's at {batch}", "outputs differ by"],
+        "rows": rows,
+        "notes": [f"Geometric means: {means['latency']:.2f} at batch 1, {means['throughput']:.2f} at {batch}."],
+    }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.published import rounded
 from gluontune.compute import bfloat16_support
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
@@ -18,7 +19,7 @@ from gluontune.runtime.packages import to_make
 from gluontune.search.bench import benchmark
 from gluontune.search.bench.contender import OURS, Entrant
 
-__all__ = ["ENGINES", "best_recipe", "entrants", "run", "show"]
+__all__ = ["ENGINES", "best_recipe", "entrants", "figure", "run", "show"]
 
 ENGINES = ("shared-memory", "horovod", "kvstore", "ddp")
 
@@ -105,7 +106,7 @@ def run(recipe: Recipe, *, ranks: int = 2, engines: Sequence[str] = ENGINES, **t
         alone = rates.get(_alone_of(name))
         if alone and name != _alone_of(name):
             ratios[name] = stats.ratio_interval(own, alone)
-    return {**found, "ratios": ratios}
+    return {**found, "kind": "devices", "ratios": ratios}
 
 
 def _alone_of(name: str) -> str:
@@ -120,3 +121,21 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     benchmark.show({**found, "ours": {}}, console, f"{recipe['net']}, {recipe['dataset']}, {recipe['dtype']}", UNIT)
     for name, ratio in found["ratios"].items():
         console.print(f"{name} ÷ {_alone_of(name)}: {stats.said(ratio, '.2f')}", highlight=False)
+
+
+def figure(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``python -m benchmarks publish`` makes of the document: a row for each way."""
+    recipe, ratios = found["conditions"]["recipe"], found["ratios"]
+    rows = []
+    for row in found["rows"]:
+        rate = rounded(row[UNIT], 0) if row.get(UNIT) else row["status"]
+        rows.append([row["name"], rate, rounded(ratios.get(row["name"]), 2)])
+    ranks = found["conditions"]["ranks"]
+    return {
+        "title": f"What {ranks} ranks bring on this machine: {recipe['net']}, {recipe['dataset']}",
+        "command": "python -m benchmarks devices",
+        "n": f"{found['conditions']['rounds']} interleaved slices",
+        "columns": ["way", "samples a second", "÷ one process"],
+        "rows": rows,
+        "notes": [],
+    }

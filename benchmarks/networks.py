@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks._one_network import PLAIN
+from benchmarks.published import rounded
 from gluontune import runtime
 from gluontune.core.errors import GluontuneError, UsageError, nearest
 from gluontune.core.files import set_aside, writable_folder, write_json
@@ -26,7 +27,7 @@ from gluontune.core.journal import earlier
 from gluontune.runtime import machine_facts
 from gluontune.search.bench.contender import OURS, Contender, Entrant
 
-__all__ = ["NETWORKS", "Case", "Pace", "run", "show"]
+__all__ = ["Case", "NETWORKS", "Pace", "figure", "run", "show"]
 
 SCHEMA = 1
 
@@ -132,6 +133,7 @@ def run(
         done = [rows[n] for n in names if n in rows]
         document = {
             "schema_version": SCHEMA,
+            "kind": "networks",
             "rows": done,
             "figures": _figures(done),
             "machine": machine_facts(),
@@ -277,3 +279,25 @@ def show(found: Mapping[str, Any], console: Any) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def figure(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``python -m benchmarks publish`` makes of the document: a row for each network."""
+    rows, counts = [], found["figures"]
+    for row in found["rows"]:
+        last = row["series"][-1] if row["series"] else None
+        ratio = rounded(last["ratio_to_best_plain"], 2) if last else ""
+        chosen = " + ".join([row["choice"]["settings"], *row["choice"]["rewrites"]]) if row["choice"] else ""
+        rows.append([row["name"], ratio, row["verdict"] or row["status"], chosen])
+    return {
+        "title": f"gt.compute.hybridize on {counts['networks']} networks, one of each family of the zoos",
+        "command": "python -m benchmarks networks",
+        "n": f"{found['conditions']['pace']['rounds']} rounds of an independent race",
+        "columns": ["network", "÷ MXNet's best mode", "verdict", "what was chosen"],
+        "rows": rows,
+        "notes": [
+            f"Made slower: {counts['made_slower']}; faster: {counts['made_faster']}; failed: {counts['failed']}; "
+            f"{counts['arrays_above_tolerance']} of {counts['arrays']} outputs and gradients are more than 1e-5 of "
+            "their scale apart."
+        ],
+    }

@@ -10,7 +10,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.report import figures
 from gluontune.report.study import row, study
 
-__all__ = ["cell", "chart", "check_published", "published_view"]
+__all__ = ["cell", "chart", "check_published", "published_view", "rounded"]
 
 _TEXTS = ("id", "title", "command", "date", "machine", "n", "provenance")
 
@@ -101,3 +101,13 @@ def chart(document: Mapping[str, Any]) -> str | None:
         }
         rows.append(entry)
     return figures.throughput(f"chart-{document['id']}", rows, roles["unit"])
+
+
+def rounded(measured: Any, places: int) -> Any:
+    """A measured value without digits that say nothing; bounds below and above all that is possible are left out."""
+    if not measured:
+        return ""
+    digits = places or None
+    low, high = (round(bound, digits) for bound in measured["ci95"] or (0.0, 1e6))
+    found = {"median": round(measured["median"], digits), "n": measured.get("n")}
+    return {**found, "ci95": [low, high]} if measured["ci95"] and high < 1e6 else found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.metadata
 import re
 import shutil
@@ -11,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import check_published
+from benchmarks.published import check_published, rounded
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.events import deciding
 from gluontune.core.files import write_json
@@ -104,8 +106,8 @@ def _ladder(document: Mapping[str, Any]) -> Figure:
         without = None if row["name"] == "together" else deciding(row)  # of the guess it is the next column
         rows.append([
             row["name"], chosen or ("as written" if row["name"] == "naive" else ""),
-            _rounded(row["samples_per_sec"], 0), _rounded(without, 2),
-            _rounded(whole and {"median": whole, "ci95": row["speedup_ci95"]}, 2),
+            rounded(row["samples_per_sec"], 0), rounded(without, 2),
+            rounded(whole and {"median": whole, "ci95": row["speedup_ci95"]}, 2),
             round(trained[-1], 1) if trained else "", fmt.reached(row) or "",
             re.sub(r"^\W+ ", "", verdict_text(row).plain),
         ])  # fmt: skip
@@ -141,7 +143,7 @@ def _scripts(document: Mapping[str, Any]) -> Figure:
         ratios = turn.get("ratios", {})
         rows.append([
             _linked(row["name"], known), _said(stages.get("captured", {}), "cell"),
-            _rounded(ratios.get("run"), 2), _losses(turn), _rounded(ratios.get("torch"), 2),
+            rounded(ratios.get("run"), 2), _losses(turn), rounded(ratios.get("torch"), 2),
             f"{moved['steps_on_torch']:,} of {moved['steps']:,}" if moved.get("steps_on_torch") else _said(moved),
             _said(stages.get("migrated", {}), "cell"),
         ])  # fmt: skip
@@ -246,14 +248,15 @@ def _said(stage: Mapping[str, Any], key: str = "") -> str:
     return re.sub(r"/\S+/(?=[^/\s]+\.py)", "", said)[:160]
 
 
-def _rounded(measured: Any, places: int) -> Any:
-    """A measured value without digits that say nothing; bounds below and above all that is possible are left out."""
-    if not measured:
-        return ""
-    digits = places or None
-    low, high = (round(bound, digits) for bound in measured["ci95"] or (0.0, 1e6))
-    found = {"median": round(measured["median"], digits), "n": measured.get("n")}
-    return {**found, "ci95": [low, high]} if measured["ci95"] and high < 1e6 else found
+def _harness(module: str, document: Mapping[str, Any]) -> Figure:
+    """Of a harness that only proves a figure: its own ``figure`` knows the document."""
+    return importlib.import_module(f"benchmarks.{module}").figure(document)  # type: ignore[no-any-return]
 
 
-KINDS: dict[str, Callable[[Mapping[str, Any]], Figure]] = {"ladder": _ladder, "scripts": _scripts}
+KINDS: dict[str, Callable[[Mapping[str, Any]], Figure]] = {
+    "ladder": _ladder,
+    "scripts": _scripts,
+    "onednn-deck": functools.partial(_harness, "deck"),
+    "devices": functools.partial(_harness, "devices"),
+    "networks": functools.partial(_harness, "networks"),
+}

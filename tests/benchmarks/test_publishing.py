@@ -11,6 +11,7 @@ from drawn_ladders import drawn
 from benchmarks import publishing, tables
 from benchmarks.published import check_published
 from gluontune.core.errors import UsageError
+from gluontune.recipe import Recipe
 from gluontune.runtime import machine_facts
 
 WANTS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="wants git")
@@ -89,3 +90,49 @@ def test_what_is_no_whole_run_is_not_published(tmp_path, document, words):
     with pytest.raises(UsageError, match=words):
         publishing.publish("figure", written(tmp_path, document), tmp_path)
     assert not (tmp_path / "figure.json").exists()
+
+
+RATIO = {"median": 2.3456, "ci95": [2.2, 2.5], "n": 3}
+SPEEDS = {"off": RATIO, "on": RATIO, "speedup": RATIO}
+DECK = {
+    "kind": "onednn-deck", "complete": True, "conditions": {"batch_size": 128, "rounds": 3},
+    "geometric_mean": {"latency": 2.5, "throughput": 3.25}, "ours": ["ResNet-50 v1"],
+    "rows": [
+        {"name": "ResNet-50 v1", "status": "ok", "output_delta": 4.6e-7, "deck": {"latency": 7.45, "throughput": None},
+         "latency": SPEEDS, "throughput": SPEEDS},
+        {"name": "VGG16", "status": "failed", "output_delta": None, "deck": {"latency": 1, "throughput": 1},
+         "latency": None, "throughput": None},
+    ],
+}  # fmt: skip
+DEVICES = {
+    "kind": "devices", "conditions": {"recipe": Recipe().to_dict(), "ranks": 2, "rounds": 9}, "ours": {}, "limit": {},
+    "rows": [{"name": "one process", "samples_per_sec": RATIO, "status": "ok"},
+             {"name": "Horovod, 2 ranks", "samples_per_sec": None, "status": "failed"}],
+    "ratios": {"one process": {"median": 0.961, "ci95": [0.9, 1.0], "n": 9}},
+}  # fmt: skip
+NETS = {
+    "kind": "networks", "conditions": {"pace": {"rounds": 15}},
+    "figures": {"networks": 2, "failed": 1, "made_slower": 0, "made_faster": 1, "arrays": 40,
+                "arrays_above_tolerance": 0},
+    "rows": [
+        {"name": "resnet18_v1", "status": "ok", "verdict": "faster", "series": [{"ratio_to_best_plain": RATIO}],
+         "choice": {"settings": "static", "rewrites": ["pool-to-mean"]}},
+        {"name": "vgg16", "status": "failed", "verdict": None, "series": [], "choice": None},
+    ],
+}  # fmt: skip
+
+
+@WANTS_GIT
+@pytest.mark.parametrize(
+    ("document", "rows"),
+    [
+        (DECK, [["ResNet-50 v1", 2.35, 7.45, 2.35, "", "5e-07"], ["VGG16", "", "", "", "", "failed"]]),
+        (DEVICES, [["one process", 2, 0.96], ["Horovod, 2 ranks", "failed", ""]]),
+        (NETS, [["resnet18_v1", 2.35, "faster", "static + pool-to-mean"], ["vgg16", "", "failed", ""]]),
+    ],
+)
+def test_what_a_harness_wrote_is_published_as_it_knows_its_document(tmp_path, document, rows):
+    whole = {"created": "2026-11-28T11:00:00+00:00", "machine": machine_facts(), **document}
+    found = published(tmp_path, whole)
+    middles = [[cell["median"] if isinstance(cell, dict) else cell for cell in row] for row in found["rows"]]
+    assert middles == rows and len(found["columns"]) == len(rows[0])
