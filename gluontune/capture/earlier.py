@@ -129,6 +129,7 @@ class EarlierTorch(LazyTorch):
     def _close(self, step: Any) -> None:
         super()._close(step)
         self.loose.clear()
+        self.early.clear()
 
     def release(self) -> None:
         super().release()

@@ -263,7 +263,7 @@ class Follower:
         self.done = end
 
     def _like(self, begin: int, end: int) -> Part | None:
-        """The same part of a template that differs in shapes alone, the one that knows most of its ways."""
+        """The same part of a template of the same operators, the one that knows most of its ways."""
         found = (t.parts.get((begin, end)) for t in self.templates if t.form == self.template.form)
         return min((part for part in found if part and part.compared), key=lambda part: len(part.ways), default=None)
 

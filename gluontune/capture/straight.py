@@ -32,7 +32,7 @@ class Part:
 
     The interpreter's first run shows what each operator returns. The next ones are computed both ways, from the same
     random numbers, and compared; all others by the fastest code: on one thread or all, with channels last or not.
-    Where ``like`` differs in shapes alone, its ways have been compared.
+    Where ``like``, of the same operators with other shapes or attributes, has compared its ways, they are taken over.
     """
 
     def __init__(self, template: Template, interpreter: Interpreter, begin: int, end: int, like: Part | None = None):
