@@ -59,7 +59,10 @@ class Follower:
 
     def met(self, array: Any) -> bool:
         """Whether the step so far has an array."""
-        return self.place.get(id(array), self.template.count) < self.template.seen[self.at]
+        place = self.place.get(id(array))
+        if place is None:
+            return False
+        return place < self.template.seen[self.at] or self.template.fixed_arrays[place] is None  # it has just arrived
 
     def _next(self, matches: Callable[[Entry], bool], taken: int = 1) -> Entry | None:
         """The next entry, of this template or of another that began alike. taken: whether it is over then."""
