@@ -274,7 +274,7 @@ def test_predictions_are_followed_as_steps_of_their_own(names, tmp_path):
 
 
 LOADED = "of weights that are loaded"
-QUICK_RESIDENT = ("rows of a part", "in the step", "at times", "that are kept")
+QUICK_RESIDENT = ("rows of a part", "in the step", "at times", "that are kept", "that arrive with their array")
 
 
 @pytest.mark.parametrize(

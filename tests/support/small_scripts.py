@@ -643,6 +643,11 @@ RESIDENT = {
     "of a variable, in the pass": (
         "data[at : at + 16]", {"SETUP": "data.attach_grad()", "WITHIN": "loss = cross(net(data[at : at + 16]), y)",
                  "BETWEEN": "total += float(data.grad[at : at + 16].norm().asscalar())"}, 0),
+    "that arrive with their array": (
+        "nd.concat(whole[count], parts[count], dim=0)",
+        {"SETUP": "whole = [nd.array(X.reshape(96, 64)[k : k + 8]) for k in range(31)]; "
+                  "parts = [nd.array(X.reshape(96, 64)[-8:]) if k < 14 else whole[k].reshape((8, 64)) for k in range(31)]",
+         "BETWEEN": "whole[count][:] = whole[count] * 0.5; total += float(parts[count].asnumpy().sum())"}, 5),
     "of weights that are loaded": (
         "data[at : at + 16]",
         {"AFTER": "if count % 6 == 0: net[1].weight.set_data(net[1].weight.data() * 0.9); net[1].bias._load_init("
