@@ -164,12 +164,14 @@ class TorchAccount(Account):
 
     def lines(self, found: Mapping[str, Any]) -> list[str]:
         moved, why_not = found.get("steps_on_torch", 0), found.get("why_not", "the script did not import it")
-        told = f"MXNet computed all: {why_not}"
+        told, of_it = f"MXNet computed all: {why_not}", ""
         if moved and self._engine:
             of_all = f"{moved}" if why_not else f"{moved} of {found['steps']}"
             then = f", then MXNet the rest: {why_not}" if why_not else ""
             told = f"PyTorch computed {of_all} training steps{then}; the proof: {self._engine.gaps}"
-        return [f"took {found['seconds']:.1f} s; {told}"]
+            if self._engine.place.type == "cpu":  # elsewhere they only start meanwhile
+                of_it = f", {found['seconds_computing']:.1f} s of it in PyTorch's operators"
+        return [f"took {found['seconds']:.1f} s{of_it}; {told}"]
 
     def release(self) -> None:
         if self._engine is not None:

@@ -262,7 +262,8 @@ class Follower:
                 template.parts.pop(next(iter(template.parts)))
             part = Part(template, self.interpreter, self.done, end, self._like(self.done, end))
             template.parts[self.done, end] = part
-        part(env, self.given)
+        with self.interpreter.timed():
+            part(env, self.given)
         self.done = end
 
     def _like(self, begin: int, end: int) -> Part | None:

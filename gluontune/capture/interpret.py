@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -55,6 +57,7 @@ class Interpreter:
         self.threads = self.torch.get_num_threads()  # what PyTorch had at first
         self.wanted: set[int] = set()  # numbers of values that gradients are asked of
         self.functions: dict[Any, Callable[..., Any]] = {}
+        self.seconds = 0.0  # in a program's operators
 
     def tensor(self, array: Any) -> Any:
         """A numpy array, or a tensor in an operator's own precision, as a tensor in the interpreter's."""
@@ -64,6 +67,15 @@ class Interpreter:
     def taken(self, array: Any) -> Any:
         """A numpy array as a tensor on the interpreter's device; on the CPU it shares the array's memory."""
         return self.torch.from_numpy(array).to(self.place)
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Adds what the program's operators take to :attr:`seconds`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - began
 
     def put(self, env: Env, number: int, tensor: Any) -> None:
         put(self.wanted, env, number, tensor)

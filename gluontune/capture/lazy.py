@@ -121,9 +121,10 @@ class LazyTorch(Recorder):
     def flush(self) -> None:
         """Compute what is pending."""
         events, self.done = self.step.events[self.done :], len(self.step.events)
-        for computed in self.interpreter.run_all(events, self.env):
-            for number in [number for event in computed for number in event.outputs]:
-                self.env[number] = as_declared(self.env[number], self.step.values[number])
+        with self.interpreter.timed():
+            for computed in self.interpreter.run_all(events, self.env):
+                for number in [number for event in computed for number in event.outputs]:
+                    self.env[number] = as_declared(self.env[number], self.step.values[number])
 
     def _settle(self, arrays: Sequence[Any]) -> None:
         """Bring PyTorch's values of arrays to MXNet."""

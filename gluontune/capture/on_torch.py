@@ -114,6 +114,7 @@ class OnTorch:
         return {
             "steps": self.steps,
             "steps_on_torch": self.moved,
+            "seconds_computing": round(self.recorder.interpreter.seconds, 3),
             **self.recorder.facts(),
             "gaps": self.gaps and self.gaps.to_dict(),
             "why_not": self.why_not,

@@ -89,6 +89,7 @@ def test_a_program_prints_on_pytorch_what_it_prints_on_mxnet(name, tmp_path):
     assert found["why_not"] == ""
     assert found["steps_on_torch"] == found["steps"] - 2 > 2
     assert found["gaps"]["losses"] < 1e-5
+    assert 0 < found["seconds_computing"] < found["seconds"]
 
 
 #: A second device that each PyTorch has; as with a GPU, no operator takes its tensors with the CPU's.

@@ -646,7 +646,8 @@ RESIDENT = {
     "that arrive with their array": (
         "nd.concat(whole[count], parts[count], dim=0)",
         {"SETUP": "whole = [nd.array(X.reshape(96, 64)[k : k + 8]) for k in range(31)]; "
-                  "parts = [nd.array(X.reshape(96, 64)[-8:]) if k < 14 else whole[k].reshape((8, 64)) for k in range(31)]",
+                  "last = nd.array(X.reshape(96, 64)[-8:]); "
+                  "parts = [last.copy() if k < 14 else whole[k].reshape((8, 64)) for k in range(31)]",
          "BETWEEN": "whole[count][:] = whole[count] * 0.5; total += float(parts[count].asnumpy().sum())"}, 5),
     "of weights that are loaded": (
         "data[at : at + 16]",
