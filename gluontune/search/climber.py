@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from gluontune.core.events import OnLadderEvent, RungRow, rung_row
 from gluontune.recipe.registry import Registry
 from gluontune.search.budget import Budget, Pace
-from gluontune.search.judge import choose, compare, judge, next_best
-from gluontune.search.measure import Contender
+from gluontune.search.judge import C, choose, compare, judge, next_best
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.rung import Rung, Variant
 from gluontune.search.rung_contest import Rounds
 from gluontune.training.group import RunFailed
 
-C = TypeVar("C", bound=Contender)
 LEAST_S = 6.0  # free seconds that a rung needs to begin
 
 
@@ -135,17 +133,16 @@ class Climber(Generic[C]):
 
     def compared(self, row: RungRow, variants: list[Variant]) -> C:
         """The contender to go on with, after ``row`` has the figures of all; RunFailed if none ran."""
-        chosen: Any = compare(row, self.field, variants, self.naive, self.best, self.rounds.scatter)
+        chosen = compare(row, self.field, variants, self.naive, self.best, self.rounds.scatter)
         self.entered(row)
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
-        found: C = chosen
-        return found
+        return chosen
 
     def checked(self, rung: Rung, row: RungRow, chosen: C) -> C:
         """The fastest variant that passes."""
         while not self.passes(row, chosen):
-            another: Any = next_best(row, self.field) if row["measurable"] else None
+            another = next_best(row, self.field) if row["measurable"] else None
             if another is None:
                 return chosen
             chosen = another
