@@ -139,9 +139,8 @@ def plan(names: Sequence[str], pairs: bool = True) -> dict[FactorSet, list[str]]
     for name in names:
         if len(names) > 1:
             add([n for n in names if n != name], f"without {name}")
-    if pairs:
-        for pair in itertools.combinations(names, 2):
-            add(pair, "pair")
+    for pair in itertools.combinations(names, 2) if pairs else ():
+        add(pair, "pair")
     return found
 
 
@@ -170,10 +169,7 @@ def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str])
     ('less than promised', 0.667)
     """
     rows = []
-    groups: list[FactorSet] = list(itertools.combinations(names, 2))
-    if len(names) > 2:
-        groups.append(tuple(names))
-    for group in groups:
+    for group in [*itertools.combinations(names, 2), *([tuple(names)] if len(names) > 2 else [])]:
         alone, together = [ratios.get((name,)) for name in group], ratios.get(group)
         if all(alone) and together:
             promised = combine([ratio for ratio in alone if ratio])
