@@ -114,9 +114,9 @@ class Budget:
             self._patience_s -= max(self._clock() - began, pause)
         return True
 
-    def deadline(self, seconds: float | None = None) -> Callable[[], None]:
+    def deadline(self, seconds: float) -> Callable[[], None]:
         """A function that raises :class:`BudgetSpent` after ``seconds``, or at the end of the budget."""
-        whole = self.left_s if seconds is None else min(seconds, self.left_s)
+        whole = min(seconds, self.left_s)
         until = self._clock() + whole
 
         def check() -> None:

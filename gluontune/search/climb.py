@@ -246,7 +246,6 @@ class _Climber(Climber[Contender]):
         """Enter the best number of devices, and the parts of the others' steps."""
         self.rounds.progress(row["name"], "measuring", 1.0, "exchange and loader alone")
         shares = {c.label: step_shares(c) for c in self.field if c.failure is None}
-        found = compare_counts(best, self.field, shares, bool(self.site.gpus))
-        if found is not None:
+        if found := compare_counts(best, self.field, shares, bool(self.site.gpus)):
             row["devices"] = found
             row["notes"] = [*row["notes"], found["sentence"]]

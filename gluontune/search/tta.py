@@ -188,11 +188,10 @@ def conclude(document: dict[str, Any]) -> None:
     document["ratio"] = document["parity"] = None
     if "against" in rows:
         document["ratio"] = _ratio(rows["this"], rows["against"])
+        epochs = {name: found["epochs"] for name, found in document["summary"].items()}
+        last = {name: [r["val_accuracy"][-1] for r in found if r["val_accuracy"]] for name, found in rows.items()}
         document["parity"] = parity(
-            document["summary"]["this"]["epochs"],
-            document["summary"]["against"]["epochs"],
-            accuracy=[r["val_accuracy"][-1] for r in rows["this"] if r["val_accuracy"]],
-            reference_accuracy=[r["val_accuracy"][-1] for r in rows["against"] if r["val_accuracy"]],
+            epochs["this"], epochs["against"], accuracy=last["this"], reference_accuracy=last["against"]
         )
 
 

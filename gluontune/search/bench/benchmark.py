@@ -164,9 +164,8 @@ def document(
         if mine is not None:
             found["limit"]["share"] = stats.ratio_interval(mine.rates, most.rates)
         found["limit"]["how"] = most.entrant.name
-    else:
-        failed = [c.failure for c in contenders if c.entrant.peer == LIMIT and c.failure is not None]
-        found["limit"] = {"status": failed[0].status, "reason": str(failed[0])} if failed else {}
+    elif failed := [c.failure for c in contenders if c.entrant.peer == LIMIT and c.failure is not None]:
+        found["limit"] = {"status": failed[0].status, "reason": str(failed[0])}
     if mine is not None:
         ratios = {c.entrant.peer: {**stats.ratio_interval(mine.rates, c.rates), "row": c.entrant.name} for c in rivals}
         found["ours"] = {"name": mine.entrant.name, "ratio_to": ratios}

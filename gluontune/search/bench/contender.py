@@ -147,11 +147,9 @@ class Contender:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except ContenderFailed as failure:
-            self.failure = self.failure or failure
-            self.close()
-        except OSError as error:
-            self.failure = self.failure or ContenderFailed(f"cannot be started: {error}")
+        except (ContenderFailed, OSError) as error:
+            failed = error if isinstance(error, ContenderFailed) else ContenderFailed(f"cannot be started: {error}")
+            self.failure = self.failure or failed
             self.close()
 
     def _command(self, **command: Any) -> dict[str, Any]:

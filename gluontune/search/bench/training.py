@@ -195,8 +195,7 @@ def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
     whole = [c for c in contenders if c.failure is None and c.rates and len(c.rates) == rounds]
 
     def best(peer: str, word: str = "", without: str = "none") -> Optional[Contender]:
-        rows = [c for c in whole if c.entrant.peer == peer and word in c.entrant.name]
-        rows = [c for c in rows if without not in c.entrant.name]
+        rows = [c for c in whole if c.entrant.peer == peer and word in c.entrant.name and without not in c.entrant.name]
         return max(rows, key=lambda c: stats.interval(c.rates)["median"], default=None)
 
     pairs = {
