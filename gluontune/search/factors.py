@@ -245,8 +245,7 @@ def conclude(document: dict[str, Any]) -> None:
 
 def tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict[str, Any]:
     """Time to one target over a set's runs; ``converged``: all of them reached it."""
-    seconds = [row["seconds"][place] for row in runs]
-    reached = [value for value in seconds if value is not None]
+    reached = [seconds for row in runs if (seconds := row["seconds"][place]) is not None]
     best = [row["best_accuracy"] for row in runs if row["best_accuracy"] is not None]
     return {
         "target": target, "seconds": stats.interval(reached) if reached else None, "reached": len(reached),

@@ -154,10 +154,8 @@ class Contest:
                 rate, ratio = stats.interval(contender.rates)["median"], against_best["median"]
                 far = f"cut off after {len(contender.rates)} slices at {rate:,.0f} samples/s, {ratio:.2f} × the best"
                 contender.cut = far if ratio < _FAR else f"slower than the best ({ratio:.2f} × it)"
-            elif contender is not leader:
-                beside = self._ratio(contender, leader)
-                if beside["ci95"][1] < 1:
-                    contender.cut = f"slower than {leader.label} ({beside['median']:.2f} × it)"
+            elif contender is not leader and (beside := self._ratio(contender, leader))["ci95"][1] < 1:
+                contender.cut = f"slower than {leader.label} ({beside['median']:.2f} × it)"
         alive = self._alive
         ratios = [self._ratio(c, best) for c in alive]
         if all(each["ci95"][1] < MAYBE for each in ratios):

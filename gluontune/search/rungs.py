@@ -284,8 +284,7 @@ def _methods(recipe: Recipe, site: Site) -> list[Variant]:
             continue
         if name in recipe.methods or changed == recipe:
             continue
-        changed = changed.override(epochs=short)
-        found.append(Variant(f"{name}, {short:g} epochs", changed.differences(recipe)))
+        found.append(Variant(f"{name}, {short:g} epochs", changed.override(epochs=short).differences(recipe)))
     return found
 
 

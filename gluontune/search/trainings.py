@@ -61,8 +61,7 @@ class Trainings:
             row["notes"].append(f"the budget does not suffice for one training: {text}")
         elif fitted < asked:
             budget = f"the budget of {self.budget.total_s / 60:.3g} min"
-            text = f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into {budget}"
-            row["notes"].append(text)
+            row["notes"].append(f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into {budget}")
             naive = naive.of_length(fitted, "naive")
         return naive
 

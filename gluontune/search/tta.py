@@ -133,7 +133,7 @@ def _seeds(recipe: Recipe, repeats: int, seeds: Sequence[int] | None) -> list[in
 
 
 def _check_same_task(contenders: Mapping[str, Recipe]) -> None:
-    tasks = {(r.dataset, r.val_samples if r.val_samples else None) for r in contenders.values() if not r.job}
+    tasks = {(r.dataset, r.val_samples or None) for r in contenders.values() if not r.job}
     if len(tasks) > 1:
         first, second = (f"{name} ({r.dataset})" for name, r in contenders.items())
         text = "validate on different data: their times to an accuracy cannot be compared"

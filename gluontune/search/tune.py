@@ -94,21 +94,15 @@ def _amx(recipe: Recipe, site: Site) -> list[Variant]:
 
 @_knob("loader", "the loader that decodes and augments, and its workers")
 def _loader(recipe: Recipe, site: Site) -> list[Variant]:
-    found: list[Variant] = []
-    for rung in (RUNGS["multi-worker"], RUNGS["records"]):
-        if rung.requires(recipe, site) is None:
-            found += rung.variants(recipe, site)
-    return found
+    rungs = [RUNGS[name] for name in ("multi-worker", "records")]
+    return [v for rung in rungs if rung.requires(recipe, site) is None for v in rung.variants(recipe, site)]
 
 
 def batch_size_knob(sizes: Sequence[int]) -> Rung:
     """Turned only on request: another batch size trains another model."""
     remark = "another batch size converges differently: compare the accuracy, not the throughput alone"
-
-    def options(recipe: Recipe, site: Site) -> list[Variant]:
-        return [Variant(f"batch {n}", {"batch_size_per_device": n}, remark=remark) for n in sizes]
-
-    return Rung("batch-size", "images in one step", always, options)
+    options = [Variant(f"batch {n}", {"batch_size_per_device": n}, remark=remark) for n in sizes]
+    return Rung("batch-size", "images in one step", always, lambda recipe, site: options)
 
 
 def options_of(knob: Rung, recipe: Recipe, site: Site) -> list[Variant]:

@@ -115,10 +115,8 @@ def random_box(height: int, width: int) -> tuple[int, int, int, int]:
 class Crops:
     """From a payload to uint8 (size, size, 3): random-resized crop or padded crop, flip; another at each call.
 
-    torchvision is not needed: the crops are its own, made with Pillow or OpenCV as its users do.
-
-    Args:
-        decoder: ``Pillow``, ``OpenCV``, or ``raw`` for undecoded pixels.
+    torchvision is not needed: the crops are its own, made with Pillow or OpenCV as its users do. ``decoder`` is
+    ``Pillow``, ``OpenCV``, or ``raw`` for undecoded pixels.
     """
 
     def __init__(self, size: int, augment: str, decoder: str):

@@ -178,8 +178,7 @@ def combine(parts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     first = next(iter(parts.values()))
     rows = [{"part": name, **row} for name, part in parts.items() for row in part["rows"]]
     versions = {name: text for part in parts.values() for name, text in part["versions"].items()}
-    of_each = ("limit", "ours", "conditions")
-    by_part = {name: {key: part[key] for key in of_each} for name, part in parts.items()}
+    by_part = {name: {key: part[key] for key in ("limit", "ours", "conditions")} for name, part in parts.items()}
     return {**first, "rows": rows, "versions": versions, "parts": by_part}
 
 

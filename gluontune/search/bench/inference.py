@@ -150,9 +150,9 @@ def _advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
         most = max(by_threads, key=int, default="1")
         if row["status"] == "ok" and most != "1" and "1" in by_threads:
             gains.append((by_threads[most] / by_threads["1"], row["name"], by_threads[most], by_threads["1"]))
-    if not gains or max(gains)[0] < _MUCH:
+    gain, name, all_threads, one = max(gains, default=(0.0, "", 0.0, 0.0))
+    if gain < _MUCH:
         return None
-    _, name, all_threads, one = max(gains)
     advice = "one image at a time: start MXNet with OMP_NUM_THREADS=1"
     return f"{advice} ({name}: {one:.2f} ms, with all threads {all_threads:.2f})"
 
