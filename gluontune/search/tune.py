@@ -20,8 +20,9 @@ from gluontune.core.events import OnProgress
 from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Registry
+from gluontune.search.budget import BudgetSpent
 from gluontune.search.judge import TIE, verdict_of
-from gluontune.search.racing import Candidate, OutOfBudget, Racing, TuneResults
+from gluontune.search.racing import Candidate, Racing, TuneResults
 from gluontune.search.rung import Rung, Site, Variant, adding_to, always, effect_of, processes_of
 from gluontune.search.rungs import RUNGS
 
@@ -195,7 +196,7 @@ class _Search:
             for knob in knobs:
                 self._turn(knob)
             self._take_back()
-        except OutOfBudget:
+        except BudgetSpent:
             minutes = self.heats.budget_s / 60
             self.results.document["notes"].append(f"the budget of {minutes:g} minutes ended the search")
             begun = {row["stage"] for row in self.results.document["tried"]}
@@ -225,7 +226,7 @@ class _Search:
             self.choices[knob.slot or knob.name] = winner.option
             self._adopt(winner, knob.slot or knob.name)
         if not whole:
-            raise OutOfBudget
+            raise BudgetSpent
 
     def _halve(self, stage: str, field_: list[Candidate]) -> tuple[list[Candidate], bool]:
         """Successive halving: the last candidates, and whether it went to the end."""
@@ -236,7 +237,7 @@ class _Search:
             rounds = ROUNDS[-1] if last else ROUNDS[min(number, len(ROUNDS)) - 1]
             try:
                 self.heats.measure(stage, number, left, rounds)
-            except OutOfBudget:
+            except BudgetSpent:
                 return [c for c in left if c.rates and c.lost is None], False
             ranked = sorted((c for c in left if c.lost is None), key=lambda c: c.merit, reverse=True)
             keep = ranked if last else ranked[: max(1, (len(left) + 1) // 2)]
