@@ -10,7 +10,7 @@ from gluontune.core import stats
 from gluontune.core.events import RungRow, VariantRow
 from gluontune.recipe.result import RunResult
 from gluontune.search.budget import FEWEST_UPDATES
-from gluontune.search.judge import PARITY_POINTS, choose, verdict_of
+from gluontune.search.judge import PARITY_POINTS, choose, not_measurable, verdict_of
 from gluontune.search.measure import Contender
 from gluontune.search.rung import label_of
 from gluontune.search.rung_contest import Rounds
@@ -174,8 +174,7 @@ class Batches:
                 row["verdict"] = "no gain"
                 row["reason"] = f"nothing that was tried reaches {goal} earlier than the recipe before it ({tried})"
             elif any("no time" in (e["reason"] or "") for e in row["variants"]):
-                row.update({"verdict": "n/a", "measurable": False})
-                row["reason"] = "not measurable here now: no time was left to train any of them"
+                not_measurable(row, "no time was left to train any of them")
             return
         ratio, arrived = self.promise(self.winner), self.found_of(self.winner)
         found.update(seconds=arrived["seconds"], ratio=ratio)

@@ -275,10 +275,10 @@ def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
     shares_cores = bool(_CORE_FIELDS & set(row.get("changes") or ()))  # spinning threads are 0.3 times as fast there
     if background_pct >= DISTURBED_PCT and (high >= LOAD_BOUND or shares_cores):
         row["notes"] = [note for note in row["notes"] if not note.startswith(BACKGROUND)]  # the reason repeats it
-        _not_measurable(row, f"{BACKGROUND} {background_pct:.0f} % of the cores; it measured {measured}")
+        not_measurable(row, f"{BACKGROUND} {background_pct:.0f} % of the cores; it measured {measured}")
     elif row["verdict"] == "no gain" and not row.get("contest_decided", True):
         few = "1 slice does" if ratio["n"] == 1 else f"{ratio['n']} slices do"
-        _not_measurable(row, f"{few} not tell, and there was no time for more; {measured}")
+        not_measurable(row, f"{few} not tell, and there was no time for more; {measured}")
 
 
 def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
@@ -293,9 +293,9 @@ def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
     why = f"{loss.sentence} at equal epochs (throughput {ratio['median']:.2f}×)"
     row.update({"kept": False, "verdict": "hurt", "reason": why})
     if loss.runs < 2 and not loss.collapsed:
-        _not_measurable(row, f"{loss.sentence} in one run, and there was no time for a second")
+        not_measurable(row, f"{loss.sentence} in one run, and there was no time for a second")
     return True
 
 
-def _not_measurable(row: RungRow, why: str) -> None:
+def not_measurable(row: RungRow, why: str) -> None:
     row.update({"verdict": "n/a", "kept": False, "measurable": False, "reason": f"not measurable here now: {why}"})
