@@ -75,8 +75,7 @@ def climb(
     wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
     names = [rung.name for rung in RUNGS if (rung.pace in (None, pace.name) if wanted is None else rung.name in wanted)]
     doctor.must_work()
-    folder = Path(out) if out is not None else None
-    results = ResultsStore(folder, pace.name, dataset_facts(recipe), recipe, resume, names)
+    results = ResultsStore(out, pace.name, dataset_facts(recipe), recipe, resume, names)
     budget = Budget(pace.budget_s if budget_s is None else budget_s, clock)
     return _Climber(recipe, results, pace, budget, names, on_event or (lambda event: None), time_limit).run()
 

@@ -139,9 +139,7 @@ def climb_script(
     names = [name for name in known if name in {"naive", *wanted}]
     run = ScriptRun(tuple(words))
     script = {"words": list(words), "folder": os.getcwd()}
-    results = _Results(
-        Path(out) if out is not None else None, pace.name, {"name": Path(run.job).name}, run, script=script
-    )
+    results = _Results(out, pace.name, {"name": Path(run.job).name}, run, script=script)
     budget = Budget(pace.budget_s if budget_s is None else budget_s)
     budget.release_proof()
     tell = on_event or (lambda event: None)

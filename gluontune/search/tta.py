@@ -31,7 +31,6 @@ RULE = (
     "finished. Not counted: starting the process, importing, opening the data, building the net, two untimed "
     "warm-up steps (compilation, caches), and validation; they are shown apart, and wall_seconds counts them all."
 )
-NAMES = ("this", "against")
 
 
 @resumable

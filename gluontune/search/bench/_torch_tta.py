@@ -42,7 +42,7 @@ class TorchRun:
         from gluontune.search.bench._torch_training import build
 
         self.torch, self.recipe, self.ranks = torch, recipe, ranks
-        self.channels_last, self.compiled = channels_last, compiled
+        self.channels_last = channels_last
         data = datasets.open(recipe["dataset"])
         shape, self.batch_size = data.image_shape, recipe["batch_size_per_device"]
         train = seeded_subset(data.train, recipe["train_samples"], recipe["seed"])

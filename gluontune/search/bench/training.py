@@ -35,6 +35,10 @@ _REWRITES = {
     "float32": ("pool-to-mean", "fuse-bn-relu", "order-sums", "keep-blocks"),
     "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu"),
 }
+MODES = {  # of PyTorch: whether the net is compiled, and channels_last
+    "eager": (False, False), "eager channels_last": (False, True), "compile": (True, False),
+    "compile channels_last": (True, True),
+}  # fmt: skip
 _TWO = ("pool-to-mean", "fuse-bn-relu")  # a float32 row without the sums' rewrites, to show their gain
 
 
@@ -109,12 +113,10 @@ def torch_entrants(
     work = {"net": net, "batch_size": batch_size, "image_size": image_size, "threads": threads}
     how: dict[str, Any] = {"python": python, "env": {"OMP_NUM_THREADS": str(threads)}, "slices": "steps"}
     found = []
-    for compiled in (False, True):
-        for channels_last in (False, True):
-            mode = f"{'compile' if compiled else 'eager'}{' channels_last' if channels_last else ''}"
-            settings = {**work, "dtype": dtype, "compiled": compiled, "channels_last": channels_last}
-            name = f"PyTorch {mode} {dtype}"
-            found.append(Entrant(name, _TORCH, _TORCH_WORK, settings, note="allocator: default", **how))
+    for mode, (compiled, channels_last) in MODES.items():
+        settings = {**work, "dtype": dtype, "compiled": compiled, "channels_last": channels_last}
+        name = f"PyTorch {mode} {dtype}"
+        found.append(Entrant(name, _TORCH, _TORCH_WORK, settings, note="allocator: default", **how))
     return found
 
 
