@@ -32,7 +32,6 @@ class Contest:
     """Slices in turn, examined after 4, 6, 9, … rounds; decided variants are measured no further.
 
     Args:
-        host: the climb's contests, with its budget and scatter. name: of the rung, for its progress.
         best: the recipe to beat; None for the naive rung itself. naive: measured for a few rounds.
         seconds: after the start, at least four rounds; twice as long if a gain is likely but not proven.
         races: whether the fastest wins. If another figure decides, such as the time to an accuracy, each variant is

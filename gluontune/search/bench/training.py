@@ -47,8 +47,7 @@ def run(
 ) -> dict[str, Any]:
     """Measure each network of :data:`NETS` at each batch size, and return the document, a case for each.
 
-    ``threads``: of tuned MXNet, ours and PyTorch; default the usable cores. ``terms``: of :class:`Terms`. Over several
-    cases the ratios are geometric means.
+    Over several cases the ratios are geometric means. ``terms`` are of :class:`Terms`.
     """
     for net in nets:
         if net not in NETS:
