@@ -87,12 +87,11 @@ class Batches:
             self._entry(contender)["reason"] = "not trained: no time was left for it"
             return False
         accuracies, seconds = [result.val_accuracy[-1]], result.elapsed_seconds[-1]
-        if abs(accuracies[0] - bar) < PARITY_POINTS:
-            again = self.trainings.repeat(self.row, contender)
-            if again is not None:
-                accuracies.append(again)
-                both = f"{_percent(accuracies)}, where {_percent([bar])} are asked"
-                self.row["notes"].append(f"{contender.label}: trained twice, for it ended near the bar: {both}")
+        near = abs(accuracies[0] - bar) < PARITY_POINTS
+        if near and (again := self.trainings.repeat(self.row, contender)) is not None:
+            accuracies.append(again)
+            both = f"{_percent(accuracies)}, where {_percent([bar])} are asked"
+            self.row["notes"].append(f"{contender.label}: trained twice, for it ended near the bar: {both}")
         arrived = sum(accuracies) / len(accuracies) >= bar
         accuracy, epochs = accuracies[0], contender.recipe.epochs
         self.found.append({

@@ -70,8 +70,7 @@ class Climber(Generic[C]):
             if self.best is not None:
                 base = self.best.recipe
                 self.still = [each for each in self.still if self.rungs[each].offers(base, self.site)[1] is None]
-            row = self.results.finished(name)
-            if row is not None:
+            if (row := self.results.finished(name)) is not None:
                 if row["kept"]:
                     recipe = self.naive.recipe.from_dict(row["recipe"] or {})
                     self.best = self.contender(recipe, "naive" if name == "naive" else "best")
@@ -155,8 +154,7 @@ class Climber(Generic[C]):
         """The variants that there is time to start; the row names the others."""
         most = self.budget.variants(row["name"], self.still, self.rounds.starts_s)
         kept = sorted(variants, key=lambda variant: variant.rank)[:most]
-        left = [variant.label for variant in variants if variant not in kept]
-        if left:
+        if left := [variant.label for variant in variants if variant not in kept]:
             row["notes"].append(f"no time for {', '.join(left)}: a larger --budget tries them, too")
         return [variant for variant in variants if variant in kept]
 

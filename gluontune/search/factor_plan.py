@@ -60,8 +60,7 @@ def parse_factor(text: str) -> Factor:
             changes[field.strip()] = parse_yaml(value)
         except ValueError as error:
             raise UsageError(f"--factor {text!r}: {field.strip()} has a value that is not YAML") from error
-    unknown = sorted(set(changes) - set(Recipe().to_dict()))
-    if unknown:
+    if unknown := sorted(set(changes) - set(Recipe().to_dict())):
         raise UsageError(f"--factor {text!r}: recipes have no field {unknown[0]!r}")
     return Factor(name.strip(), ", ".join(f"{k}={v}" for k, v in changes.items()), changes)
 

@@ -233,8 +233,7 @@ class _Climber(Climber[ScriptContender]):
         if chosen.run.backend == "mxnet":  # elsewhere a pass is gathered in one place and computed in another
             row["phases_pct"] = found.get("phases_pct", {})
         row["peak_rss_mib"] = chosen.ask(lambda g: g.peak_rss_mib())
-        why_not = found.get("why_not")
-        if why_not and chosen.run.backend == "torch":
+        if (why_not := found.get("why_not")) and chosen.run.backend == "torch":
             row.update({"kept": False, "verdict": "n/a", "measurable": False, "reason": f"MXNet took over: {why_not}"})
         row["notes"] += [note for note in (*group.notes, *found.get("notes", ())) if note not in row["notes"]]
         if row["name"] == "naive" and chosen.seen.get("samples_per_step") == 1:

@@ -62,8 +62,7 @@ def _compute(recipe: Recipe, site: Site) -> list[Variant]:
     modes = [Variant("imperative", {"hybridize": "imperative", "rewrites": ()})]
     modes += [Variant(v.label, {"rewrites": (), **v.changes}) for v in RUNGS["hybridized"].variants(recipe, site)]
     precision = RUNGS["mixed-precision"]
-    lacking = precision.requires(recipe, site)
-    if lacking:
+    if lacking := precision.requires(recipe, site):
         return [*modes, Variant("16 bits", {}, missing=lacking)]
     dtype = precision.variants(recipe, site)[0].changes["dtype"]
     if recipe.dtype == dtype:
