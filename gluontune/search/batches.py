@@ -10,7 +10,7 @@ from gluontune.core import stats
 from gluontune.core.events import RungRow, VariantRow
 from gluontune.recipe.result import RunResult
 from gluontune.search.budget import FEWEST_UPDATES
-from gluontune.search.judge import PARITY_POINTS, choose, verdict_of
+from gluontune.search.judge import PARITY_POINTS, choose, not_measurable, verdict_of
 from gluontune.search.measure import Contender
 from gluontune.search.rung import label_of
 from gluontune.search.rung_contest import Rounds
@@ -45,7 +45,6 @@ class Batches:
         self.field = list(field)
         kept = trainings.results.kept_accuracies()
         self.target = sum(kept) / len(kept) - PARITY_POINTS if kept else None
-        self._bar = self.target  # that a training must reach
         self.found: list[dict[str, Any]] = []
         self.winner: Contender | None = None
         self.added: list[Contender] = []  # started here, for a shorter length
@@ -61,22 +60,22 @@ class Batches:
         if self.target is None:
             return None
         ran = [c for c in self.field if c.failure is None and c.rates and c.cut is None]
-        order = sorted(ran, key=lambda c: -self.promise(c)["median"])
-        for contender in order:
-            if self.promise(contender)["median"] < _WORTH:
+        for contender in sorted(ran, key=self._gain, reverse=True):
+            if self._gain(contender) < _WORTH:
                 self._entry(contender)["reason"] = "not trained: it is too slow to arrive earlier"
             elif self.winner is not None and not self._could_be_earlier(contender, self.winner):
                 self._entry(contender)["reason"] = f"not trained: {self.winner.label} had arrived"
-            elif self._try(contender):
-                self._shorten(contender)
+            elif self._try(contender, self.target):
+                self._shorten(contender, self.target)
         if self.winner is not None:
             self.trainings.results.enter_run(self.row, self._results[self.winner.label])
             self.row["accuracy_runs"] = self.found_of(self.winner)["accuracies"]
             self._settle(self.winner)
-        self._conclude()
+        self._conclude(self.target)
         return self.winner
 
-    def _try(self, contender: Contender) -> bool:
+    def _try(self, contender: Contender, bar: float) -> bool:
+        """Train it. Returns whether it reached the accuracy ``bar``."""
         text = f"training {contender.label} for {contender.recipe.epochs:g} epochs"
         self.rounds.progress(self.row["name"], "training", 0.0, text)
         try:
@@ -88,22 +87,20 @@ class Batches:
             self._entry(contender)["reason"] = "not trained: no time was left for it"
             return False
         accuracies, seconds = [result.val_accuracy[-1]], result.elapsed_seconds[-1]
-        if self._bar is not None and abs(accuracies[0] - self._bar) < PARITY_POINTS:
-            again = self.trainings.repeat(self.row, contender)
-            if again is not None:
-                accuracies.append(again)
-                both = f"{_percent(accuracies)}, where {_percent([self._bar])} are asked"
-                self.row["notes"].append(f"{contender.label}: trained twice, for it ended near the bar: {both}")
-        accuracy, mean = accuracies[0], sum(accuracies) / len(accuracies)
-        arrived = self._bar is not None and mean >= self._bar
-        curve = [[s, a] for s, a in zip(result.elapsed_seconds, result.val_accuracy)]
-        seen = {"label": contender.label, "epochs": contender.recipe.epochs, "accuracy": accuracy, "curve": curve}
-        seen["accuracies"] = accuracies
-        self.found.append({**seen, "seconds": seconds, "arrived": arrived, "ratio": self.promise(contender)})
-        self._entry(contender).update(
-            accuracy=accuracy, epochs=contender.recipe.epochs, seconds_to_accuracy=seconds if arrived else None,
-            lost=not arrived,
-        )  # fmt: skip
+        near = abs(accuracies[0] - bar) < PARITY_POINTS
+        if near and (again := self.trainings.repeat(self.row, contender)) is not None:
+            accuracies.append(again)
+            both = f"{_percent(accuracies)}, where {_percent([bar])} are asked"
+            self.row["notes"].append(f"{contender.label}: trained twice, for it ended near the bar: {both}")
+        arrived = sum(accuracies) / len(accuracies) >= bar
+        accuracy, epochs = accuracies[0], contender.recipe.epochs
+        self.found.append({
+            "label": contender.label, "epochs": epochs, "accuracy": accuracy,
+            "curve": [list(point) for point in zip(result.elapsed_seconds, result.val_accuracy)],
+            "accuracies": accuracies, "seconds": seconds, "arrived": arrived, "ratio": self.promise(contender),
+        })  # fmt: skip
+        reached_s = seconds if arrived else None
+        self._entry(contender).update(accuracy=accuracy, epochs=epochs, seconds_to_accuracy=reached_s, lost=not arrived)
         self._results[contender.label] = result
         if arrived and (self.winner is None or self._gain(contender) > self._gain(self.winner)):
             self.winner = contender
@@ -125,7 +122,7 @@ class Batches:
         shortest = max(self._shortest(contender), epochs * SHORTER**2)
         return self._gain(contender) * epochs / shortest > _WORTH * self._gain(winner)
 
-    def _shorten(self, contender: Contender) -> None:
+    def _shorten(self, contender: Contender, target: float) -> None:
         """Train it with shorter schedules while there is time; after the first that misses, one in between."""
         base, missed = contender, 0.0
         for _ in range(_SHORTENED):
@@ -138,15 +135,13 @@ class Batches:
                 shorter.hand_to(base)
                 return
             self.added.append(shorter)
-            self._bar = (self.target or 0.0) + _MARGIN
-            arrived, self._bar = self._try(shorter), self.target
-            if arrived:
+            if self._try(shorter, target + _MARGIN):
                 base = shorter
-            else:
-                shorter.hand_to(base)
-                if missed:
-                    return
-                missed = epochs
+                continue
+            shorter.hand_to(base)
+            if missed:
+                return
+            missed = epochs
 
     def _settle(self, winner: Contender) -> None:
         """Measure more slices of the winner and the best, in turn, until the winner's gain is certain."""
@@ -157,8 +152,7 @@ class Batches:
         while len(winner.rates) < LOOKS[-1] and budget.spent_s < until:
             if len(winner.rates) in LOOKS and self.promise(winner)["ci95"][0] > 1:
                 return
-            pair = (best, winner) if len(winner.rates) % 2 else (winner, best)
-            for contender in pair:
+            for contender in stats.in_turn((winner, best), len(winner.rates)):
                 contender.slice()
             if best.failure is not None or winner.failure is not None:
                 return
@@ -167,12 +161,11 @@ class Batches:
         """The row's entry of a contender; an empty one of a shorter length, which :meth:`enter` adds."""
         return next((e for e, c in zip(self.row["variants"], self.field) if c is contender), {})
 
-    def _conclude(self) -> None:
-        row, goal = self.row, f"{100 * (self.target or 0.0):.1f} %"
+    def _conclude(self, target: float) -> None:
+        row, goal = self.row, f"{100 * target:.1f} %"
         reference = self.trainings.seconds_of(self.best) - self.trainings.validation.get("seconds", 0.0)
         found = row["seconds_to_accuracy"] = {
-            "target": self.target or 0.0, "reference_seconds": reference, "seconds": None, "ratio": None,
-            "candidates": self.found,
+            "target": target, "reference_seconds": reference, "seconds": None, "ratio": None, "candidates": self.found,
         }  # fmt: skip
         if self.winner is None:
             row["kept"] = False
@@ -180,8 +173,7 @@ class Batches:
                 row["verdict"] = "no gain"
                 row["reason"] = f"nothing that was tried reaches {goal} earlier than the recipe before it ({tried})"
             elif any("no time" in (e["reason"] or "") for e in row["variants"]):
-                row.update({"verdict": "n/a", "measurable": False})
-                row["reason"] = "not measurable here now: no time was left to train any of them"
+                not_measurable(row, "no time was left to train any of them")
             return
         ratio, arrived = self.promise(self.winner), self.found_of(self.winner)
         found.update(seconds=arrived["seconds"], ratio=ratio)

@@ -114,14 +114,13 @@ class Budget:
             self._patience_s -= max(self._clock() - began, pause)
         return True
 
-    def deadline(self, seconds: float | None = None) -> Callable[[], None]:
+    def deadline(self, seconds: float) -> Callable[[], None]:
         """A function that raises :class:`BudgetSpent` after ``seconds``, or at the end of the budget."""
-        whole = self.left_s if seconds is None else min(seconds, self.left_s)
-        until = self._clock() + whole
+        until = self._clock() + min(seconds, self.left_s)
 
         def check() -> None:
             if self._clock() > until:
-                raise BudgetSpent(f"{max(0.0, whole):.0f} s are over")
+                raise BudgetSpent
 
         return check
 

@@ -75,8 +75,7 @@ def climb(
     wanted = None if rungs is None else {"naive", *(RUNGS[rung].name for rung in rungs)}
     names = [rung.name for rung in RUNGS if (rung.pace in (None, pace.name) if wanted is None else rung.name in wanted)]
     doctor.must_work()
-    folder = Path(out) if out is not None else None
-    results = ResultsStore(folder, pace.name, dataset_facts(recipe), recipe, resume, names)
+    results = ResultsStore(out, pace.name, dataset_facts(recipe), recipe, resume, names)
     budget = Budget(pace.budget_s if budget_s is None else budget_s, clock)
     return _Climber(recipe, results, pace, budget, names, on_event or (lambda event: None), time_limit).run()
 
@@ -246,7 +245,6 @@ class _Climber(Climber[Contender]):
         """Enter the best number of devices, and the parts of the others' steps."""
         self.rounds.progress(row["name"], "measuring", 1.0, "exchange and loader alone")
         shares = {c.label: step_shares(c) for c in self.field if c.failure is None}
-        found = compare_counts(best, self.field, shares, bool(self.site.gpus))
-        if found is not None:
+        if found := compare_counts(best, self.field, shares, bool(self.site.gpus)):
             row["devices"] = found
             row["notes"] = [*row["notes"], found["sentence"]]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from gluontune.core.events import OnLadderEvent, RungRow, rung_row
 from gluontune.recipe.registry import Registry
 from gluontune.search.budget import Budget, Pace
-from gluontune.search.judge import choose, compare, judge, next_best
-from gluontune.search.measure import Contender
+from gluontune.search.judge import C, choose, compare, judge, next_best
 from gluontune.search.results_store import ResultsStore
 from gluontune.search.rung import Rung, Variant
 from gluontune.search.rung_contest import Rounds
 from gluontune.training.group import RunFailed
 
-C = TypeVar("C", bound=Contender)
 LEAST_S = 6.0  # free seconds that a rung needs to begin
 
 
@@ -72,8 +70,7 @@ class Climber(Generic[C]):
             if self.best is not None:
                 base = self.best.recipe
                 self.still = [each for each in self.still if self.rungs[each].offers(base, self.site)[1] is None]
-            row = self.results.finished(name)
-            if row is not None:
+            if (row := self.results.finished(name)) is not None:
                 if row["kept"]:
                     recipe = self.naive.recipe.from_dict(row["recipe"] or {})
                     self.best = self.contender(recipe, "naive" if name == "naive" else "best")
@@ -135,17 +132,16 @@ class Climber(Generic[C]):
 
     def compared(self, row: RungRow, variants: list[Variant]) -> C:
         """The contender to go on with, after ``row`` has the figures of all; RunFailed if none ran."""
-        chosen: Any = compare(row, self.field, variants, self.naive, self.best, self.rounds.scatter)
+        chosen = compare(row, self.field, variants, self.naive, self.best, self.rounds.scatter)
         self.entered(row)
         if chosen is None:
             raise next(c.failure for c in self.field if c.failure is not None)
-        found: C = chosen
-        return found
+        return chosen
 
     def checked(self, rung: Rung, row: RungRow, chosen: C) -> C:
         """The fastest variant that passes."""
         while not self.passes(row, chosen):
-            another: Any = next_best(row, self.field) if row["measurable"] else None
+            another = next_best(row, self.field) if row["measurable"] else None
             if another is None:
                 return chosen
             chosen = another
@@ -158,8 +154,7 @@ class Climber(Generic[C]):
         """The variants that there is time to start; the row names the others."""
         most = self.budget.variants(row["name"], self.still, self.rounds.starts_s)
         kept = sorted(variants, key=lambda variant: variant.rank)[:most]
-        left = [variant.label for variant in variants if variant not in kept]
-        if left:
+        if left := [variant.label for variant in variants if variant not in kept]:
             row["notes"].append(f"no time for {', '.join(left)}: a larger --budget tries them, too")
         return [variant for variant in variants if variant in kept]
 

@@ -8,7 +8,6 @@ import queue
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,13 @@ from gluontune.core.files import Closing
 from gluontune.core.journal import resumable
 from gluontune.job.batches import read_weights, write_weights
 from gluontune.optim import evolution
-from gluontune.optim.evolution import ranked_value
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Parameter
 from gluontune.search.study import Study
 from gluontune.training.group import Group, RunFailed
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class IndividualRun:
     name: str
     number: int  # unique in the search; it seeds batches and random numbers
@@ -79,7 +77,7 @@ def run_individual(group: Any, run: IndividualRun) -> dict[str, Any]:
 
 
 def _fitness(score: Mapping[str, Any]) -> float:
-    return ranked_value(score["fitness"])
+    return evolution.ranked_value(score["fitness"])
 
 
 class WorkerPool(Closing):
@@ -329,14 +327,14 @@ class _Search:
         fitness = [_fitness(one["score"]) for one in population]
         fixed = self.done[population[0]["name"]]["fixed"] or ()
         for o in range(plan.children):
-            run = IndividualRun(f"g{k:03d}-v{v}-o{o:03d}", 0, self._file(f"g{k:03d}-v{v}-o{o:03d}"), {}, steps=0)
-            assert run.weights is not None
-            if run.name not in self.done or not run.weights.is_file():
+            name = f"g{k:03d}-v{v}-o{o:03d}"
+            file = self._file(name)
+            if name not in self.done or not file.is_file():
                 rng = self._rng(_OFFSPRING, k, v, o)
                 chosen = evolution.parents(fitness, plan.parents, rng)
                 child = evolution.recombine([read_weights(self._file(population[p]["name"])) for p in chosen])
-                write_weights(run.weights, evolution.mutate(child, plan.sigma / k, rng, fixed))
-            runs.append(dataclasses.replace(run, path=run.weights))
+                write_weights(file, evolution.mutate(child, plan.sigma / k, rng, fixed))
+            runs.append(IndividualRun(name, 0, file, {}, steps=0, path=file))
         everyone = [*population, *self._run_all(k, runs, offspring=True)]
         fitness = [_fitness(one["score"]) for one in everyone]
         places = evolution.select(fitness, plan.population, plan.kept, self._rng(_CHOICE, k, v))

@@ -60,8 +60,7 @@ def parse_factor(text: str) -> Factor:
             changes[field.strip()] = parse_yaml(value)
         except ValueError as error:
             raise UsageError(f"--factor {text!r}: {field.strip()} has a value that is not YAML") from error
-    unknown = sorted(set(changes) - set(Recipe().to_dict()))
-    if unknown:
+    if unknown := sorted(set(changes) - set(Recipe().to_dict())):
         raise UsageError(f"--factor {text!r}: recipes have no field {unknown[0]!r}")
     return Factor(name.strip(), ", ".join(f"{k}={v}" for k, v in changes.items()), changes)
 
@@ -139,9 +138,8 @@ def plan(names: Sequence[str], pairs: bool = True) -> dict[FactorSet, list[str]]
     for name in names:
         if len(names) > 1:
             add([n for n in names if n != name], f"without {name}")
-    if pairs:
-        for pair in itertools.combinations(names, 2):
-            add(pair, "pair")
+    for pair in itertools.combinations(names, 2) if pairs else ():
+        add(pair, "pair")
     return found
 
 
@@ -170,10 +168,7 @@ def interactions(ratios: Mapping[FactorSet, Ratio | None], names: Sequence[str])
     ('less than promised', 0.667)
     """
     rows = []
-    groups: list[FactorSet] = list(itertools.combinations(names, 2))
-    if len(names) > 2:
-        groups.append(tuple(names))
-    for group in groups:
+    for group in [*itertools.combinations(names, 2), *([tuple(names)] if len(names) > 2 else [])]:
         alone, together = [ratios.get((name,)) for name in group], ratios.get(group)
         if all(alone) and together:
             promised = combine([ratio for ratio in alone if ratio])

@@ -182,36 +182,35 @@ class _Analysis:
         first = {s: self._recipe(s).override(target_accuracy=max(targets)) for s in sets}
         runs = [(s, recipe.override(seed=self.recipe.seed + n)) for n in filter(self.store.takes, range(repeats))
                 for s, recipe in first.items()]  # fmt: skip
-        train_to_targets(self.store, train_once, runs, targets, self.tell, self.time_limit)
+        train_to_targets(self.store, runs, targets, self.tell, self.time_limit)
 
 
 def train_to_targets(
-    store: Study, train: Any, runs: Sequence[tuple[FactorSet, Recipe]], targets: Sequence[float], tell: OnProgress,
+    store: Study,
+    runs: Sequence[tuple[FactorSet, Recipe]],
+    targets: Sequence[float],
+    tell: OnProgress,
     time_limit: float,
-) -> None:  # fmt: skip
-    """Train the ``runs`` that the store lacks, by ``train``; each becomes a row."""
+) -> None:
+    """Train the ``runs`` that the store lacks; each becomes a row."""
     done = {(tuple(row["set"]), row["seed"]) for row in store.document["done"] if row["kind"] == "tta"}
     for number, (chosen, recipe) in enumerate(runs, 1):
         if (chosen, recipe.seed) in done:
             continue
         about: Piece = {"set": f"{set_name(chosen)}, seed {recipe.seed}", "piece": number, "pieces": len(runs)}
         name = ("-".join(chosen) or "base").replace(", ", "-").replace(" ", "-")
-        file = f"{name}-seed{recipe.seed}"
-        result, _ = store.train(train, recipe, file, of_piece(tell, about), time_limit)
+        result, _ = store.train(train_once, recipe, f"{name}-seed{recipe.seed}", of_piece(tell, about), time_limit)
         row = tta_row(chosen, recipe.seed, result, targets)
         store.enter(row)
         tell({**progress("done", 1.0), **about, "rows": [row]})
 
 
 def throughput_row(chosen: FactorSet, contender: Contender, base: Contender) -> dict[str, Any]:
-    row: dict[str, Any] = {"kind": "throughput", "set": list(chosen), "status": "ran", "reason": None}
-    row.update(samples_per_sec=None, ratio=None)
+    row = {"kind": "throughput", "set": list(chosen), "status": "ran", "reason": None}
     if contender.failure is not None:
-        row.update(status="failed", reason=str(contender.failure))
-        return row
-    row["samples_per_sec"] = stats.interval(contender.rates)
-    row["ratio"] = ONE if contender is base else stats.ratio_interval(contender.rates, base.rates)
-    return row
+        return {**row, "status": "failed", "reason": str(contender.failure), "samples_per_sec": None, "ratio": None}
+    ratio = ONE if contender is base else stats.ratio_interval(contender.rates, base.rates)
+    return {**row, "samples_per_sec": stats.interval(contender.rates), "ratio": ratio}
 
 
 def tta_row(chosen: FactorSet, seed: int, result: Any, targets: Sequence[float]) -> dict[str, Any]:
@@ -237,20 +236,16 @@ def conclude(document: dict[str, Any]) -> None:
         runs = [row for row in rows if row["kind"] == "tta"]
         tta = [tta_of(runs, place, target) for place, target in enumerate(targets)] if runs else []
         sets.append({"set": list(chosen), "name": set_name(chosen), "parts": parts, "throughput": speed, "tta": tta})
-    document["sets"] = sets
-    document["interactions"], document["leave_one_out"] = {}, {}
     gains = {"throughput": {tuple(s["set"]): (s["throughput"] or {}).get("ratio") for s in sets}}
-    for place, target in enumerate(targets):
-        gains[f"time to {target:g}"] = _time_gains(sets, place)
-    for title, ratios in gains.items():
-        document["interactions"][title] = factor_plan.interactions(ratios, names)
-        document["leave_one_out"][title] = factor_plan.leave_one_out(ratios, names)
+    gains.update({f"time to {target:g}": _time_gains(sets, place) for place, target in enumerate(targets)})
+    document["sets"] = sets
+    document["interactions"] = {title: factor_plan.interactions(found, names) for title, found in gains.items()}
+    document["leave_one_out"] = {title: factor_plan.leave_one_out(found, names) for title, found in gains.items()}
 
 
 def tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict[str, Any]:
     """Time to one target over a set's runs; ``converged``: all of them reached it."""
-    seconds = [row["seconds"][place] for row in runs]
-    reached = [value for value in seconds if value is not None]
+    reached = [seconds for row in runs if (seconds := row["seconds"][place]) is not None]
     best = [row["best_accuracy"] for row in runs if row["best_accuracy"] is not None]
     return {
         "target": target, "seconds": stats.interval(reached) if reached else None, "reached": len(reached),
@@ -262,13 +257,10 @@ def tta_of(runs: Sequence[Mapping[str, Any]], place: int, target: float) -> dict
 def _time_gains(sets: Sequence[Mapping[str, Any]], place: int) -> dict[FactorSet, dict[str, Any] | None]:
     """Time of the base ÷ time of each set, where both converged."""
     times = {tuple(s["set"]): s["tta"][place] for s in sets if s["tta"]}
-    base = times.get(())
-    gains: dict[FactorSet, dict[str, Any] | None] = {}
-    for chosen, found in times.items():
-        gains[chosen] = None
-        if base and base["converged"] and found["converged"]:
-            # One or two runs have no interval.
-            gains[chosen] = quotient(*({**s, "ci95": stats.bounds(s)} for s in (base["seconds"], found["seconds"])))
-    if () in gains and gains[()] is not None:
+    gains: dict[FactorSet, dict[str, Any] | None] = dict.fromkeys(times)
+    if (base := times.get(())) and base["converged"]:
+        for chosen in (each for each, found in times.items() if found["converged"]):
+            pair = (base["seconds"], times[chosen]["seconds"])
+            gains[chosen] = quotient(*({**s, "ci95": stats.bounds(s)} for s in pair))  # one or two runs have none
         gains[()] = ONE
     return gains

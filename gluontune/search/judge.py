@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gluontune.core import stats
 from gluontune.core.events import RungRow, VariantRow
@@ -14,6 +14,7 @@ from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender
 from gluontune.search.rung import Variant
 from gluontune.search.sequential import Scatter, ratio_at_look
 
+C = TypeVar("C", bound=Contender)
 _USUAL = 0.015  # standard deviation of the accuracy of a short training over its seeds
 _KNOWN = 4  # degrees of freedom from which on the spread is estimated from the runs
 COLLAPSED = 0.10  # loss that needs no second run if the whole interval exceeds it
@@ -80,8 +81,7 @@ def loss_of(kept: Sequence[float], mine: Sequence[float], num_val: int | None) -
     spread, quantile = max(squares / freedom, floor), float(stats.t.ppf(0.975, freedom))
     if freedom < _KNOWN and squares / freedom <= _USUAL**2:
         spread, quantile = floor + _USUAL**2, float(stats.norm.ppf(0.975))
-    error = math.sqrt(spread * (1 / len(kept) + 1 / len(mine)))
-    reach = quantile * error
+    reach = quantile * math.sqrt(spread * (1 / len(kept) + 1 / len(mine)))
     return Loss(points, points - reach, points + reach, first, second, len(mine))
 
 
@@ -110,16 +110,10 @@ _REMARK = 0.05  # of the kept rungs' value: a larger loss gets a note
 _METRIC_COLLAPSED = 0.25  # a larger loss is not explained by an unlucky seed
 
 
-def quality_of(row: Mapping[str, Any]) -> float | None:
-    """The last value of a row's metric; None if there is none, or if it is an accuracy, which has its own gate.
-
-    >>> quality_of({"val_metric": {"name": "rmse", "mode": "min", "values": [2.0, 1.5]}})
-    1.5
-    """
-    metric = row.get("val_metric") or {}
-    if not metric or metric["name"] == "accuracy" or not metric["values"]:
-        return None
-    return metric["values"][-1]
+def _metric_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A row's metric with its values; None if there are none, or if it is an accuracy, which has its own gate."""
+    metric = row.get("val_metric")
+    return metric if metric and metric["name"] != "accuracy" and metric["values"] else None
 
 
 def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -131,15 +125,14 @@ def judge_quality(row: RungRow, rows: Sequence[Mapping[str, Any]]) -> bool:
     >>> judge_quality(row, [kept]), row["reason"]
     (True, 'rmse 2, and 1 before it (smaller is better), at equal epochs (throughput 1.50×)')
     """
-    metric = row.get("val_metric") or {}
-    before = [value for value in (quality_of(r) for r in rows if r["kept"]) if value is not None]
-    if not metric or metric["name"] == "accuracy" or not metric["values"] or not before:
+    metric, kept = _metric_of(row), [_metric_of(r) for r in rows if r["kept"]]
+    before = [each["values"][-1] for each in kept if each and each["values"][-1] is not None]
+    if metric is None or not before:
         return False
     value, reference = metric["values"][-1], statistics.median(before)
-    sign = 1.0 if metric["mode"] == "min" else -1.0
-    worse = float("inf") if value is None else sign * (value - reference) / max(abs(reference), 1e-12)
+    sign, way = (1.0, "smaller") if metric["mode"] == "min" else (-1.0, "larger")
+    worse = math.inf if value is None else sign * (value - reference) / max(abs(reference), 1e-12)
     shown = "not finite" if value is None else f"{value:.4g}"
-    way = "smaller" if metric["mode"] == "min" else "larger"
     text = f"{metric['name']} {shown}, and {reference:.4g} before it ({way} is better), at equal epochs"
     if not worse <= _METRIC_COLLAPSED and row["kept"]:
         speed = row["ratio_to_previous"] or {"median": 1.0}
@@ -183,9 +176,9 @@ def helps(ratio: stats.Interval) -> bool:
 
 
 def compare(
-    row: RungRow, field: Sequence[Contender], variants: Sequence[Variant], naive: Contender, best: Contender | None,
+    row: RungRow, field: Sequence[C], variants: Sequence[Variant], naive: Contender, best: Contender | None,
     scatter: Scatter | None = None,
-) -> Contender | None:  # fmt: skip
+) -> C | None:  # fmt: skip
     """Fill a row with the throughput of its variants; return the contender to go on with, or None if none ran.
 
     It is the first that ties with the fastest, among those certain to help if there are any: variants are listed from
@@ -204,13 +197,13 @@ def compare(
             if best is not None and best.rates and best is not contender:
                 entry["ratio_to_previous"] = _against(contender, best, len(field), scatter)
         row["variants"].append(entry)
-    ran = [(c, e) for c, e in zip(field, row["variants"]) if e["samples_per_sec"]]
+    entries = zip(field, row["variants"])
+    ran = [(c, rate["median"], e["ratio_to_previous"]) for c, e in entries if (rate := e["samples_per_sec"])]
     if not ran:
         return None
-    proven = [(c, e) for c, e in ran if e["ratio_to_previous"] and helps(e["ratio_to_previous"])]
-    medians = [(c, e["samples_per_sec"]["median"]) for c, e in proven or ran if e["samples_per_sec"]]
-    fastest = max(median for _, median in medians)
-    chosen = next(c for c, median in medians if median * (1 + TIE) >= fastest)
+    candidates = [each for each in ran if each[2] and helps(each[2])] or ran
+    fastest = max(median for _, median, _ in candidates)
+    chosen = next(c for c, median, _ in candidates if median * (1 + TIE) >= fastest)
     choose(row, chosen, field, naive)
     return chosen
 
@@ -247,16 +240,14 @@ def choose(row: RungRow, chosen: Contender, field: Sequence[Contender], naive: C
         row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], stats.bounds(speedup)
 
 
-def next_best(row: RungRow, field: Sequence[Contender]) -> Contender | None:
+def next_best(row: RungRow, field: Sequence[C]) -> C | None:
     """The smallest other change that helped, after a fast variant lost accuracy; or None. Tried ones stay in it."""
     if row["kept"] or row["ratio_to_previous"] is None or not helps(row["ratio_to_previous"]):
         return None
     first = next(e for e in row["variants"] if e["chosen"])
     for contender, entry in zip(field, row["variants"]):
         ratio = entry["ratio_to_previous"]
-        if entry is first or entry["lost"] or ratio is None:
-            continue
-        if helps(ratio):
+        if entry is not first and not entry["lost"] and ratio is not None and helps(ratio):
             first["reason"], first["lost"] = row["reason"], True
             row["reason"] = None
             return contender
@@ -284,10 +275,10 @@ def judge(row: RungRow, background_pct: float, *, has_best: bool) -> None:
     shares_cores = bool(_CORE_FIELDS & set(row.get("changes") or ()))  # spinning threads are 0.3 times as fast there
     if background_pct >= DISTURBED_PCT and (high >= LOAD_BOUND or shares_cores):
         row["notes"] = [note for note in row["notes"] if not note.startswith(BACKGROUND)]  # the reason repeats it
-        _not_measurable(row, f"{BACKGROUND} {background_pct:.0f} % of the cores; it measured {measured}")
+        not_measurable(row, f"{BACKGROUND} {background_pct:.0f} % of the cores; it measured {measured}")
     elif row["verdict"] == "no gain" and not row.get("contest_decided", True):
         few = "1 slice does" if ratio["n"] == 1 else f"{ratio['n']} slices do"
-        _not_measurable(row, f"{few} not tell, and there was no time for more; {measured}")
+        not_measurable(row, f"{few} not tell, and there was no time for more; {measured}")
 
 
 def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
@@ -302,9 +293,9 @@ def judge_accuracy(row: RungRow, loss: Loss | None) -> bool:
     why = f"{loss.sentence} at equal epochs (throughput {ratio['median']:.2f}×)"
     row.update({"kept": False, "verdict": "hurt", "reason": why})
     if loss.runs < 2 and not loss.collapsed:
-        _not_measurable(row, f"{loss.sentence} in one run, and there was no time for a second")
+        not_measurable(row, f"{loss.sentence} in one run, and there was no time for a second")
     return True
 
 
-def _not_measurable(row: RungRow, why: str) -> None:
+def not_measurable(row: RungRow, why: str) -> None:
     row.update({"verdict": "n/a", "kept": False, "measurable": False, "reason": f"not measurable here now: {why}"})

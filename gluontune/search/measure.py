@@ -144,15 +144,13 @@ class Contender:
 
     def slice(self) -> None:
         """One turn: an untimed step to wake up, then a timed slice."""
-        group = self.group
-        if group is None:
-            return
-        with self.guarded():
-            group.resume()
+
+        def turn(group: Group) -> Mapping[str, Any]:
             if self.step_s < _LONG_STEP_S:  # waking up would be a large part of the slice
                 group.steps(1)
-            seen = group.steps(self._steps)
-            group.pause()
+            return group.steps(self._steps)
+
+        if seen := self.ask(turn):
             self.rates.append(seen["samples"] / seen["seconds"])
 
     @property

@@ -16,7 +16,7 @@ from gluontune.core.journal import resumable
 from gluontune.methods.cards import METHODS, with_methods
 from gluontune.recipe import Recipe
 from gluontune.search.factors import FACTORS_SCHEMA, Row, train_to_targets, tta_of
-from gluontune.search.study import Part, Study, check_target, dataset_facts, train_once
+from gluontune.search.study import Part, Study, check_target, dataset_facts
 
 _AGAIN, _TOGETHER = "base, beside the best together", "together"
 
@@ -78,7 +78,7 @@ def compare_methods(
             for n in filter(store.takes, range(repeats))
             for name, r in stats.in_turn(list(sets.items()), n)
         ]
-        train_to_targets(store, train_once, runs, [target], on_event or (lambda event: None), time_limit)
+        train_to_targets(store, runs, [target], on_event or (lambda event: None), time_limit)
 
     with store.under_way():
         train({(): recipe, **{(name,): with_methods(recipe, [name]) for name in chosen}})

@@ -70,12 +70,8 @@ def _together(device: float, loader: float, workers: int, site: Site, of_workers
     return {"samples_per_sec": found["samples_per_sec"], "basis": f"{parts}{words}"}
 
 
-def _step_size(contender: Contender) -> int:
-    return contender.recipe.batch_size_per_device * contender.recipe.num_devices
-
-
 def _net_rate(best: Contender) -> float | None:
-    size = _step_size(best)
+    size = best.recipe.global_batch_size
     steps = _net(best, [size])
     return 1e3 * size / steps[size] if steps else None
 
@@ -97,17 +93,18 @@ def _records(best: Contender, field: Sequence[Contender], site: Site) -> list[Gu
 
 
 def _large_batch(best: Contender, field: Sequence[Contender], site: Site) -> list[Guess | None]:
-    size, loader = _step_size(best), _loading(best)
+    size, loader = best.recipe.global_batch_size, _loading(best)
     steps = _net(best, [max(1, size // 2), size]) if size > 1 else None
     if steps is None or loader is None:
         return [None] * len(field)
     step_ms = monitor.fit_step_time(list(steps), list(steps.values()))
     workers, words = best.recipe.num_workers, f"; fitted to steps of {' and '.join(str(s) for s in steps)}"
+    sizes = [c.recipe.global_batch_size for c in field]
     return [
-        _together(1e3 * _step_size(c) / step_ms(_step_size(c)), loader, workers, site, workers, words)
+        _together(1e3 * n / step_ms(n), loader, workers, site, workers, words)
         if c.recipe.optimizer == best.recipe.optimizer  # the cost of another's update is unknown
         else None
-        for c in field
+        for n, c in zip(sizes, field)
     ]
 
 

@@ -191,8 +191,8 @@ def _conclude(target: float, pairs: Sequence[Mapping[str, RunResult]], num_val: 
 
 def length_rung(rows: Sequence[RungRow]) -> RungRow | None:
     """The kept rung that chose the length of the training by the time to an accuracy, or None."""
-    found = [row for row in rows if row["kept"] and "epochs" in row["changes"] and by_time(row)]
-    return found[-1] if found else None
+    chose = (row for row in reversed(rows) if row["kept"] and "epochs" in row["changes"] and by_time(row))
+    return next(chose, None)
 
 
 def by_time(row: RungRow) -> bool:

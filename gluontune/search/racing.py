@@ -14,6 +14,7 @@ from gluontune.core.events import OnProgress, progress
 from gluontune.core.files import atomic_write
 from gluontune.core.journal import Document
 from gluontune.recipe import Recipe
+from gluontune.search.budget import BudgetSpent
 from gluontune.search.measure import Contender, interleave
 from gluontune.search.rung import Site, Variant, in_short
 from gluontune.search.study import dataset_facts
@@ -107,10 +108,6 @@ class Candidate(Contender):
         self.close()
 
 
-class OutOfBudget(Exception):
-    pass
-
-
 class Racing:
     """Runs and saves heats; ``start`` and ``best`` are the references of each."""
 
@@ -130,7 +127,7 @@ class Racing:
             candidate.close()
 
     def measure(self, stage: str, number: int, field_: list[Candidate], rounds: int) -> None:
-        """Measure slices of each, in groups that fit into memory; OutOfBudget if the next one would end too late."""
+        """Measure slices of each, in groups that fit into memory; BudgetSpent if the next one would end too late."""
         size = max(1, self.most_alive - (1 if self.best is self.start else 2))
         for begin in range(0, len(field_), size):
             group = field_[begin : begin + size]
@@ -162,7 +159,7 @@ class Racing:
         starting = sum(c.group is None for c in field_)
         racing_s = len(field_) * rounds * self.slice_s * 1.2
         if stage != "start" and self.spent_s + starting * self.launch_s + racing_s > self.budget_s:
-            raise OutOfBudget
+            raise BudgetSpent
         began, document = time.monotonic(), self.results.document
         self.alive = field_
 

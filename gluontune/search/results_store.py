@@ -27,10 +27,11 @@ class ResultsStore(Document):
     """``ladder.json``. ``start`` is the naive recipe, or run of a script; a resume takes over the rows of ``names``."""
 
     def __init__(
-        self, folder: Path | None, mode: str, dataset: Mapping[str, Any], start: Any, resume: bool = False,
+        self, folder: str | Path | None, mode: str, dataset: Mapping[str, Any], start: Any, resume: bool = False,
         names: Sequence[str] = (), **more: Any,
     ):  # fmt: skip
-        self.folder, path = folder, None if folder is None else folder / "ladder.json"
+        self.folder = None if folder is None else Path(folder)
+        path = self.folder and self.folder / "ladder.json"
         fields: dict[str, Any] = {
             "mode": mode, "dataset": dataset, "base_recipe": start.to_dict(), "rungs": [],
             **dict.fromkeys(("best", "verdict", "sentence", "budget")),

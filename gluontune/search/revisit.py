@@ -43,26 +43,22 @@ class Question:
     variant: Variant
     first: Interval | None
     on_top_of: str | None = None
-    row: RungRow | None = None
     adopted: bool = False
+
+    def __post_init__(self) -> None:
+        self.row = rung_row(self.rung, RUNGS[self.rung].sentence)
+        self.row["reason"] = "no time was left to ask again"
 
     @property
     def label(self) -> str:
         return f"{self.rung}, {self.kind}"
 
-    @property
-    def measured(self) -> RungRow:
-        assert self.row is not None
-        return self.row
-
     def to_dict(self) -> dict[str, Any]:
-        row = self.row
-        ratio = row["ratio_to_previous"] if row else None
+        row, ratio = self.row, self.row["ratio_to_previous"]
         return {
-            "rung": self.rung, "kind": self.kind, "changes": dict((row and row["changes"]) or self.variant.changes),
-            "first": self.first, "ratio": ratio, "verdict": row["verdict"] if row else "n/a", "adopted": self.adopted,
-            "reason": row["reason"] if row else "no time was left to ask again",
-            "interaction": interaction(self.rung, self.kind, self.first, ratio),
+            "rung": self.rung, "kind": self.kind, "changes": dict(row["changes"] or self.variant.changes),
+            "first": self.first, "ratio": ratio, "verdict": row["verdict"], "adopted": self.adopted,
+            "reason": row["reason"], "interaction": interaction(self.rung, self.kind, self.first, ratio),
         }  # fmt: skip
 
 
@@ -93,8 +89,7 @@ def questions(rows: Sequence[RungRow], best: Recipe, site: Site) -> list[Questio
             chosen = next((v["label"] for v in row["variants"] if v["chosen"]), None)
             again = next((v for v in variants if v.label == chosen), None)
             if again is not None and _fits(best, again.changes):
-                stood_on = row.get("on_top_of")
-                found.append(Question(row["name"], AGAIN, again, row["ratio_to_previous"], stood_on))
+                found.append(Question(row["name"], AGAIN, again, row["ratio_to_previous"], row.get("on_top_of")))
     return found
 
 
@@ -142,10 +137,10 @@ def revisit(best: Contender, naive: Contender, site: Site, trainings: Trainings,
         if adopted is None:
             break
         document["revisited"] = [answer.to_dict() for answer in answers.values()]
-        measured: Mapping[str, Any] = adopted.measured
-        kept = ("samples_per_sec", "speedup_vs_naive", "speedup_ci95")
+        measured: Mapping[str, Any] = adopted.row
+        kept = {k: measured[k] for k in ("samples_per_sec", "speedup_vs_naive", "speedup_ci95")}
         name = f"{document['best']['name']}, {adopted.label}"
-        document["best"] = {**{k: measured[k] for k in kept}, "name": name, "recipe": measured["recipe"]}
+        document["best"] = {**kept, "name": name, "recipe": measured["recipe"]}
         if best is not naive:
             best.close()
         best = field[adopted.label]
@@ -188,15 +183,15 @@ def _measured(
             row.update({"status": "failed", "reason": str(contender.failure)})
         else:
             judge(row, background_pct, has_best=True)
-    helped = [question for question in asked if question.measured["kept"]]
-    return sorted(helped, key=lambda each: -(each.measured["ratio_to_previous"] or {"median": 0.0})["median"])
+    helped = [question for question in asked if question.row["kept"]]
+    return sorted(helped, key=lambda each: -(each.row["ratio_to_previous"] or {"median": 0.0})["median"])
 
 
 def _adopted(
     helped: Sequence[Question], field: Mapping[str, Contender], best: Contender, trainings: Trainings
 ) -> Question | None:
     for question in helped:
-        row, contender = question.measured, field[question.label]
+        row, contender = question.row, field[question.label]
         if question.on_top_of and not trainings.budget.affords(trainings.seconds_of(contender), PART):
             row["reason"] = f"not trained again: its accuracy was kept on top of {question.on_top_of}"
         else:

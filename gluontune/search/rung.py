@@ -155,8 +155,7 @@ def in_short(recipe: Recipe) -> Recipe:
     >>> short.runtime, short.env
     ('tuned', {})
     """
-    ranks = processes_of(recipe)
-    settings = runtime.launch_settings(ranks).env
+    settings = runtime.launch_settings(processes_of(recipe)).env
     rest = {k: v for k, v in recipe.env.items() if settings.get(k) != v}
     short = recipe.override(runtime="tuned", env=rest)
     return short if effect_of(short) == effect_of(recipe) else recipe

@@ -32,7 +32,6 @@ class Contest:
     """Slices in turn, examined after 4, 6, 9, … rounds; decided variants are measured no further.
 
     Args:
-        host: the climb's contests, with its budget and scatter. name: of the rung, for its progress.
         best: the recipe to beat; None for the naive rung itself. naive: measured for a few rounds.
         seconds: after the start, at least four rounds; twice as long if a gain is likely but not proven.
         races: whether the fastest wins. If another figure decides, such as the time to an accuracy, each variant is
@@ -47,9 +46,8 @@ class Contest:
         self, host: Rounds, name: str, best: Contender | None, naive: Contender, field: Sequence[Contender],
         seconds: float, races: bool = True, even_late: bool = False, explains: bool = False,
     ):  # fmt: skip
-        self.explains = explains
         self.host, self.name, self.best, self.naive, self.field = host, name, best, naive, list(field)
-        self.seconds, self.races, self.even_late = seconds, races, even_late
+        self.seconds, self.races, self.even_late, self.explains = seconds, races, even_late, explains
         self.rounds, self.decided = 0, False
         self._began = host.budget.spent_s
         self._starting = sum(c.group is None for c in [naive, best, *field] if c is not None)
@@ -114,15 +112,14 @@ class Contest:
         return ratio_at_look(contender.rates, other.rates, len(self.field), self.host.scatter)
 
     def _warm_up(self, everyone: Sequence[Contender]) -> None:
-        floor = reference = 0.0
+        reference = 0.0
         for contender in everyone:
-            rate = contender.warm_up(self.host.slice_s, floor)
+            rate = contender.warm_up(self.host.slice_s, TOO_SLOW * reference)
             if contender is self.best:
                 contender.slice()  # the warm-up of a warm contender returns no rate
-                floor = TOO_SLOW * contender.rates[-1] if contender.rates else 0.0
                 reference = contender.rates[-1] if contender.rates else 0.0
                 contender.rates = []
-            elif contender in self.field and contender.failure is None and 0 < rate < floor:
+            elif contender in self.field and contender.failure is None and 0 < rate < TOO_SLOW * reference:
                 contender.cut = f"cut off while warming up at {rate:,.0f} samples/s, {rate / reference:.2f} × the best"
                 contender.rates = [rate]
                 contender.close()
@@ -156,10 +153,8 @@ class Contest:
                 rate, ratio = stats.interval(contender.rates)["median"], against_best["median"]
                 far = f"cut off after {len(contender.rates)} slices at {rate:,.0f} samples/s, {ratio:.2f} × the best"
                 contender.cut = far if ratio < _FAR else f"slower than the best ({ratio:.2f} × it)"
-            elif contender is not leader:
-                beside = self._ratio(contender, leader)
-                if beside["ci95"][1] < 1:
-                    contender.cut = f"slower than {leader.label} ({beside['median']:.2f} × it)"
+            elif contender is not leader and (beside := self._ratio(contender, leader))["ci95"][1] < 1:
+                contender.cut = f"slower than {leader.label} ({beside['median']:.2f} × it)"
         alive = self._alive
         ratios = [self._ratio(c, best) for c in alive]
         if all(each["ci95"][1] < MAYBE for each in ratios):

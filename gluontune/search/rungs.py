@@ -212,17 +212,15 @@ def _two_devices(recipe: Recipe, site: Site) -> str | None:
 def _multi_device(recipe: Recipe, site: Site) -> list[Variant]:
     if site.gpus:
         return [Variant(f"{n} GPUs", {"num_devices": n}) for n in _counts(site.gpus)]
+    # Shared memory gives the same sums as the parameter server, without its process.
+    ways = {"shared memory": "shared-memory"} if shared.available() else {"kvstore": "kvstore"}
+    if horovod.installed():
+        ways["Horovod"] = "horovod"
     found = []
     for count in _counts(site.cores)[:3]:  # each is a whole group to start and measure
         # The global batch stays, so that the accuracy can be compared.
-        each = max(1, recipe.batch_size_per_device // count)
-        changes = {"engine": "kvstore", "num_devices": count, "batch_size_per_device": each}
-        if shared.available():  # the same sums as the parameter server's, without its process
-            found.append(Variant(f"{count} processes, shared memory", {**changes, "engine": "shared-memory"}))
-        else:
-            found.append(Variant(f"{count} processes, kvstore", changes))
-        if horovod.installed():
-            found.append(Variant(f"{count} processes, Horovod", {**changes, "engine": "horovod"}))
+        alike = {"num_devices": count, "batch_size_per_device": max(1, recipe.batch_size_per_device // count)}
+        found += [Variant(f"{count} processes, {name}", {"engine": engine, **alike}) for name, engine in ways.items()]
     return found
 
 
@@ -286,8 +284,7 @@ def _methods(recipe: Recipe, site: Site) -> list[Variant]:
             continue
         if name in recipe.methods or changed == recipe:
             continue
-        changed = changed.override(epochs=short)
-        found.append(Variant(f"{name}, {short:g} epochs", changed.differences(recipe)))
+        found.append(Variant(f"{name}, {short:g} epochs", changed.override(epochs=short).differences(recipe)))
     return found
 
 
@@ -297,5 +294,4 @@ def _counts(most: int) -> list[int]:
     >>> _counts(2), _counts(6), _counts(8)
     ([2], [2, 4, 6], [2, 4, 8])
     """
-    powers = [2**k for k in range(1, most.bit_length()) if 2**k <= most]
-    return sorted({*powers, most})
+    return sorted({*(2**k for k in range(1, most.bit_length())), most})

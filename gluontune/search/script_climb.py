@@ -139,9 +139,7 @@ def climb_script(
     names = [name for name in known if name in {"naive", *wanted}]
     run = ScriptRun(tuple(words))
     script = {"words": list(words), "folder": os.getcwd()}
-    results = _Results(
-        Path(out) if out is not None else None, pace.name, {"name": Path(run.job).name}, run, script=script
-    )
+    results = _Results(out, pace.name, {"name": Path(run.job).name}, run, script=script)
     budget = Budget(pace.budget_s if budget_s is None else budget_s)
     budget.release_proof()
     tell = on_event or (lambda event: None)
@@ -235,8 +233,7 @@ class _Climber(Climber[ScriptContender]):
         if chosen.run.backend == "mxnet":  # elsewhere a pass is gathered in one place and computed in another
             row["phases_pct"] = found.get("phases_pct", {})
         row["peak_rss_mib"] = chosen.ask(lambda g: g.peak_rss_mib())
-        why_not = found.get("why_not")
-        if why_not and chosen.run.backend == "torch":
+        if (why_not := found.get("why_not")) and chosen.run.backend == "torch":
             row.update({"kept": False, "verdict": "n/a", "measurable": False, "reason": f"MXNet took over: {why_not}"})
         row["notes"] += [note for note in (*group.notes, *found.get("notes", ())) if note not in row["notes"]]
         if row["name"] == "naive" and chosen.seen.get("samples_per_step") == 1:

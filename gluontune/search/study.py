@@ -286,8 +286,7 @@ def write_submissions(
             texts[base / f"{stem}_seed{row['seed']}.tsv"] = dawnbench_tsv(row)
             log = Path(folder) / "mlperf" / f"{name}_seed{row['seed']}.log"
             texts[log] = "\n".join(mllog_lines(document, row, author)) + "\n"
-        reached = sorted((r for r in rows if r["first"]), key=lambda r: r["first"]["train_seconds"])
-        if reached:
+        if reached := sorted((r for r in rows if r["first"]), key=lambda r: r["first"]["train_seconds"]):
             texts[base / f"{stem}.json"] = json.dumps(entry, indent=2, allow_nan=False) + "\n"
             texts[base / f"{stem}.tsv"] = dawnbench_tsv(reached[(len(reached) - 1) // 2])
     for path, text in texts.items():

@@ -90,8 +90,7 @@ def summarize(reached: Sequence[float], spent_in_vain: Sequence[float] = ()) -> 
 
 def accuracies(result: RunResult) -> list[float]:
     """A run's validation accuracies by epoch; GluontuneError if its job measures something else."""
-    name = result.val_metric.get("name", "accuracy")
-    if name != "accuracy":
+    if (name := result.val_metric.get("name", "accuracy")) != "accuracy":
         raise GluontuneError(
             f"{result.recipe.get('job')}: this job measures {name}, so it has no time to an accuracy; train with "
             f"target_accuracy=VALUE ends at that value of {name}"

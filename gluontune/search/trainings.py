@@ -9,7 +9,7 @@ from gluontune.core.events import OnProgress, Progress, RungRow
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.budget import Budget, BudgetSpent, fit_epochs
-from gluontune.search.judge import PARITY_POINTS, Loss, loss_of
+from gluontune.search.judge import PARITY_POINTS, Loss, loss_of, not_measurable
 from gluontune.search.measure import Contender
 from gluontune.search.results_store import ResultsStore
 from gluontune.training.group import Group, RunFailed
@@ -61,8 +61,7 @@ class Trainings:
             row["notes"].append(f"the budget does not suffice for one training: {text}")
         elif fitted < asked:
             budget = f"the budget of {self.budget.total_s / 60:.3g} min"
-            text = f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into {budget}"
-            row["notes"].append(text)
+            row["notes"].append(f"each training is {fitted:g} epochs long instead of {asked:g}, to fit into {budget}")
             naive = naive.of_length(fitted, "naive")
         return naive
 
@@ -164,12 +163,9 @@ class Trainings:
                 text = "it computes the same but for rounding; the proof trains it with all others"
                 row["notes"].append(f"not trained alone: {text}")
         elif row["kept"] and row["name"] != "naive" and self.results.kept_accuracies():
-            seconds = self.seconds_of(contender)
-            row.update({"kept": False, "verdict": "n/a", "measurable": False})
             ratio = row["ratio_to_previous"]
             assert ratio is not None, "what was kept was measured"
-            row["reason"] = (
-                f"not measurable here now: it is {ratio['median']:.2f}× as fast, but a training "
-                f"of about {seconds:.0f} s, to see its accuracy, does not fit into what is left of the budget"
-            )
+            fast = f"it is {ratio['median']:.2f}× as fast"
+            needs = f"a training of about {self.seconds_of(contender):.0f} s, to see its accuracy"
+            not_measurable(row, f"{fast}, but {needs}, does not fit into what is left of the budget")
         row["status"] = "ran"

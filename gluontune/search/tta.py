@@ -31,7 +31,6 @@ RULE = (
     "finished. Not counted: starting the process, importing, opening the data, building the net, two untimed "
     "warm-up steps (compilation, caches), and validation; they are shown apart, and wall_seconds counts them all."
 )
-NAMES = ("this", "against")
 
 
 @resumable
@@ -133,7 +132,7 @@ def _seeds(recipe: Recipe, repeats: int, seeds: Sequence[int] | None) -> list[in
 
 
 def _check_same_task(contenders: Mapping[str, Recipe]) -> None:
-    tasks = {(r.dataset, r.val_samples if r.val_samples else None) for r in contenders.values() if not r.job}
+    tasks = {(r.dataset, r.val_samples or None) for r in contenders.values() if not r.job}
     if len(tasks) > 1:
         first, second = (f"{name} ({r.dataset})" for name, r in contenders.items())
         text = "validate on different data: their times to an accuracy cannot be compared"
@@ -188,11 +187,10 @@ def conclude(document: dict[str, Any]) -> None:
     document["ratio"] = document["parity"] = None
     if "against" in rows:
         document["ratio"] = _ratio(rows["this"], rows["against"])
+        epochs = {name: found["epochs"] for name, found in document["summary"].items()}
+        last = {name: [r["val_accuracy"][-1] for r in found if r["val_accuracy"]] for name, found in rows.items()}
         document["parity"] = parity(
-            document["summary"]["this"]["epochs"],
-            document["summary"]["against"]["epochs"],
-            accuracy=[r["val_accuracy"][-1] for r in rows["this"] if r["val_accuracy"]],
-            reference_accuracy=[r["val_accuracy"][-1] for r in rows["against"] if r["val_accuracy"]],
+            epochs["this"], epochs["against"], accuracy=last["this"], reference_accuracy=last["against"]
         )
 
 

@@ -20,8 +20,9 @@ from gluontune.core.events import OnProgress
 from gluontune.core.journal import resumable
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Registry
+from gluontune.search.budget import BudgetSpent
 from gluontune.search.judge import TIE, verdict_of
-from gluontune.search.racing import Candidate, OutOfBudget, Racing, TuneResults
+from gluontune.search.racing import Candidate, Racing, TuneResults
 from gluontune.search.rung import Rung, Site, Variant, adding_to, always, effect_of, processes_of
 from gluontune.search.rungs import RUNGS
 
@@ -61,8 +62,7 @@ def _compute(recipe: Recipe, site: Site) -> list[Variant]:
     modes = [Variant("imperative", {"hybridize": "imperative", "rewrites": ()})]
     modes += [Variant(v.label, {"rewrites": (), **v.changes}) for v in RUNGS["hybridized"].variants(recipe, site)]
     precision = RUNGS["mixed-precision"]
-    lacking = precision.requires(recipe, site)
-    if lacking:
+    if lacking := precision.requires(recipe, site):
         return [*modes, Variant("16 bits", {}, missing=lacking)]
     dtype = precision.variants(recipe, site)[0].changes["dtype"]
     if recipe.dtype == dtype:
@@ -94,21 +94,15 @@ def _amx(recipe: Recipe, site: Site) -> list[Variant]:
 
 @_knob("loader", "the loader that decodes and augments, and its workers")
 def _loader(recipe: Recipe, site: Site) -> list[Variant]:
-    found: list[Variant] = []
-    for rung in (RUNGS["multi-worker"], RUNGS["records"]):
-        if rung.requires(recipe, site) is None:
-            found += rung.variants(recipe, site)
-    return found
+    rungs = [RUNGS[name] for name in ("multi-worker", "records")]
+    return [v for rung in rungs if rung.requires(recipe, site) is None for v in rung.variants(recipe, site)]
 
 
 def batch_size_knob(sizes: Sequence[int]) -> Rung:
     """Turned only on request: another batch size trains another model."""
     remark = "another batch size converges differently: compare the accuracy, not the throughput alone"
-
-    def options(recipe: Recipe, site: Site) -> list[Variant]:
-        return [Variant(f"batch {n}", {"batch_size_per_device": n}, remark=remark) for n in sizes]
-
-    return Rung("batch-size", "images in one step", always, options)
+    options = [Variant(f"batch {n}", {"batch_size_per_device": n}, remark=remark) for n in sizes]
+    return Rung("batch-size", "images in one step", always, lambda recipe, site: options)
 
 
 def options_of(knob: Rung, recipe: Recipe, site: Site) -> list[Variant]:
@@ -201,7 +195,7 @@ class _Search:
             for knob in knobs:
                 self._turn(knob)
             self._take_back()
-        except OutOfBudget:
+        except BudgetSpent:
             minutes = self.heats.budget_s / 60
             self.results.document["notes"].append(f"the budget of {minutes:g} minutes ended the search")
             begun = {row["stage"] for row in self.results.document["tried"]}
@@ -231,7 +225,7 @@ class _Search:
             self.choices[knob.slot or knob.name] = winner.option
             self._adopt(winner, knob.slot or knob.name)
         if not whole:
-            raise OutOfBudget
+            raise BudgetSpent
 
     def _halve(self, stage: str, field_: list[Candidate]) -> tuple[list[Candidate], bool]:
         """Successive halving: the last candidates, and whether it went to the end."""
@@ -242,7 +236,7 @@ class _Search:
             rounds = ROUNDS[-1] if last else ROUNDS[min(number, len(ROUNDS)) - 1]
             try:
                 self.heats.measure(stage, number, left, rounds)
-            except OutOfBudget:
+            except BudgetSpent:
                 return [c for c in left if c.rates and c.lost is None], False
             ranked = sorted((c for c in left if c.lost is None), key=lambda c: c.merit, reverse=True)
             keep = ranked if last else ranked[: max(1, (len(left) + 1) // 2)]

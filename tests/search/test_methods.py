@@ -11,7 +11,6 @@ from gluontune.cli.main import main
 from gluontune.core.errors import GluontuneError
 from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
-from gluontune.search import methods as method_study
 from gluontune.search.study import Clocks
 
 BASE = Recipe(loader="resident", epochs=3)
@@ -35,7 +34,7 @@ def trained(monkeypatch):
             result.status, result.error = "failed", {"message": "diverged", "phase": "training", "type": "X"}
         return result, Clocks()
 
-    monkeypatch.setattr(method_study, "train_once", train_once)
+    monkeypatch.setattr("gluontune.search.factors.train_once", train_once)
     curves["ran"] = ran
     return curves
 

@@ -119,8 +119,7 @@ class BridgedStep:
         module = bridge.to_torch(symbols["net"], arrays).to(memory_format=torch.channels_last)
         quicken(module)
         self.loss = bridge.to_torch(symbols["loss"], {}, inputs=["output", "label"])
-        x = torch.randn(batch_size, 3, side, side)
-        self.x = x.contiguous(memory_format=torch.channels_last)
+        self.x = torch.randn(batch_size, 3, side, side).contiguous(memory_format=torch.channels_last)
         self.y = torch.randint(0, 10, (batch_size,)).float()
         self.model = torch.compile(module) if compiled else module
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}

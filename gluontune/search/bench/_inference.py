@@ -85,8 +85,7 @@ def _decoded(found: Any, part: str, count: int, skip: int = 0) -> tuple[np.ndarr
         pairs = [(np.array(images), np.array(labels)) for images, labels in loader.epoch(0)]
     pixels = np.concatenate([images for images, _ in pairs]).astype("float32") / 255
     scaled = (pixels - np.asarray(found.data.mean, "float32")) / np.asarray(found.data.std, "float32")
-    labels = np.concatenate([labels for _, labels in pairs])
-    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)), labels
+    return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)), np.concatenate([labels for _, labels in pairs])
 
 
 _STATIC: dict[str, Any] = {"static_alloc": True, "static_shape": True}
@@ -101,8 +100,7 @@ def _fused(self: Predictor) -> Any:
     """oneDNN's subgraphs: convolution, BatchNorm, sum and activation as one operator."""
     net = self.found.net
     net.hybridize()
-    sample = self.mx.nd.array(self.batch[:1])
-    net.optimize_for(sample, backend="MKLDNN", **_STATIC)
+    net.optimize_for(self.mx.nd.array(self.batch[:1]), backend="MKLDNN", **_STATIC)
     return net
 
 

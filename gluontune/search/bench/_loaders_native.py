@@ -83,9 +83,9 @@ def _write(path: str, beton: str, raw: bool, workers: int) -> None:
     field = importlib.import_module("ffcv.fields").RGBImageField(write_mode="raw" if raw else "jpg")
     data = _Images(path, raw)
     data[0], data[len(data) - 1]  # FFCV's writer hangs if a worker fails
-    need, free = os.path.getsize(path), shutil.disk_usage(Path(beton).parent).free
+    place = Path(beton).parent
+    need, free = os.path.getsize(path), shutil.disk_usage(place).free
     if free < 1.1 * need:
-        place = Path(beton).parent
         raise OSError(f"{place} has {free >> 20:,} MiB free, FFCV's copy takes {need >> 20:,} (TMPDIR moves it)")
     if not raw:
         field.encode = types.MethodType(_store, field)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import io
+import itertools
 import math
 import random
 import re
 import tarfile
-import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Callable
@@ -115,10 +116,8 @@ def random_box(height: int, width: int) -> tuple[int, int, int, int]:
 class Crops:
     """From a payload to uint8 (size, size, 3): random-resized crop or padded crop, flip; another at each call.
 
-    torchvision is not needed: the crops are its own, made with Pillow or OpenCV as its users do.
-
-    Args:
-        decoder: ``Pillow``, ``OpenCV``, or ``raw`` for undecoded pixels.
+    torchvision is not needed: the crops are its own, made with Pillow or OpenCV as its users do. ``decoder`` is
+    ``Pillow``, ``OpenCV``, or ``raw`` for undecoded pixels.
     """
 
     def __init__(self, size: int, augment: str, decoder: str):
@@ -204,22 +203,17 @@ def limit(path: str, seconds: float, workers: int) -> DecodeLimit:
     decode = importlib.import_module("simplejpeg").decode_jpeg
 
     def rate(payloads: list[bytes]) -> int:
-        end, done = time.perf_counter() + seconds, [0] * workers
+        end = time.perf_counter() + seconds
 
-        def work(k: int) -> None:
-            while time.perf_counter() < end:
-                for payload in payloads[k::workers] or payloads:
-                    decode(payload)
-                    done[k] += 1
-                    if time.perf_counter() >= end:
-                        break
+        def work(k: int) -> int:
+            for done, payload in enumerate(itertools.cycle(payloads[k::workers] or payloads), 1):
+                decode(payload)
+                if time.perf_counter() >= end:
+                    return done
+            return 0
 
-        threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(done)
+        with ThreadPoolExecutor(workers) as pool:
+            return sum(pool.map(work, range(workers)))
 
     return DecodeLimit(path, workers, rate)
 

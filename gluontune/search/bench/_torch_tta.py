@@ -42,7 +42,7 @@ class TorchRun:
         from gluontune.search.bench._torch_training import build
 
         self.torch, self.recipe, self.ranks = torch, recipe, ranks
-        self.channels_last, self.compiled = channels_last, compiled
+        self.channels_last = channels_last
         data = datasets.open(recipe["dataset"])
         shape, self.batch_size = data.image_shape, recipe["batch_size_per_device"]
         train = seeded_subset(data.train, recipe["train_samples"], recipe["seed"])
@@ -55,8 +55,7 @@ class TorchRun:
             **common,
         )  # fmt: skip
         self.val = loading.build("resident", val, augment="none", last_batch="keep", **common)
-        scale = [1 / (255 * s) for s in data.std]
-        self.scale = torch.tensor(scale).view(1, -1, 1, 1)
+        self.scale = torch.tensor([1 / (255 * s) for s in data.std]).view(1, -1, 1, 1)
         self.shift = torch.tensor([-m / s for m, s in zip(data.mean, data.std)]).view(1, -1, 1, 1)
         self.loss = torch.nn.CrossEntropyLoss()
         torch.manual_seed(recipe["seed"])
@@ -145,11 +144,10 @@ class TorchRun:
         return {"seconds": seconds, "loss": loss, "samples": samples, "steps": len(losses)}
 
     def validate(self) -> dict[str, float]:
-        torch = self.torch
         begin = time.perf_counter()
         self.net.eval()
         correct = total = 0
-        with torch.no_grad():
+        with self.torch.no_grad():
             for images, labels in self.val.epoch(0):
                 x, y = self._tensors(images, labels)
                 correct += int((self.net(x).argmax(1) == y).sum())

@@ -164,9 +164,8 @@ def document(
         if mine is not None:
             found["limit"]["share"] = stats.ratio_interval(mine.rates, most.rates)
         found["limit"]["how"] = most.entrant.name
-    else:
-        failed = [c.failure for c in contenders if c.entrant.peer == LIMIT and c.failure is not None]
-        found["limit"] = {"status": failed[0].status, "reason": str(failed[0])} if failed else {}
+    elif failed := [c.failure for c in contenders if c.entrant.peer == LIMIT and c.failure is not None]:
+        found["limit"] = {"status": failed[0].status, "reason": str(failed[0])}
     if mine is not None:
         ratios = {c.entrant.peer: {**stats.ratio_interval(mine.rates, c.rates), "row": c.entrant.name} for c in rivals}
         found["ours"] = {"name": mine.entrant.name, "ratio_to": ratios}
@@ -179,8 +178,7 @@ def combine(parts: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     first = next(iter(parts.values()))
     rows = [{"part": name, **row} for name, part in parts.items() for row in part["rows"]]
     versions = {name: text for part in parts.values() for name, text in part["versions"].items()}
-    of_each = ("limit", "ours", "conditions")
-    by_part = {name: {key: part[key] for key in of_each} for name, part in parts.items()}
+    by_part = {name: {key: part[key] for key in ("limit", "ours", "conditions")} for name, part in parts.items()}
     return {**first, "rows": rows, "versions": versions, "parts": by_part}
 
 

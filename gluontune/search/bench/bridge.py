@@ -192,11 +192,8 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     """Convert and compare each network and return the document; it is saved to ``out`` after each.
 
-    Args:
-        nets: names of gluoncv's zoo; default all. quick: the first of each family.
-        gradients: of which networks gradients are compared: ``family`` (the first that converts), ``all`` or ``none``.
-        resume: keep the rows of networks that were converted or not traced. time_limit: seconds for one network.
-        judging: makes the judge of a time limit, with ``names``, ``row`` and ``close`` as :class:`JudgeProcess`.
+    ``gradients="family"`` compares them for the first network of a family that converts; ``resume`` keeps the rows of
+    networks that were converted or not traced; ``judging`` makes the judge of a time limit.
     """
     tell = say or (lambda line: None)
     if gradients not in ("family", "all", "none"):

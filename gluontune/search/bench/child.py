@@ -68,8 +68,7 @@ def main() -> None:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         send(event="error", type=type(error).__name__, message=message, missing=missing)
     finally:
-        close = getattr(work, "close", None)
-        if close is not None:
+        if (close := getattr(work, "close", None)) is not None:
             close()
 
 

@@ -54,9 +54,9 @@ class Entrant:
 class ContenderFailed(GluontuneError):
     """A contender could not be measured. ``status`` is ``missing`` (not installed) or ``failed``."""
 
-    def __init__(self, reason: str, status: str = "failed", log: str = ""):
+    def __init__(self, reason: str, status: str = "failed"):
         super().__init__(reason)
-        self.status, self.log = status, log
+        self.status = status
 
 
 class Contender:
@@ -147,11 +147,9 @@ class Contender:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except ContenderFailed as failure:
-            self.failure = self.failure or failure
-            self.close()
-        except OSError as error:
-            self.failure = self.failure or ContenderFailed(f"cannot be started: {error}")
+        except (ContenderFailed, OSError) as error:
+            failed = error if isinstance(error, ContenderFailed) else ContenderFailed(f"cannot be started: {error}")
+            self.failure = self.failure or failed
             self.close()
 
     def _command(self, **command: Any) -> dict[str, Any]:
@@ -169,7 +167,7 @@ class Contender:
             while True:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise ContenderFailed(f"no answer for {self.time_limit:.0f} s", log=process.tail())
+                    raise ContenderFailed(f"no answer for {self.time_limit:.0f} s")
                 selector.select(left)
                 event = process.poll()
                 if event is None:
@@ -177,11 +175,11 @@ class Contender:
                 if event["event"] == wanted:
                     return event
                 if event["event"] != "error":
-                    raise ContenderFailed(process.how_ended("its process"), log=process.tail())
+                    raise ContenderFailed(process.how_ended("its process"))
                 if event["missing"]:
                     cure = to_make("peers") if self.entrant.python is not None else f"pip install {event['missing']}"
                     raise ContenderFailed(f"{event['missing']} is not installed: {cure}", "missing")
-                raise ContenderFailed(f"{event['type']}: {event['message']}", log=process.tail())
+                raise ContenderFailed(f"{event['type']}: {event['message']}")
 
     def _memory(self) -> float:
         assert self._process is not None

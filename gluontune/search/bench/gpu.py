@@ -47,11 +47,9 @@ Row = dict[str, Any]
 
 
 def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = None, **terms: Any) -> dict[str, Any]:
-    """Measure all parts, and return the document.
+    """Measure all parts, and return the document; ``terms`` are ``out``, ``resume`` and ``say``.
 
-    Args:
-        pretend: on the CPU. minutes: no part begins after so many, unless it is pretended.
-        airbench: path of airbench94.py, to stand beside ``dawnbench-94``. terms: ``out``, ``resume``, ``say``.
+    No part begins after ``minutes``, unless it is pretended.
     """
     pace = {"seconds": 0.05, "rounds": 1} if pretend else {"seconds": 0.5, "rounds": 3}
     how, machine = Terms(**{**pace, **terms}), machine_facts()
@@ -66,7 +64,7 @@ def run(*, pretend: bool = False, minutes: float = 10.0, airbench: str | None = 
         rows = [row for part, work in bench.parts() for row in bench.rows(part, work)]
     bad = [each["name"] for each in rows if each["status"] == "failed"]
     found = f"{len(rows)} rows, {len(bad)} failed" + (f": {', '.join(bad[:4])}" if bad else "")
-    names = ", ".join(f"{gpu['name']}" for gpu in machine["gpus"]) or "no GPU"
+    names = ", ".join(gpu["name"] for gpu in machine["gpus"]) or "no GPU"
     return {
         "rows": rows, "limit": {}, "ours": {}, "machine": machine, "versions": bench.versions, "conditions": given,
         "headline": PRETENDED if pretend else f"{names}: {found}", "warn": f"{PRETENDED}. {found}" if pretend else "",

@@ -42,14 +42,10 @@ def run(
     recipe: Recipe, source: str | Path | None = None, *, modes: Sequence[str] | None = None, batch_size: int = 128,
     val_images: int = 2000, latencies: int = 200, **terms: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Measure the rungs, and return the document.
+    """Measure the rungs ``modes`` and the reference, and return the document; ``terms`` are of :class:`Terms`.
 
-    Args:
-        recipe: net and data set if ``source`` does not name them. source: a checkpoint, a folder of them,
-            ``.params`` or ``.npz``; None: random weights (accuracy at chance level, agreement still counts).
-        modes: rungs to run; all by default. The reference always runs. latencies: predictions of one image each.
-        batch_size: images in a step of the throughput. val_images: for accuracy and agreement. terms: of
-        :class:`Terms`.
+    ``source`` names net and data set, else ``recipe`` does; without it weights are random (accuracy at chance level,
+    agreement still counts).
 
     Returns the document of :func:`document`; each row has ``latency_ms`` (``p50``, ``p90``, ``p99`` of the better
     number of ``threads``), ``accuracy``, ``agree_pct`` and ``ratio_to_hybridized``; ``best`` is a rung that agrees on
@@ -154,9 +150,9 @@ def _advice(rows: Sequence[Mapping[str, Any]]) -> str | None:
         most = max(by_threads, key=int, default="1")
         if row["status"] == "ok" and most != "1" and "1" in by_threads:
             gains.append((by_threads[most] / by_threads["1"], row["name"], by_threads[most], by_threads["1"]))
-    if not gains or max(gains)[0] < _MUCH:
+    gain, name, all_threads, one = max(gains, default=(0.0, "", 0.0, 0.0))
+    if gain < _MUCH:
         return None
-    _, name, all_threads, one = max(gains)
     advice = "one image at a time: start MXNet with OMP_NUM_THREADS=1"
     return f"{advice} ({name}: {one:.2f} ms, with all threads {all_threads:.2f})"
 
@@ -191,13 +187,10 @@ def show(found: Mapping[str, Any], console: Any) -> None:
     console.print(table)
     for row in found["rows"]:
         if row["status"] != "ok":
-            why = row["reason"].removeprefix("not run here: ")
-            text = f"{row['name']}: {row['status']}: {why}"
+            text = f"{row['name']}: {row['status']}: {row['reason'].removeprefix('not run here: ')}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
-    advice = _advice(found["rows"])
-    if advice is not None:
+    if (advice := _advice(found["rows"])) is not None:
         console.print(advice, highlight=False)
-    best = found["best"]
-    if best is not None:
+    if (best := found["best"]) is not None:
         line = f"best: {best['name']}, {best['ratio_to_hybridized']['median']:.2f} × hybridized float32"
         console.print(f"{line}, same class for {best['agree_pct']:.2f} % of the images", highlight=False)

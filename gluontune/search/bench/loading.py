@@ -39,12 +39,8 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     """Measure every loader over each file, and return the document of :func:`combine`, a part for each.
 
-    Args:
-        files: record files of JPEG images, or of raw pixels. size: side of the crops, pixels.
-        augment: ``random-resized-crop-flip``, ``pad-crop-flip``, or ``auto``: the latter if all images have that size.
-        boxes: the files are detection records: images are stretched to the size and half of them mirrored, with
-            their boxes; ours against gluon-cv's.
-        workers: most threads or processes of a contender; None: the usable cores. terms: of :class:`Terms`.
+    ``augment="auto"`` is ``pad-crop-flip`` if all images have the ``size``; ``boxes``: the files are detection records;
+    ``terms`` are of :class:`Terms`.
     """
     if augment not in ("auto", CROP, PAD_CROP):
         raise UsageError(f"augment {augment!r}: choose auto, {CROP} or {PAD_CROP}")

@@ -35,10 +35,7 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     """Measure both packers, first passing files through, then resizing; return the document of :func:`combine`.
 
-    Args:
-        src, root: see ``gt.records.pack``. size: shorter side after the resize, pixels.
-        quality: of the JPEG files made, 1-100. workers: most processes; None: the usable cores.
-        part: ``pass-through``, ``resize`` or ``both``. terms: of :class:`Terms`; a slice is a whole packing.
+    ``src`` and ``root`` are as of ``gt.records.pack``, ``terms`` of :class:`Terms`; a slice is a whole packing.
     """
     if part not in ("both", *PARTS):
         raise UsageError(f"part {part!r}: choose both, {' or '.join(PARTS)}")

@@ -137,12 +137,9 @@ _UNDER_WAY = ("training", "validating", "exchanging parameters")
 def run(
     count: int | None = None, *, seed: int = 0, lanes: int | None = None, time_limit: float = 60.0, **terms: Any
 ) -> dict[str, Any]:
-    """Train recipes and return the document.
+    """Train ``count`` random recipes and return the document; ``terms`` are ``out``, ``resume`` and ``say``.
 
-    Args:
-        count: of random recipes; None takes the set that covers all pairs of values, and all recipes to be refused.
-        seed: of the draws. lanes: parallel recipes; default one for each usable core.
-        time_limit: seconds of silence after which a recipe counts as hung. terms: ``out``, ``resume``, ``say``.
+    None takes the set that covers all pairs of values, and all recipes to be refused.
     """
     if (count is not None and count < 1) or (lanes is not None and lanes < 1):
         raise UsageError(f"bench recipes: --count {count}, --lanes {lanes}: give at least 1")

@@ -68,8 +68,7 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     """Run every script of a list through the stages and return the document, saved as ``OUT/scripts.json`` after each.
 
-    A script that does not run as it is goes through no other stage. ``only``: names, or parts of names; ``stages``:
-    default all; ``time_limit``: seconds for one process; ``resume``: keep the stages that ended well.
+    A script that does not run as it is goes through no other stage; ``resume`` keeps the stages that ended well.
     """
     scripts = {script.name: script for script in read_list(listed)}
     chosen = [scripts[name] for name in selected(scripts, only)]

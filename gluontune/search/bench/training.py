@@ -35,6 +35,10 @@ _REWRITES = {
     "float32": ("pool-to-mean", "fuse-bn-relu", "order-sums", "keep-blocks"),
     "bfloat16": ("pool-to-mean", "pad-channels", "fuse-bn-relu"),
 }
+MODES = {  # of PyTorch: whether the net is compiled, and channels_last
+    "eager": (False, False), "eager channels_last": (False, True), "compile": (True, False),
+    "compile channels_last": (True, True),
+}  # fmt: skip
 _TWO = ("pool-to-mean", "fuse-bn-relu")  # a float32 row without the sums' rewrites, to show their gain
 
 
@@ -43,8 +47,7 @@ def run(
 ) -> dict[str, Any]:
     """Measure each network of :data:`NETS` at each batch size, and return the document, a case for each.
 
-    ``threads``: of tuned MXNet, ours and PyTorch; default the usable cores. ``terms``: of :class:`Terms`. Over several
-    cases the ratios are geometric means.
+    Over several cases the ratios are geometric means. ``terms`` are of :class:`Terms`.
     """
     for net in nets:
         if net not in NETS:
@@ -109,12 +112,10 @@ def torch_entrants(
     work = {"net": net, "batch_size": batch_size, "image_size": image_size, "threads": threads}
     how: dict[str, Any] = {"python": python, "env": {"OMP_NUM_THREADS": str(threads)}, "slices": "steps"}
     found = []
-    for compiled in (False, True):
-        for channels_last in (False, True):
-            mode = f"{'compile' if compiled else 'eager'}{' channels_last' if channels_last else ''}"
-            settings = {**work, "dtype": dtype, "compiled": compiled, "channels_last": channels_last}
-            name = f"PyTorch {mode} {dtype}"
-            found.append(Entrant(name, _TORCH, _TORCH_WORK, settings, note="allocator: default", **how))
+    for mode, (compiled, channels_last) in MODES.items():
+        settings = {**work, "dtype": dtype, "compiled": compiled, "channels_last": channels_last}
+        name = f"PyTorch {mode} {dtype}"
+        found.append(Entrant(name, _TORCH, _TORCH_WORK, settings, note="allocator: default", **how))
     return found
 
 
@@ -195,8 +196,7 @@ def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
     whole = [c for c in contenders if c.failure is None and c.rates and len(c.rates) == rounds]
 
     def best(peer: str, word: str = "", without: str = "none") -> Optional[Contender]:
-        rows = [c for c in whole if c.entrant.peer == peer and word in c.entrant.name]
-        rows = [c for c in rows if without not in c.entrant.name]
+        rows = [c for c in whole if c.entrant.peer == peer and word in c.entrant.name and without not in c.entrant.name]
         return max(rows, key=lambda c: stats.interval(c.rates)["median"], default=None)
 
     pairs = {

@@ -34,12 +34,10 @@ from gluontune.recipe.result import RunResult
 from gluontune.runtime.packages import to_make
 from gluontune.search.bench.benchmark import hold
 from gluontune.search.bench.contender import Contender, Entrant, peer_python
-from gluontune.search.bench.training import allocator_of, allocators, torch_entrants, with_allocator
+from gluontune.search.bench.training import MODES, allocator_of, allocators, torch_entrants, with_allocator
 from gluontune.search.study import Clocks, begun
 from gluontune.search.tta import time_to_accuracy
 from gluontune.training.group import RunFailed
-
-MODES = ("eager", "eager channels_last", "compile", "compile channels_last")
 
 _WORK = "gluontune.search.bench._torch_tta:make"
 
@@ -106,7 +104,7 @@ def fastest(
     modes = torch_entrants(recipe.net, recipe.batch_size_per_device, 32, threads, python, recipe.dtype)
     if mode is not None:
         tuned = with_allocator(modes, "glibc", allocators()["glibc"])
-        return _settings(tuned[MODES.index(mode)], recipe, "glibc", {})
+        return _settings(tuned[list(MODES).index(mode)], recipe, "glibc", {})
     name, env = allocator_of(modes, say, contest)
     modes = with_allocator(modes, name, env)
     field = contest(modes, rounds=3, seconds=1.0, say=lambda line: say(f"PyTorch's modes: {line}"))
