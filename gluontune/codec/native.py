@@ -86,26 +86,19 @@ def origin() -> str:
 def _find() -> Any:
     global _origin
     candidates = list(jpeg_libraries())
-    for place, build in (("compiled in the wheel", _in_wheel), ("compiled here", build_library)):
+    in_wheel = Path(__file__).with_name(IN_WHEEL)
+    for place, build in (("compiled in the wheel", lambda: in_wheel), ("compiled here", build_library)):
         built = build()
         library = None if built is None else open_library(built)
         if library is None:
             continue
         version = library.gt_linked().decode()
-        used = (
-            f"libjpeg-turbo {version}"
-            if version
-            else next((path for path in candidates if library.gt_open(os.fsencode(path)) == OK), "")
-        )
+        opened = (path for path in candidates if library.gt_open(os.fsencode(path)) == OK)
+        used = f"libjpeg-turbo {version}" if version else next(opened, "")
         if used:
             _origin = f"{place}, {used}"
             return library
     return None
-
-
-def _in_wheel() -> Path | None:
-    path = Path(__file__).with_name(IN_WHEEL)
-    return path if path.is_file() else None
 
 
 def open_library(path: Path) -> Any:

@@ -243,19 +243,12 @@ int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int le
       decode_baseline(d, box, eighths, out_h, out_w, channels, flip, out))
     return GT_OK;
 #endif
-  if (setjmp(d->escape)) {
-    jpeg_abort_decompress(j);
-    return GT_BROKEN;
-  }
-  gt_renew(d);
-  jpeg_mem_src(j, data, (unsigned long)length);
-  jpeg_read_header(j, 1);
+  if (setjmp(d->escape)) return gt_stop(d, GT_BROKEN);
+  gt_begin(d, data, length);
   int full_h = (int)j->image_height, full_w = (int)j->image_width;
   if (j->jpeg_color_space == JCS_CMYK || j->jpeg_color_space == JCS_YCCK || top < 0 || left < 0 || height < 1 ||
-      width < 1 || top + height > full_h || left + width > full_w) {
-    jpeg_abort_decompress(j);
-    return GT_UNSUPPORTED;
-  }
+      width < 1 || top + height > full_h || left + width > full_w)
+    return gt_stop(d, GT_UNSUPPORTED);
   j->out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_EXT_RGBX;
   j->scale_num = (unsigned)eighths;
   j->scale_denom = 8;
@@ -269,9 +262,8 @@ int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int le
   int pixel = channels == 1 ? 1 : 4;
   size_t stride = (size_t)j->output_width * pixel;
   if (!gt_grow((void **)&d->pixels, &d->pixels_size, stride * h + 64)) {
-    jpeg_abort_decompress(j);
     snprintf(d->message, sizeof d->message, "no memory for %d x %d pixels", w, h);
-    return GT_BROKEN;
+    return gt_stop(d, GT_BROKEN);
   }
   if (box.top) jpeg_skip_scanlines(j, (unsigned)box.top);
   unsigned char *rows[16];
@@ -302,24 +294,16 @@ int gt_check(gt_decoder *d, const uint8_t *data, size_t length) {
     if (gt_scan(&d->baseline, f, &nothing)) return GT_OK;
   }
 #endif
-  if (setjmp(d->escape)) {
-    jpeg_abort_decompress(j);
-    return GT_BROKEN;
-  }
-  gt_renew(d);
-  jpeg_mem_src(j, data, (unsigned long)length);
-  jpeg_read_header(j, 1);
+  if (setjmp(d->escape)) return gt_stop(d, GT_BROKEN);
+  gt_begin(d, data, length);
   j->scale_num = 1;
   j->scale_denom = 8;
   jpeg_start_decompress(j);
-  if (!gt_grow((void **)&d->pixels, &d->pixels_size, (size_t)j->output_width * (size_t)j->output_components)) {
-    jpeg_abort_decompress(j);
-    return GT_BROKEN;
-  }
+  if (!gt_grow((void **)&d->pixels, &d->pixels_size, (size_t)j->output_width * (size_t)j->output_components))
+    return gt_stop(d, GT_BROKEN);
   unsigned char *row = d->pixels;
   unsigned done = 0, got = 1;
   for (; done < j->output_height && got; done += got) got = jpeg_read_scanlines(j, &row, 1);
   int is_whole = done == j->output_height && !d->truncated && !d->hurt;
-  jpeg_abort_decompress(j);
-  return is_whole ? GT_OK : GT_TRUNCATED;
+  return gt_stop(d, is_whole ? GT_OK : GT_TRUNCATED);
 }
