@@ -45,8 +45,10 @@ def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callab
     with _explained(path), os.fdopen(open_regular(path), "rb") as stream:
         head = stream.read(512)
         stream.seek(0)
-        walk = _zip_members if head[:4] in (b"PK\x03\x04", b"PK\x05\x06") else _tar_members
-        yield from walk(path, stream, limits, head)
+        if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
+            yield from _zip_members(path, stream, limits)
+        else:
+            yield from _tar_members(path, _unpacked(stream, head), limits)
 
 
 @contextlib.contextmanager
@@ -107,14 +109,10 @@ class _StrictTarInfo(tarfile.TarInfo):
         return super()._proc_member(tar)  # type: ignore[misc]
 
 
-def _tar_members(
-    path: Path, stream: BinaryIO, limits: Limits, head: bytes
-) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def _tar_members(path: Path, unpacked: Any, limits: Limits) -> Iterator[tuple[str, Callable[[], bytes]]]:
     guard = _Guard(path, limits)
-    inflated = _Counted(path, stream, head, limits)
-    with tarfile.open(
-        name=str(path), fileobj=io.BufferedReader(inflated, 1 << 20), mode="r|", tarinfo=_StrictTarInfo
-    ) as tar:
+    stream = io.BufferedReader(_Counted(path, unpacked, limits), 1 << 20)
+    with tarfile.open(name=str(path), fileobj=stream, mode="r|", tarinfo=_StrictTarInfo) as tar:
         for member in tar:
             guard.member(member.name, member.size)
             if member.isdir():
@@ -160,9 +158,7 @@ class _BoundedZip(zipfile.ZipFile):
         super()._RealGetContents()  # type: ignore[misc]
 
 
-def _zip_members(
-    path: Path, stream: BinaryIO, limits: Limits, head: bytes
-) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def _zip_members(path: Path, stream: BinaryIO, limits: Limits) -> Iterator[tuple[str, Callable[[], bytes]]]:
     guard = _Guard(path, limits)
     size = path.stat().st_size
     real = 0
@@ -205,10 +201,10 @@ def _check_inflation(path: Path, real: int, packed: int, limits: Limits) -> None
 
 
 class _Counted(io.RawIOBase):
-    """The unpacked bytes of a stream, counted against the limits."""
+    """The bytes of an unpacking stream, counted against the limits."""
 
-    def __init__(self, path: Path, stream: BinaryIO, head: bytes, limits: Limits):
-        self._path, self._limits, self._inner = path, limits, _unpacked(stream, head)
+    def __init__(self, path: Path, inner: Any, limits: Limits):
+        self._path, self._limits, self._inner = path, limits, inner
         self._packed, self._real = path.stat().st_size, 0
 
     def readable(self) -> bool:

@@ -192,12 +192,10 @@ class RecordSplit(Split):
             data = self._read(i)
             path = f"{folders[label]}/{int(self._places[i]):06d}{header.suffix(data)}"
             paths.append(Path(path))
-            try:
-                there = os.stat(path).st_size == len(data)
-            except OSError:
-                there = False
-            if not there:
-                missing.append(i)
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_size == len(data):
+                    continue
+            missing.append(i)
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda i: _write(paths[i], self.read(i)), missing))
