@@ -167,19 +167,13 @@ def is_private(folder: Path) -> bool:
 
 def compile_library(final: Path) -> bool:
     """Compile beside and rename, so that two processes can do it at once."""
-    handle, temporary = tempfile.mkstemp(suffix=".so", dir=final.parent)
-    os.close(handle)
-    try:
-        if compile_codec(Path(temporary)):
-            return False
-        os.chmod(temporary, 0o700)
-        os.replace(temporary, final)
-        return True
-    except OSError:
-        return False
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=final.parent) as folder:
+        made = Path(folder, final.name)
+        if not compile_codec(made):
+            made.chmod(0o700)
+            made.replace(final)
+            return True
+    return False
 
 
 def declare(library: Any) -> Any:
