@@ -37,11 +37,7 @@ class Limits:
 
 
 def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Name and reader of each regular file, in the archive's order. A reader is valid until the next one.
-
-    Raises:
-        GluontuneError: no archive, damaged, cut off, or with refused content.
-    """
+    """Name and reader of each regular file, in the archive's order. A reader is valid until the next one."""
     with _explained(path), os.fdopen(open_regular(path), "rb") as stream:
         head = stream.read(512)
         stream.seek(0)

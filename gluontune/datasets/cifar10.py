@@ -65,17 +65,8 @@ def fetch(info: Any, url: str | None, progress: Progress) -> dict[str, Any]:
 def add(
     info: Any, archive: Path, progress: Progress = lambda done, total: None, layout: Layout = CIFAR10
 ) -> dict[str, Any]:
-    """Import an archive: check its classes and images, write records.
-
-    Args:
-        info: the registry entry.
-        archive: the official binary archive, or a tar (gzip, bzip2, xz) or zip with
-            ``train/<class>/<image>`` and ``test/<class>/<image>``, perhaps within one more folder.
-        progress: called with images done and to do.
-        layout: the expected numbers.
-
-    Raises:
-        GluontuneError: unexpected content; names the member.
+    """Import the official binary archive, or a tar (gzip, bzip2, xz) or zip with ``train/<class>/<image>`` and
+    ``test/<class>/<image>``, perhaps within one more folder; a GluontuneError names unexpected content.
     """
     archive = Path(archive)
     if archive.is_dir():

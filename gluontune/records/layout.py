@@ -66,10 +66,7 @@ def padded(length: int) -> int:
 
 
 def label_bytes(label: Label) -> tuple[int, float, bytes]:
-    """``(flag, label field, bytes behind the header)`` for a label, in the layout of MXNet's ``pack``.
-
-    Args:
-        label: a number, or a sequence of k numbers; stored as float32.
+    """``(flag, label field, bytes behind the header)`` for a label, in the layout of MXNet's ``pack``, as float32.
 
     >>> label_bytes(3), label_bytes([1.0, 2.0])[0]
     ((0, 3.0, b''), 2)
@@ -142,10 +139,7 @@ def frame(record: bytes) -> bytes:
 def join_parts(buffer: Any, offset: int, end: int) -> tuple[bytes | memoryview, int]:
     """The record at ``offset`` of a file's memoryview, and the offset behind it; no part may reach past ``end``.
 
-    A record in one part is a view of the file, one in several joined bytes.
-
-    Raises:
-        DamagedRecordError: magic number, flag or length is wrong, or the file ends too early.
+    A record in one part is a view of the file, one in several joined bytes, a damaged one a DamagedRecordError.
     """
     spans, behind = part_spans(buffer, offset, end)
     if len(spans) == 1:

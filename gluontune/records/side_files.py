@@ -170,11 +170,7 @@ def bounded(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
-    """Keys ((N,) int64, a list of str, or the positions as a range) and offsets ((N,) int64) of an ``.idx`` file.
-
-    Raises:
-        GluontuneError: a row is not ``key<TAB>offset``; names the line.
-    """
+    """Keys ((N,) int64, a list of str, or the positions as a range) and offsets ((N,) int64) of an ``.idx`` file."""
     found = _plain_index(path)
     if found is not None:
         return found
@@ -229,7 +225,7 @@ def _plain_rows(text: bytes) -> np.ndarray | None:
 
 
 def index_rows(path: PathLike) -> tuple[list[str], list[int]]:
-    """Keys as texts, and offsets, of an ``.idx`` file."""
+    """Keys as texts, and offsets, of an ``.idx`` file; a GluontuneError names a line that is not ``key<TAB>offset``."""
     with explained(path):
         data = read_bytes(path)
     keys, offsets = [], []
@@ -247,11 +243,7 @@ def index_rows(path: PathLike) -> tuple[list[str], list[int]]:
 
 
 def scan(view: memoryview, path: str) -> np.ndarray:
-    """(N,) int64: the offset of each record, by a walk from header to header.
-
-    Raises:
-        DamagedRecordError: the chain of headers breaks before the end.
-    """
+    """(N,) int64: the offset of each record; a DamagedRecordError if the chain of headers breaks before the end."""
     offsets = []
     at, size, unpack = 0, len(view), HEAD.unpack_from
     inside = False

@@ -93,11 +93,7 @@ class Transform:
         return self.resize, self.crop, {"keep": 0, "grey": 1, "rgb": 3}[self.color], self.quality or QUALITY
 
     def __call__(self, data: bytes) -> tuple[bytes, bool]:
-        """The bytes to pack, and whether they differ from ``data``.
-
-        Raises:
-            ImageError: the image is damaged or no image.
-        """
+        """The bytes to pack, and whether they differ from ``data``; an ImageError if it is damaged or no image."""
         if self.exact:
             if not data:
                 raise ImageError("empty file")
