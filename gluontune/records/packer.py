@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -181,8 +181,7 @@ class _Job:
 
     def _shard(self, maker: BlockMaker, path: Path, positions: range, resume: bool, place: tuple[int, int]) -> None:
         items = self.source.items[positions.start : positions.stop]
-        part_source = Source(items, self.source.classes, self.source.kind)
-        job = part_source.fingerprint(self.transform, place, self.source.classes)
+        job = replace(self.source, items=items).fingerprint(self.transform, place, self.source.classes)
         part = PartialFile(path, items, positions.start, job, resume, self.source.classes)
         try:
             self._refuse(part.skips, "an earlier run left it out, so pack anew without --resume")
