@@ -210,8 +210,8 @@ class Bench:
 
     def rule(self, points: list[Point]) -> dict[str, Any]:
         workers = deck_rule()
-        found = [p for p in points if p.num_workers == workers and p.loader == "threaded" and p.prefetch is None]
-        rate = found[0].samples_per_sec if found else None
+        found = (p for p in points if p.num_workers == workers and p.loader == "threaded" and p.prefetch is None)
+        rate = next((p.samples_per_sec for p in found), None)
         return {"text": "cpu_count() - 3", "num_workers": workers, "samples_per_sec": rate}
 
     def disk(self, path: Union[str, Path], mean_bytes: int) -> dict[str, Any]:
