@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,16 +18,13 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.files import write_json
 from gluontune.datasets.archive import Limits, members
 from gluontune.datasets.catalog import Dataset
-from gluontune.datasets.download import as_png, download, files_of, filling, records_folder
+from gluontune.datasets.download import Progress, as_png, download, files_of, filling, records_folder
 from gluontune.datasets.recordset import open_parts
 from gluontune.records import RecordReader, RecordWriter
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ROW = 3073
-Progress = Callable[[int, int], None]
-
-
 LIMITS = Limits()
 
 

@@ -86,8 +86,7 @@ def redrawn(dataset: Any, count: int) -> int | None:
     """
     for place in np.unique(np.linspace(0, len(dataset) - 1, count).astype(int)):
         once, again = _arrays(dataset[int(place)]), _arrays(dataset[int(place)])
-        same = len(once) == len(again) and all(np.array_equal(a, b) for a, b in zip(once, again))
-        if not same:
+        if len(once) != len(again) or not all(map(np.array_equal, once, again)):
             return int(place)
     return None
 

@@ -65,7 +65,7 @@ class _EpochBatches:
 class _Sampled:
     """The user's batch sampler in place of an :class:`Order`."""
 
-    seed, rank = 0, 0
+    rank = 0
 
     def __init__(self, sampler: Any, batch_size: int, seed: int):
         self.sampler, self.batch_size, self.seed = sampler, batch_size, seed

@@ -112,7 +112,7 @@ class DeviceLoader(Closing):
     def close(self) -> None:
         """End the thread and the loader."""
         self._end()
-        if isinstance(self.loader, Loader) or hasattr(self.loader, "close"):
+        if hasattr(self.loader, "close"):
             self.loader.close()
 
     def _end(self) -> None:
