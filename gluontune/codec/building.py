@@ -43,17 +43,7 @@ def compilers() -> list[list[str]]:
 def compile_codec(
     out: Path, flags: Sequence[str] = ("-O3",), link: Sequence[str] = OPENING, sources: Path | None = None
 ) -> str:
-    """Compile the C files into the shared library ``out``.
-
-    Args:
-        out: the file to write.
-        flags: of the compiler.
-        link: the linked libraries.
-        sources: a folder of C files in place of the package's own.
-
-    Returns:
-        The compiler's errors, or "" on success.
-    """
+    """The compiler's errors, or "" once the C files (of the folder ``sources``, or the package's) are in ``out``."""
     files = sorted(map(str, (sources or SOURCES[0].parent).glob("*.c")))
     said = ""
     for compiler in compilers():

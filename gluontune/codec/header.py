@@ -200,13 +200,7 @@ def _inspect_jpeg(data: bytes) -> ImageInfo:
 
 
 def jpeg_header(data: Any) -> JpegHeader:
-    """The frame in a JPEG file's header, which is parsed up to the first scan.
-
-    Args:
-        data: the file, or its beginning, as bytes or a memoryview of bytes.
-
-    Raises:
-        ImageError: it is damaged or ends too early.
+    """The frame in a JPEG file's header, parsed up to the first scan; an ImageError if it is damaged or ends too early.
 
     >>> import cv2, numpy as np
     >>> data = memoryview(cv2.imencode(".jpg", np.zeros((5, 7, 3), np.uint8))[1]).cast("B")

@@ -86,26 +86,19 @@ def origin() -> str:
 def _find() -> Any:
     global _origin
     candidates = list(jpeg_libraries())
-    for place, build in (("compiled in the wheel", _in_wheel), ("compiled here", build_library)):
+    in_wheel = Path(__file__).with_name(IN_WHEEL)
+    for place, build in (("compiled in the wheel", lambda: in_wheel), ("compiled here", build_library)):
         built = build()
         library = None if built is None else open_library(built)
         if library is None:
             continue
         version = library.gt_linked().decode()
-        used = (
-            f"libjpeg-turbo {version}"
-            if version
-            else next((path for path in candidates if library.gt_open(os.fsencode(path)) == OK), "")
-        )
+        opened = (path for path in candidates if library.gt_open(os.fsencode(path)) == OK)
+        used = f"libjpeg-turbo {version}" if version else next(opened, "")
         if used:
             _origin = f"{place}, {used}"
             return library
     return None
-
-
-def _in_wheel() -> Path | None:
-    path = Path(__file__).with_name(IN_WHEEL)
-    return path if path.is_file() else None
 
 
 def open_library(path: Path) -> Any:
@@ -174,19 +167,13 @@ def is_private(folder: Path) -> bool:
 
 def compile_library(final: Path) -> bool:
     """Compile beside and rename, so that two processes can do it at once."""
-    handle, temporary = tempfile.mkstemp(suffix=".so", dir=final.parent)
-    os.close(handle)
-    try:
-        if compile_codec(Path(temporary)):
-            return False
-        os.chmod(temporary, 0o700)
-        os.replace(temporary, final)
-        return True
-    except OSError:
-        return False
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=final.parent) as folder:
+        made = Path(folder, final.name)
+        if not compile_codec(made):
+            made.chmod(0o700)
+            made.replace(final)
+            return True
+    return False
 
 
 def declare(library: Any) -> Any:

@@ -56,12 +56,8 @@ def claimed_size(data: Any, kind: str) -> tuple[int, int] | None:
         elif kind == "bmp":
             old = struct.unpack_from("<I", view, 14)[0] == 12
             width, height = map(abs, struct.unpack_from("<HH" if old else "<ii", view, 18))
-        elif kind == "webp":
-            width, height = _webp_size(view)
-        elif kind == "pnm":
-            width, height = _pnm_size(view)
-        elif kind == "tiff":
-            width, height = _tiff_size(view)
+        elif kind in ("webp", "pnm", "tiff"):
+            width, height = {"webp": _webp_size, "pnm": _pnm_size, "tiff": _tiff_size}[kind](view)
         else:
             return None
     except (struct.error, ValueError, KeyError):

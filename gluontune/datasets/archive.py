@@ -37,16 +37,15 @@ class Limits:
 
 
 def members(path: Path, limits: Limits = Limits()) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Name and reader of each regular file, in the archive's order. A reader is valid until the next one.
-
-    Raises:
-        GluontuneError: no archive, damaged, cut off, or with refused content.
-    """
+    """Name and reader of each regular file, in the archive's order. A reader is valid until the next one."""
     with _explained(path), os.fdopen(open_regular(path), "rb") as stream:
         head = stream.read(512)
         stream.seek(0)
-        walk = _zip_members if head[:4] in (b"PK\x03\x04", b"PK\x05\x06") else _tar_members
-        yield from walk(path, stream, limits, head)
+        guard = _Guard(path, limits)
+        if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
+            yield from _zip_members(guard, stream)
+        else:
+            yield from _tar_members(guard, _unpacked(stream, head))
 
 
 @contextlib.contextmanager
@@ -63,28 +62,30 @@ def _explained(path: Path) -> Iterator[None]:
         raise GluontuneError(f"{path}: not a whole tar or zip archive ({reason}); was the download cut off?") from error
 
 
-def _refuse(path: Path, name: str, reason: str) -> GluontuneError:
-    return GluontuneError(f"{path}: {name!r} {reason}; refused")
-
-
 class _Guard:
-    """Checks of names and sizes, for tar and zip."""
+    """Checks of names, numbers and sizes, for tar and zip."""
 
     def __init__(self, path: Path, limits: Limits):
         self.path, self.limits = path, limits
         self.seen: set[str] = set()
-        self.count = 0
-        self.total = 0
+        self.count = self.total = 0  # of members, and the bytes that they claim
+        self.packed, self.real = path.stat().st_size, 0
+
+    def refused(self, name: str, reason: str) -> GluontuneError:
+        return GluontuneError(f"{self.path}: {name!r} {reason}; refused")
+
+    def number(self, count: int) -> None:
+        if count > self.limits.files:
+            raise GluontuneError(f"{self.path}: more than {self.limits.files:,} files in it; refused")
 
     def member(self, name: str, size: int) -> None:
         self.count += 1
-        if self.count > self.limits.files:
-            raise GluontuneError(f"{self.path}: more than {self.limits.files:,} files in it; refused")
+        self.number(self.count)
         parts = name.replace("\\", "/").split("/")
         if name.startswith(("/", "\\")) or ".." in parts or "\0" in name or name[1:2] == ":":
-            raise _refuse(self.path, name, "climbs out of the archive's folder")
+            raise self.refused(name, "climbs out of the archive's folder")
         if size > self.limits.file_bytes:
-            raise _refuse(self.path, name, f"claims {size:,} bytes (limit {self.limits.file_bytes:,})")
+            raise self.refused(name, f"claims {size:,} bytes (limit {self.limits.file_bytes:,})")
         self.total += max(size, 0)
         if size < 0 or self.total > self.limits.total_bytes:
             raise GluontuneError(
@@ -93,8 +94,18 @@ class _Guard:
 
     def once(self, name: str) -> None:
         if name in self.seen:
-            raise _refuse(self.path, name, "is in the archive twice")
+            raise self.refused(name, "is in the archive twice")
         self.seen.add(name)
+
+    def inflated(self, count: int) -> None:
+        """``count`` more bytes were unpacked."""
+        self.real += count
+        if self.real > self.limits.total_bytes:
+            raise GluontuneError(f"{self.path}: unpacks to more than {self.limits.total_bytes:,} bytes; refused")
+        if self.real > (16 << 20) and self.real > self.limits.ratio * max(self.packed, 1):
+            raise GluontuneError(
+                f"{self.path}: unpacks to more than {self.limits.ratio:g} times its size: an archive bomb; refused"
+            )
 
 
 class _StrictTarInfo(tarfile.TarInfo):
@@ -107,24 +118,19 @@ class _StrictTarInfo(tarfile.TarInfo):
         return super()._proc_member(tar)  # type: ignore[misc]
 
 
-def _tar_members(
-    path: Path, stream: BinaryIO, limits: Limits, head: bytes
-) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    guard = _Guard(path, limits)
-    inflated = _Counted(path, stream, head, limits)
-    with tarfile.open(
-        name=str(path), fileobj=io.BufferedReader(inflated, 1 << 20), mode="r|", tarinfo=_StrictTarInfo
-    ) as tar:
+def _tar_members(guard: _Guard, unpacked: Any) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    stream = io.BufferedReader(_Counted(guard, unpacked), 1 << 20)
+    with tarfile.open(name=str(guard.path), fileobj=stream, mode="r|", tarinfo=_StrictTarInfo) as tar:
         for member in tar:
             guard.member(member.name, member.size)
             if member.isdir():
                 continue
             if member.issym() or member.islnk():
-                raise _refuse(path, member.name, "is a link")
+                raise guard.refused(member.name, "is a link")
             if not member.isreg() or member.issparse():
-                raise _refuse(path, member.name, "is not a regular file")
+                raise guard.refused(member.name, "is not a regular file")
             guard.once(member.name)
-            yield member.name, lambda member=member: _read_tar(path, tar, member)  # type: ignore[misc]
+            yield member.name, lambda member=member: _read_tar(guard.path, tar, member)  # type: ignore[misc]
             tar.members = []  # type: ignore[attr-defined]  # tarfile stores every header
 
 
@@ -140,19 +146,18 @@ def _read_tar(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> byte
 class _Entries(list):  # type: ignore[type-arg]
     """The entries of a zip's directory, limited in number, since it is read whole."""
 
-    def __init__(self, path: Path, limits: Limits):
+    def __init__(self, guard: _Guard):
         super().__init__()
-        self.path, self.limits = path, limits
+        self.guard = guard
 
     def append(self, entry: zipfile.ZipInfo) -> None:
-        if len(self) >= self.limits.files:
-            raise GluontuneError(f"{self.path}: more than {self.limits.files:,} files in it; refused")
+        self.guard.number(len(self) + 1)
         super().append(entry)
 
 
 class _BoundedZip(zipfile.ZipFile):
-    def __init__(self, path: Path, stream: BinaryIO, limits: Limits):
-        self._entries = _Entries(path, limits)
+    def __init__(self, guard: _Guard, stream: BinaryIO):
+        self._entries = _Entries(guard)
         super().__init__(stream)
 
     def _RealGetContents(self) -> None:
@@ -160,64 +165,47 @@ class _BoundedZip(zipfile.ZipFile):
         super()._RealGetContents()  # type: ignore[misc]
 
 
-def _zip_members(
-    path: Path, stream: BinaryIO, limits: Limits, head: bytes
-) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    guard = _Guard(path, limits)
-    size = path.stat().st_size
-    real = 0
-
+def _zip_members(guard: _Guard, stream: BinaryIO) -> Iterator[tuple[str, Callable[[], bytes]]]:
     def read(entry: zipfile.ZipInfo) -> bytes:
-        nonlocal real
-        with _explained(path):
+        with _explained(guard.path):
             try:
                 with archive.open(entry) as source:
-                    data = source.read(limits.file_bytes + 1)
+                    data = source.read(guard.limits.file_bytes + 1)
             except (NotImplementedError, RuntimeError) as error:
-                raise GluontuneError(f"{path}: {entry.filename!r} cannot be read: {error}") from error
-        real += len(data)
-        _check_inflation(path, real, size, limits)
+                raise GluontuneError(f"{guard.path}: {entry.filename!r} cannot be read: {error}") from error
+        guard.inflated(len(data))
         if len(data) != entry.file_size:
-            raise _refuse(path, entry.filename, f"claims {entry.file_size:,} bytes and has another number")
+            raise guard.refused(entry.filename, f"claims {entry.file_size:,} bytes and has another number")
         return data
 
-    with _BoundedZip(path, stream, limits) as archive:
+    with _BoundedZip(guard, stream) as archive:
         for entry in archive.infolist():
             guard.member(entry.filename, entry.file_size)
             if entry.is_dir():
                 continue
             kind = stat.S_IFMT(entry.external_attr >> 16)
             if kind == stat.S_IFLNK:
-                raise _refuse(path, entry.filename, "is a link")
+                raise guard.refused(entry.filename, "is a link")
             if kind not in (0, stat.S_IFREG):
-                raise _refuse(path, entry.filename, "is not a regular file")
+                raise guard.refused(entry.filename, "is not a regular file")
             if entry.flag_bits & 1:
-                raise _refuse(path, entry.filename, "is encrypted")
+                raise guard.refused(entry.filename, "is encrypted")
             guard.once(entry.filename)
             yield entry.filename, lambda entry=entry: read(entry)  # type: ignore[misc]
 
 
-def _check_inflation(path: Path, real: int, packed: int, limits: Limits) -> None:
-    if real > limits.total_bytes:
-        raise GluontuneError(f"{path}: unpacks to more than {limits.total_bytes:,} bytes; refused")
-    if real > (16 << 20) and real > limits.ratio * max(packed, 1):
-        raise GluontuneError(f"{path}: unpacks to more than {limits.ratio:g} times its size: an archive bomb; refused")
-
-
 class _Counted(io.RawIOBase):
-    """The unpacked bytes of a stream, counted against the limits."""
+    """The bytes of an unpacking stream, counted against the limits."""
 
-    def __init__(self, path: Path, stream: BinaryIO, head: bytes, limits: Limits):
-        self._path, self._limits, self._inner = path, limits, _unpacked(stream, head)
-        self._packed, self._real = path.stat().st_size, 0
+    def __init__(self, guard: _Guard, inner: Any):
+        self._guard, self._inner = guard, inner
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         data = self._inner.read(len(buffer))
-        self._real += len(data)
-        _check_inflation(self._path, self._real, self._packed, self._limits)
+        self._guard.inflated(len(data))
         buffer[: len(data)] = data
         return len(data)
 

@@ -59,11 +59,8 @@ class DatasetInfo:
     def to_dict(self) -> dict[str, Any]:
         """The values of a listing, ready for JSON."""
         shown = ("name", "summary", "source", "licence", "bytes", "num_train", "num_test", "augment", "sha256")
-        values: dict[str, Any] = {name: getattr(self, name) for name in shown}
-        for name in ("image_shape", "mean", "std"):
-            value = getattr(self, name)
-            values[name] = None if value is None else list(value)
-        return values
+        values = {name: getattr(self, name) for name in (*shown, "image_shape", "mean", "std")}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,16 +18,13 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.files import write_json
 from gluontune.datasets.archive import Limits, members
 from gluontune.datasets.catalog import Dataset
-from gluontune.datasets.download import as_png, download, files_of, filling, records_folder
+from gluontune.datasets.download import Progress, as_png, download, files_of, filling, records_folder
 from gluontune.datasets.recordset import open_parts
 from gluontune.records import RecordReader, RecordWriter
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ROW = 3073
-Progress = Callable[[int, int], None]
-
-
 LIMITS = Limits()
 
 
@@ -65,17 +62,8 @@ def fetch(info: Any, url: str | None, progress: Progress) -> dict[str, Any]:
 def add(
     info: Any, archive: Path, progress: Progress = lambda done, total: None, layout: Layout = CIFAR10
 ) -> dict[str, Any]:
-    """Import an archive: check its classes and images, write records.
-
-    Args:
-        info: the registry entry.
-        archive: the official binary archive, or a tar (gzip, bzip2, xz) or zip with
-            ``train/<class>/<image>`` and ``test/<class>/<image>``, perhaps within one more folder.
-        progress: called with images done and to do.
-        layout: the expected numbers.
-
-    Raises:
-        GluontuneError: unexpected content; names the member.
+    """Import the official binary archive, or a tar (gzip, bzip2, xz) or zip with ``train/<class>/<image>`` and
+    ``test/<class>/<image>``, perhaps within one more folder; a GluontuneError names unexpected content.
     """
     archive = Path(archive)
     if archive.is_dir():

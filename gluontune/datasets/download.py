@@ -170,12 +170,10 @@ class ResumingDownloader:
 
     def _kept(self, url: str) -> tuple[int, str]:
         """The bytes of the unfinished file, and its version."""
-        try:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             note = parse_json(read_text(self.note))
             if note["url"] == url and note["version"]:
                 return self.part.stat().st_size, note["version"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
         return 0, ""
 
     def _remember(self, url: str, headers: Any) -> None:

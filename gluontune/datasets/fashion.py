@@ -43,12 +43,9 @@ def zopfli() -> Any:
 
 
 def encode_grey(image: np.ndarray, compress: Callable[..., bytes] | None = None) -> bytes:
-    """A grey image as a PNG file.
+    """A grey image, uint8 (H, W), as a PNG file.
 
-    Args:
-        image: uint8 (H, W).
-        compress: bytes to a zlib stream, such as ``zopfli().compress``; None: zlib with the best of the usual filters,
-            without a search.
+    ``compress`` makes a zlib stream, such as ``zopfli().compress``; None: zlib with the best of the usual filters.
     """
     rows = _filtered_rows(image)
     plain = [[f] * len(rows) for f in range(5)]

@@ -44,11 +44,8 @@ def open_folder(path: str | None, info: Any) -> Dataset:
     notes: list[str] = []
     if test_root is None:
         train, test = _divide(name, found, classes)
-        notes.append(
-            "no test folder: a tenth of each class is kept for testing, always the same files"
-            if train_root != root
-            else "one level of class folders: a tenth of each class is kept for testing, always the same files"
-        )
+        layout = "no test folder" if train_root != root else "one level of class folders"
+        notes.append(f"{layout}: a tenth of each class is kept for testing, always the same files")
     else:
         train = found
         test_classes = _classes(test_root)
@@ -129,9 +126,7 @@ def _fault(path: str) -> str | None:
             size = os.fstat(stream.fileno()).st_size
             if size > HEAD + TAIL:
                 stream.seek(size - TAIL)
-                data += stream.read()
-            else:
-                data += stream.read()
+            data += stream.read()
     except OSError as error:
         return error.strerror or "cannot be read"
     reason = header.fault(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -183,17 +184,13 @@ def remembered(key: str, work: Any) -> dict[str, Any]:
     """``work()``'s plain values, cached in the cache folder under ``key`` if it is writable."""
     digest = hashlib.blake2b(key.encode(errors="backslashreplace"), digest_size=12).hexdigest()
     path: Path = cache_dir() / "facts" / f"{digest}.json"
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError):
         found = parse_json(read_text(path))
         if isinstance(found, dict) and found.get("key") == key:
             return found["values"]
-    except (OSError, ValueError, KeyError):
-        pass
     values = work()
-    try:
+    with contextlib.suppress(GluontuneError):  # read-only or full: it is only a cache
         write_json(path, {"key": key, "values": values})
-    except GluontuneError:
-        return values  # read-only or full: it is only a cache
     return values
 
 

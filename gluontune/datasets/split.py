@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -120,8 +121,6 @@ class Split(ABC):
     def _take(self, indices: np.ndarray) -> Split: ...
 
     def _digest(self) -> str:
-        import hashlib
-
         sizes = np.array([self._size(i) for i in range(len(self))], np.int64)
         parts = (self._places.tobytes(), self.labels.tobytes(), sizes.tobytes())
         return hashlib.blake2b(b"".join(parts), digest_size=6).hexdigest()
@@ -192,12 +191,10 @@ class RecordSplit(Split):
             data = self._read(i)
             path = f"{folders[label]}/{int(self._places[i]):06d}{header.suffix(data)}"
             paths.append(Path(path))
-            try:
-                there = os.stat(path).st_size == len(data)
-            except OSError:
-                there = False
-            if not there:
-                missing.append(i)
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_size == len(data):
+                    continue
+            missing.append(i)
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda i: _write(paths[i], self.read(i)), missing))

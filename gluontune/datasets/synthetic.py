@@ -151,10 +151,8 @@ class Painter:
         pattern = np.roll(pattern, (int(dy), int(dx)), (0, 1))
         mixed = cv2.addWeighted(pattern, float(strength), texture, float(contrast), 128.0 * 1.0)
         pixels = np.clip(mixed, 0, 255).astype(np.uint8)
-        if self.options.format == "png":
-            ok, data = cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, 1])
-        else:
-            ok, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 90])
+        settings = {"png": (cv2.IMWRITE_PNG_COMPRESSION, 1), "jpeg": (cv2.IMWRITE_JPEG_QUALITY, 90)}
+        ok, data = cv2.imencode(f".{self.options.format}", pixels, settings[self.options.format])
         if not ok:
             raise GluontuneError(f"OpenCV cannot encode an image of {height} x {width}")
         return data.tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,12 +29,10 @@ _CGROUPS = (
 def usable_memory(cgroups: tuple[tuple[str, str], ...] = _CGROUPS) -> int:
     """Free bytes for this process, within the machine's memory and the container's limit."""
     free = int(psutil.virtual_memory().available)
-    for limit_file, usage_file in cgroups:
-        try:
-            limit, usage = Path(limit_file).read_text().strip(), Path(usage_file).read_text().strip()
-            free = min(free, max(0, int(limit) - int(usage)))
-        except (OSError, ValueError):  # "max" is no limit
-            continue
+    for files in cgroups:
+        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+            limit, usage = (int(Path(file).read_text()) for file in files)
+            free = min(free, max(0, limit - usage))
     return free
 
 
@@ -87,8 +86,7 @@ def redrawn(dataset: Any, count: int) -> int | None:
     """
     for place in np.unique(np.linspace(0, len(dataset) - 1, count).astype(int)):
         once, again = _arrays(dataset[int(place)]), _arrays(dataset[int(place)])
-        same = len(once) == len(again) and all(np.array_equal(a, b) for a, b in zip(once, again))
-        if not same:
+        if len(once) != len(again) or not all(map(np.array_equal, once, again)):
             return int(place)
     return None
 

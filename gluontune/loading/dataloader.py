@@ -65,7 +65,7 @@ class _EpochBatches:
 class _Sampled:
     """The user's batch sampler in place of an :class:`Order`."""
 
-    seed, rank = 0, 0
+    rank = 0
 
     def __init__(self, sampler: Any, batch_size: int, seed: int):
         self.sampler, self.batch_size, self.seed = sampler, batch_size, seed
@@ -141,13 +141,13 @@ class SafeDataLoader(Closing):
                 waited += POLL_S
                 dead = next((worker for worker in self._workers if worker.exitcode is not None), None)
                 if dead is not None:
-                    self._abandon()
+                    self.close()
                     raise GluontuneError(
                         f"a loader worker (process {dead.pid}) died with exit code {dead.exitcode}: "
                         "too little memory? Use fewer num_workers, or loader 'threaded'"
                     )
                 if waited >= self._timeout:
-                    self._abandon()
+                    self.close()
                     raise GluontuneError(
                         f"the loader's workers made no batch in {self._timeout} s: a slow disk, or too few of them"
                     )
@@ -157,19 +157,16 @@ class SafeDataLoader(Closing):
                 return
             yield batch
 
-    def _abandon(self) -> None:
+    def close(self) -> None:
+        """End the workers. It may be called twice."""
         if self._loader is not None and self._loader._worker_pool is not None:
             end_pool(self._loader._worker_pool, self._workers)
         self._workers, self._loader = [], None
 
-    def close(self) -> None:
-        """End the workers. It may be called twice."""
-        self._abandon()
-
     def __del__(self) -> None:
         # Gluon's end of a pool can wait for ever for a lock. (A forked worker has a copy of its parent's loader.)
         if getattr(self, "_workers", None) and self._owner == os.getpid():
-            self._abandon()
+            self.close()
 
 
 def safe_dataloader(

@@ -108,8 +108,8 @@ class _FieldDraws(Draws):
 class _FieldSplit:
     """The records of a file, as a split of samples with fields."""
 
-    def __init__(self, path: Union[str, os.PathLike[str]], names: Sequence[str]):
-        self.reader, self.names = RecordReader(path), tuple(names)
+    def __init__(self, path: Union[str, os.PathLike[str]]):
+        self.reader = RecordReader(path)
         if not len(self.reader):
             raise GluontuneError(f"{os.fspath(path)}: the file holds no records")
         self.labels = np.zeros(len(self.reader), np.int64)
@@ -163,7 +163,7 @@ class FieldsLoader(ThreadedLoader):
             raise UsageError(f"fields={fields!r}: give a list of names, such as ['boxes', 'mask']")
         if not 0 <= visible <= 1:
             raise UsageError(f"visible={visible}: give 0 to 1")
-        super().__init__(_FieldSplit(path, fields), **options)
+        super().__init__(_FieldSplit(path), **options)
         self.fields, self.visible = tuple(fields), visible
         self._moving = [name for name in self.fields if name == "boxes" or is_mask(name)]
         if self._moving and self.augment.operations:

@@ -45,22 +45,18 @@ def to_device(images: Any, labels: Any, ctx: Any) -> Any:
     >>> [len(part) for part, _ in to_device(batch, classes, [mx.cpu(i) for i in range(4)])]
     [1, 1, 1]
     """
+    labels = labels.astype(np.float32) if isinstance(labels, np.ndarray) else labels
     if not isinstance(ctx, (list, tuple)):
-        return _copied_to(images, ctx), _copied_to(_float_labels(labels), ctx)
+        return _copied_to(images, ctx), _copied_to(labels, ctx)
     if not ctx:
         raise UsageError("ctx=[]: give at least one context")
     n, share = len(images), len(ctx)
     edges = [n * k // share for k in range(share + 1)]
-    labels = _float_labels(labels)
     return [
         (_copied_to(images[a:b], device), _copied_to(labels[a:b], device))
         for a, b, device in zip(edges, edges[1:], ctx)
         if b > a
     ]
-
-
-def _float_labels(labels: Any) -> Any:
-    return labels.astype(np.float32) if isinstance(labels, np.ndarray) else labels
 
 
 def _copied_to(array: Any, ctx: Any) -> Any:
@@ -116,7 +112,7 @@ class DeviceLoader(Closing):
     def close(self) -> None:
         """End the thread and the loader."""
         self._end()
-        if isinstance(self.loader, Loader) or hasattr(self.loader, "close"):
+        if hasattr(self.loader, "close"):
             self.loader.close()
 
     def _end(self) -> None:

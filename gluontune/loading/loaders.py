@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gluontune import datasets
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike
 from gluontune.datasets.split import FileSplit, RecordSplit, Split
@@ -116,7 +117,7 @@ def build(
     )  # fmt: skip
     if framework == "numpy":
         return loader
-    from gluontune.loading.pytorch import TorchLoader
+    from gluontune.loading.pytorch import TorchLoader  # which imports cv2
 
     return TorchLoader(loader, device, normalize)
 
@@ -164,8 +165,6 @@ def open_source(source: Any) -> Any:
         return source
     if Path(source).suffix == ".rec" or Path(source).is_file():
         return from_records(source)
-    from gluontune import datasets
-
     return datasets.open(os.fspath(source)).train
 
 

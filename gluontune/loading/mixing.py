@@ -307,7 +307,6 @@ def _sources(width: int, height: int, matrix: tuple[float, ...]) -> tuple[np.nda
         return math.floor(value * 65536 + 0.5)
 
     x, y = np.arange(width, dtype=np.int64), np.arange(height, dtype=np.int64)[:, np.newaxis]
-    found = []
-    for a, b, c in (matrix[:3], matrix[3:]):
-        found.append((fixed(c + a * 0.5 + b * 0.5) + fixed(a) * x + fixed(b) * y) >> 16)
+    axes = (matrix[:3], matrix[3:])
+    found = [(fixed(c + a * 0.5 + b * 0.5) + fixed(a) * x + fixed(b) * y) >> 16 for a, b, c in axes]
     return found[0].astype(np.float32), found[1].astype(np.float32)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -138,24 +139,20 @@ class TorchLoader(Closing):
         cuda = torch().cuda
         side = cuda.Stream(device)
         waiting: deque[tuple[Any, Any]] = deque()
-        more = True
-        while more or waiting:
-            while more and len(waiting) <= self.ahead:
-                item = next(batches, None)
-                if item is None:
-                    more = False
-                    break
+        while True:
+            for item in islice(batches, self.ahead + 1 - len(waiting)):
                 with cuda.stream(side):
                     ahead = [_each(part, lambda t: t.pin_memory()) for part in to_tensors(*item)]
                     ahead = [_each(part, lambda t: t.to(device, non_blocking=True)) for part in ahead]
                     waiting.append((ahead[0], ahead[1]))
-            if waiting:
-                images, labels = waiting.popleft()
-                here = cuda.current_stream(device)
-                here.wait_stream(side)
-                for part in (images, labels):  # memory is not reused before the work on it is done
-                    _each(part, lambda tensor, here=here: tensor.record_stream(here))  # type: ignore[misc]
-                yield self._finish(images, labels)
+            if not waiting:
+                return
+            images, labels = waiting.popleft()
+            here = cuda.current_stream(device)
+            here.wait_stream(side)
+            for part in (images, labels):  # memory is not reused before the work on it is done
+                _each(part, lambda tensor, here=here: tensor.record_stream(here))  # type: ignore[misc]
+            yield self._finish(images, labels)
 
     def _finish(self, images: Any, labels: Any) -> tuple[Any, Any]:
         if not self.normalize:

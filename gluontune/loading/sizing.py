@@ -129,16 +129,13 @@ class Bench:
         )  # fmt: skip
 
     def default_loaders(self) -> list[str]:
-        names = ["threaded"]
-        if ResidentLoader.fits(self.split, self.shape, self.augment):
-            # Crops of the original cannot be made from an image that was fitted to the crop's size.
-            if "resized-crop" in self.augment:
-                self.notes.append("'resident' left out: it would crop from images already shrunk to their final size")
-            else:
-                names.append("resident")
-        else:
+        if not ResidentLoader.fits(self.split, self.shape, self.augment):
             self.notes.append("'resident' left out: the decoded images do not fit in half of the usable memory")
-        return names
+        elif "resized-crop" in self.augment:
+            self.notes.append("'resident' left out: it would crop from images already shrunk to their final size")
+        else:
+            return ["threaded", "resident"]
+        return ["threaded"]
 
     def curve(self, names: list[str], most: int | None) -> list[Point]:
         wanted: list[tuple[str, int, int | None]] = []
@@ -168,10 +165,8 @@ class Bench:
         points = []
         for k, (name, workers, prefetch) in enumerate(wanted):
             rate, wait = (float(v) for v in np.median(rates[k], axis=0))
-            known = self.step is not None
-            points.append(
-                Point(name, workers, prefetch, rate, wait if known else None, wait <= FED_WAIT_PCT if known else None)
-            )
+            waits = (None, None) if self.step is None else (wait, wait <= FED_WAIT_PCT)
+            points.append(Point(name, workers, prefetch, rate, *waits))
         return points
 
     def _drive(self, loader: Loader) -> tuple[float, float]:
@@ -215,8 +210,8 @@ class Bench:
 
     def rule(self, points: list[Point]) -> dict[str, Any]:
         workers = deck_rule()
-        found = [p for p in points if p.num_workers == workers and p.loader == "threaded" and p.prefetch is None]
-        rate = found[0].samples_per_sec if found else None
+        found = (p for p in points if p.num_workers == workers and p.loader == "threaded" and p.prefetch is None)
+        rate = next((p.samples_per_sec for p in found), None)
         return {"text": "cpu_count() - 3", "num_workers": workers, "samples_per_sec": rate}
 
     def disk(self, path: Union[str, Path], mean_bytes: int) -> dict[str, Any]:

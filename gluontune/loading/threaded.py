@@ -76,8 +76,8 @@ def fill(split: Any, decoder: Decoder, out: np.ndarray, indices: np.ndarray, dra
 class _Batch:
     """One unfinished batch: threads claim its chunks, and the last one marks it ready."""
 
-    def __init__(self, number: int, indices: np.ndarray, images: np.ndarray, draws: Draws, chunks: int):
-        self.number, self.indices, self.images, self.draws = number, indices, images, draws
+    def __init__(self, indices: np.ndarray, images: np.ndarray, draws: Draws, chunks: int):
+        self.indices, self.images, self.draws = indices, images, draws
         self.left = chunks
         self.ready = threading.Event()
         self.error: BaseException | None = None
@@ -114,7 +114,7 @@ class _Epoch:
         step = loader.piece
         pieces = [(first, min(first + step, size)) for first in range(0, size, step)]
         draws = loader.draws(self.number, number, indices)
-        batch = _Batch(number, indices, loader.pool.take(), draws, len(pieces))
+        batch = _Batch(indices, loader.pool.take(), draws, len(pieces))
         self.pending.append(batch)
         with self.wake:
             self.chunks.extend((batch, first, last) for first, last in pieces)

@@ -114,7 +114,8 @@ def _add(block: Block, pieces: list[Any], item: Item, position: int, transform: 
         record = image_record(payload, item.label, item.key)
         framed = frame(record)
     except (OSError, ImageError, UsageError) as error:
-        block.skips.append(Skip(position, item.path, _reason(error)))
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+        block.skips.append(Skip(position, item.path, reason))
         return
     pieces.append(framed)
     block.keys.append(item.key)
@@ -125,12 +126,6 @@ def _add(block: Block, pieces: list[Any], item: Item, position: int, transform: 
     lacks = incomplete(data) if changed or check else None
     if lacks:
         block.incomplete.append(Skip(position, item.path, lacks))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower()
-    return str(error)
 
 
 def _read_file(path: str) -> bytes:
@@ -164,12 +159,8 @@ def start_worker() -> subprocess.Popen[bytes]:
 class BlockMaker(Closing):
     """Makes blocks on ``workers`` threads, in order, a few ahead."""
 
-    def __init__(
-        self, transform: Transform, workers: int, processes: bool, check: bool = False,
-        start: Callable[[], subprocess.Popen[bytes]] = start_worker,
-    ):  # fmt: skip
+    def __init__(self, transform: Transform, workers: int, processes: bool, check: bool = False):
         self.transform, self.workers, self.processes, self.check = transform, workers, processes, check
-        self._start = start
         self._mine = threading.local()
         bulk = transform.copies or transform.recoding is not None
         self.gatherer = BulkCopier.find() if bulk and not processes else None
@@ -192,7 +183,7 @@ class BlockMaker(Closing):
             return make_block(items, first, self.transform, self.gatherer, self._stopped.is_set, self.check)
         child = getattr(self._mine, "child", None)
         if child is None:
-            child = self._mine.child = self._start()
+            child = self._mine.child = start_worker()
             self._children.append(child)
         try:
             _send(child.stdin, (items, first, self.transform))

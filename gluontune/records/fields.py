@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gluontune.codec.header import check_size, png_is_whole
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.reading import parse_json
 from gluontune.records.layout import IRHeader, Label
@@ -239,12 +240,10 @@ def _value(field: Field) -> Any:
 def _mask(data: Any) -> np.ndarray:
     import cv2
 
-    from gluontune.codec.header import check_size, png_is_whole  # ImageError is a ValueError
-
     view = memoryview(data)
     if not png_is_whole(view):
         raise ValueError("no whole PNG file")
-    check_size(view, "png")
+    check_size(view, "png")  # an ImageError is a ValueError
     try:
         mask = cv2.imdecode(np.frombuffer(view, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:

@@ -16,13 +16,11 @@ import math
 import numbers
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import Any, NamedTuple, Union
+
+import numpy as np
 
 from gluontune.core.errors import GluontuneError, UsageError
-
-# numpy is imported only for arrays: the packer's worker processes start without it.
-if TYPE_CHECKING:
-    import numpy as np
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MAX_RECORD = 1 << 29  # records must be shorter: the length has 29 bits
@@ -34,7 +32,7 @@ HEAD = struct.Struct("<II")  # magic, flag and length
 IMAGE_HEAD = struct.Struct("<IfQQ")  # number of labels (0: the one in the header), label, id, id2
 _PADDING = (b"", b"\0\0\0", b"\0\0", b"\0")
 
-Label = Union[float, int, Sequence[float], "np.ndarray"]
+Label = Union[float, int, Sequence[float], np.ndarray]
 
 
 class DamagedRecordError(GluontuneError):
@@ -66,10 +64,7 @@ def padded(length: int) -> int:
 
 
 def label_bytes(label: Label) -> tuple[int, float, bytes]:
-    """``(flag, label field, bytes behind the header)`` for a label, in the layout of MXNet's ``pack``.
-
-    Args:
-        label: a number, or a sequence of k numbers; stored as float32.
+    """``(flag, label field, bytes behind the header)`` for a label, in the layout of MXNet's ``pack``, as float32.
 
     >>> label_bytes(3), label_bytes([1.0, 2.0])[0]
     ((0, 3.0, b''), 2)
@@ -81,8 +76,6 @@ def label_bytes(label: Label) -> tuple[int, float, bytes]:
         return 0, label, b""  # the usual case, first
     if isinstance(label, numbers.Real):
         return 0, _as_float32(label), b""
-    import numpy as np
-
     array = np.asarray(label)
     if array.dtype.kind not in "biuf" or array.size == 0:
         raise UsageError(f"label {label!r}: give a number or a sequence of numbers")
@@ -142,10 +135,7 @@ def frame(record: bytes) -> bytes:
 def join_parts(buffer: Any, offset: int, end: int) -> tuple[bytes | memoryview, int]:
     """The record at ``offset`` of a file's memoryview, and the offset behind it; no part may reach past ``end``.
 
-    A record in one part is a view of the file, one in several joined bytes.
-
-    Raises:
-        DamagedRecordError: magic number, flag or length is wrong, or the file ends too early.
+    A record in one part is a view of the file, one in several joined bytes, a damaged one a DamagedRecordError.
     """
     spans, behind = part_spans(buffer, offset, end)
     if len(spans) == 1:
@@ -200,7 +190,5 @@ def split_image_record(record: Any) -> tuple[IRHeader, Any]:
         return IRHeader(0, label, key, id2), record[24:]
     if len(record) < 24 + 4 * flag:
         raise DamagedRecordError(f"a record of {len(record):,} bytes cannot hold {flag:,} labels")
-    import numpy as np
-
     labels = np.frombuffer(record, "<f4", flag, 24)
     return IRHeader(flag, labels, key, id2), record[24 + 4 * flag :]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -172,17 +172,19 @@ class _Job:
         many = len(self.source.items) >= WORTH_PROCESSES
         slow = self.transform.copies and mean < SMALL_FILE and native.load() is None
         self.processes = slow and many and workers > 1
-        with (
-            _one_opencv_thread(self.transform),
-            BlockMaker(self.transform, workers, self.processes, self.check) as maker,
-        ):
+        with contextlib.ExitStack() as stack:
+            if not self.transform.copies:
+                import cv2
+
+                stack.callback(cv2.setNumThreads, cv2.getNumThreads())
+                cv2.setNumThreads(1)  # its threads would compete with ours
+            maker = stack.enter_context(BlockMaker(self.transform, workers, self.processes, self.check))
             for place, (path, positions) in enumerate(zip(paths, ranges)):
                 self._shard(maker, path, positions, resume, (place, len(paths)))
 
     def _shard(self, maker: BlockMaker, path: Path, positions: range, resume: bool, place: tuple[int, int]) -> None:
         items = self.source.items[positions.start : positions.stop]
-        part_source = Source(items, self.source.classes, self.source.kind)
-        job = part_source.fingerprint(self.transform, place, self.source.classes)
+        job = replace(self.source, items=items).fingerprint(self.transform, place, self.source.classes)
         part = PartialFile(path, items, positions.start, job, resume, self.source.classes)
         try:
             self._refuse(part.skips, "an earlier run left it out, so pack anew without --resume")
@@ -228,19 +230,3 @@ def _mean_size(items: list[Item]) -> float:
             place = place_of(item.path)
             sizes.append(os.stat(item.path).st_size if place is None else place[2])
     return max(1.0, sum(sizes) / len(sizes)) if sizes else 1.0
-
-
-@contextlib.contextmanager
-def _one_opencv_thread(transform: Transform) -> Iterator[None]:
-    """A context with one thread in OpenCV, whose threads would compete with ours."""
-    if transform.copies:
-        yield
-        return
-    import cv2
-
-    before = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    try:
-        yield
-    finally:
-        cv2.setNumThreads(before)

@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 
 from gluontune.codec.header import ImageError, inspect, kind_of
-from gluontune.codec.image import raw_to_pixels
+from gluontune.codec.image import decode_image, raw_to_pixels
 from gluontune.codec.native import incomplete
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike
@@ -24,6 +24,7 @@ from gluontune.records.fields import Field, split_fields
 from gluontune.records.layout import IMAGE_HEAD, MAX_KEY, DamagedRecordError, split_image_record
 from gluontune.records.side_files import HEAD_SIZE, ROW, mended_rows, read_checksums, row_is_sound, side_path, viewed
 from gluontune.records.structure import Broken, Found, joined, walk
+from gluontune.runtime import usable_cores
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 BATCH = 128
@@ -182,8 +183,6 @@ class _Known:
 def _check_all(
     view: memoryview, known: _Known, decode: bool, workers: int | None, progress: Progress | None
 ) -> tuple[tuple[Checked, ...], tuple[Broken, ...]]:
-    from gluontune.runtime import usable_cores
-
     threads = workers or usable_cores()
     checked: list[Checked] = []
     broken: list[Broken] = []
@@ -248,8 +247,6 @@ def _image_fault(payload: Any, kind: str | None, decode: bool) -> tuple[str | No
         data = bytes(payload)
         info = inspect(data)
         if decode:
-            from gluontune.codec.image import decode_image
-
             lacks = incomplete(data)
             if lacks != "":  # else the codec has decoded it completely
                 decode_image(data, info)

@@ -110,7 +110,8 @@ def read_checksums(path: PathLike, lenient: bool = False) -> tuple[bytes, np.nda
 
     ``lenient``: accept a damaged head if a row is sound.
     """
-    data = _bytes_of(path)
+    with explained(path):
+        data = read_bytes(path)
     count = max(0, len(data) - HEAD_SIZE) // ROW.itemsize
     rows = np.frombuffer(data, ROW, count, HEAD_SIZE) if count else np.zeros(0, ROW)
     if data[:16] != NAME and not (lenient and row_is_sound(rows).any()):
@@ -169,15 +170,11 @@ def bounded(offsets: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_index(path: PathLike) -> tuple[Any, np.ndarray]:
-    """Keys ((N,) int64, a list of str, or the positions as a range) and offsets ((N,) int64) of an ``.idx`` file.
-
-    Raises:
-        GluontuneError: a row is not ``key<TAB>offset``; names the line.
-    """
+    """Keys ((N,) int64, a list of str, or the positions as a range) and offsets ((N,) int64) of an ``.idx`` file."""
     found = _plain_index(path)
     if found is not None:
         return found
-    keys, offsets = _rows(path, _bytes_of(path))
+    keys, offsets = index_rows(path)
     try:
         return np.array([int(k) for k in keys], np.int64), np.array(offsets, np.int64)
     except (ValueError, OverflowError):
@@ -228,16 +225,9 @@ def _plain_rows(text: bytes) -> np.ndarray | None:
 
 
 def index_rows(path: PathLike) -> tuple[list[str], list[int]]:
-    """Keys as texts, and offsets, of an ``.idx`` file."""
-    return _rows(path, _bytes_of(path))
-
-
-def _bytes_of(path: PathLike) -> bytes:
+    """Keys as texts, and offsets, of an ``.idx`` file; a GluontuneError names a line that is not ``key<TAB>offset``."""
     with explained(path):
-        return read_bytes(path)
-
-
-def _rows(path: PathLike, data: bytes) -> tuple[list[str], list[int]]:
+        data = read_bytes(path)
     keys, offsets = [], []
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
@@ -253,11 +243,7 @@ def _rows(path: PathLike, data: bytes) -> tuple[list[str], list[int]]:
 
 
 def scan(view: memoryview, path: str) -> np.ndarray:
-    """(N,) int64: the offset of each record, by a walk from header to header.
-
-    Raises:
-        DamagedRecordError: the chain of headers breaks before the end.
-    """
+    """(N,) int64: the offset of each record; a DamagedRecordError if the chain of headers breaks before the end."""
     offsets = []
     at, size, unpack = 0, len(view), HEAD.unpack_from
     inside = False

@@ -64,9 +64,9 @@ class _Heads:
             self._phases[phase] = np.concatenate([np.zeros(0, np.int64), *hits]) * 4 + phase
         return self._phases[phase]
 
-    def between(self, start: int, stop: int) -> np.ndarray:
-        """Heads of ``start``'s phase in [start, stop)."""
-        heads = self.phase(start % 4)
+    def between(self, phase: int, start: int, stop: int) -> np.ndarray:
+        """Heads of a phase in [start, stop)."""
+        heads = self.phase(phase)
         low, high = np.searchsorted(heads, [start, stop])
         return heads[low:high]
 
@@ -74,9 +74,7 @@ class _Heads:
         """Heads of the three other phases than ``own`` in [start, stop), in order."""
         found: list[int] = []
         for phase in {0, 1, 2, 3} - {own}:
-            heads = self.phase(phase)
-            low, high = np.searchsorted(heads, [start, stop])
-            found += heads[low:high].tolist()
+            found += self.between(phase, start, stop).tolist()
         return sorted(found)
 
 
@@ -143,7 +141,7 @@ def _try(view: memoryview, heads: _Heads, at: int) -> tuple[Found | None, str, i
         spans, behind = part_spans(view, at, size)
     except DamagedRecordError as error:
         return None, str(error), at + 4
-    inside = heads.between(at, behind)
+    inside = heads.between(at % 4, at, behind)
     if len(inside) != len(spans):
         own = {start - 8 for start, _ in spans}
         first = next(int(h) for h in inside if int(h) not in own)
@@ -155,9 +153,12 @@ def _try(view: memoryview, heads: _Heads, at: int) -> tuple[Found | None, str, i
 def _next(view: memoryview, heads: _Heads, own_start: int, other_start: int, believe: Known) -> int:
     """The next start of a record after a break, in the phase of ``own_start`` or in another."""
     size = len(view)
-    firsts = (int(h) for h in heads.between(own_start, size) if starts_record(view, int(h)))
+    firsts = (int(h) for h in heads.between(own_start % 4, own_start, size) if starts_record(view, int(h)))
     nearest = limit = next(firsts, size)
-    while limit < size and not _is_believable(view, heads, limit, believe):
+    while limit < size:
+        found, _, _ = _try(view, heads, limit)
+        if found is not None and believe(found):
+            break
         limit = next(firsts, size)  # damaged, or bytes of a shifted record
     for candidate in heads.others(own_start % 4, other_start, limit):
         if starts_record(view, candidate):
@@ -182,8 +183,3 @@ def _swallowed(view: memoryview, heads: _Heads, last: Found, known: Known, famil
         ):
             return candidate
     return len(view)
-
-
-def _is_believable(view: memoryview, heads: _Heads, at: int, believe: Known) -> bool:
-    found, _, _ = _try(view, heads, at)
-    return found is not None and believe(found)

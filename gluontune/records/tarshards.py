@@ -10,6 +10,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,12 @@ def place_of(path: str) -> tuple[str, int, int] | None:
 def read_member(place: tuple[str, int, int]) -> bytes:
     """The bytes of one member; raises OSError if the archive is missing or truncated."""
     archive, offset, size = place
-    handle = open_regular(archive)
-    try:
-        pieces, at = [], offset
-        while at < offset + size:
-            piece = os.pread(handle, offset + size - at, at)
-            if not piece:
-                raise OSError(None, "the archive ends inside this member")
-            pieces.append(piece)
-            at += len(piece)
-        return b"".join(pieces)
-    finally:
-        os.close(handle)
+    with os.fdopen(open_regular(archive), "rb") as stream:
+        stream.seek(offset)
+        data = stream.read(size)
+    if len(data) < size:
+        raise OSError(None, "the archive ends inside this member")
+    return data
 
 
 def tar_samples(archives: Sequence[Path], extensions: frozenset[str]) -> tuple[list[tuple[Any, str]], list[str] | None]:
@@ -81,25 +76,20 @@ def _samples(archive: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
         with explained(archive):
             os.close(open_regular(archive))
         with explained(archive), tarfile.open(archive, "r:") as tar:
-            last = ""
-            parts: dict[str, tuple[int, int]] = {}
-            for member in tar:
-                folder, _, file = member.name.rpartition("/")
-                if not member.isreg() or file.startswith("."):
-                    continue
-                stem, _, extension = file.partition(".")
-                name = f"{folder}/{stem}" if folder else stem
-                if name != last and parts:
-                    yield last, parts
-                    parts = {}
-                last = name
-                parts[extension] = (member.offset_data, member.size)
-            if parts:
-                yield last, parts
+            visible = (m for m in tar if m.isreg() and not m.name.rpartition("/")[2].startswith("."))
+            for name, members in groupby(visible, lambda m: _split_name(m.name)[0]):
+                yield name, {_split_name(m.name)[1]: (m.offset_data, m.size) for m in members}
     except tarfile.TarError as error:
         raise GluontuneError(
             f"{archive}: no whole, uncompressed tar archive ({error}); unpack a compressed one first (gunzip)"
         ) from error
+
+
+def _split_name(path: str) -> tuple[str, str]:
+    """A member's path up to the first dot of its file name, and the rest."""
+    folder, _, file = path.rpartition("/")
+    stem, _, extension = file.partition(".")
+    return f"{folder}/{stem}" if folder else stem, extension
 
 
 def _label(archive: Path, name: str, parts: dict[str, tuple[int, int]]) -> Any:

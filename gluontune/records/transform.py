@@ -12,19 +12,17 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, ImageInfo, inspect
-from gluontune.codec.image import pixels_to_raw
+from gluontune.codec.image import decode_image, pixels_to_raw, resize_image
 from gluontune.codec.native import recode_jpeg, thread_state
 from gluontune.core.errors import UsageError
 from gluontune.records.layout import IMAGE_HEAD, label_bytes
 from gluontune.records.sources import Item
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 FORMATS = ("keep", "jpg", "png", "raw")
 COLORS = ("keep", "rgb", "grey")
@@ -70,17 +68,14 @@ class Transform:
             raise UsageError(f"quality {self.quality}: give 1 to 100")
         if self.quality is not None and self.format in ("png", "raw"):
             raise UsageError(f"quality {self.quality}: {self.format} loses nothing, so it has no quality")
-        if self.exact and self._changes():
+        if self.exact and not self.copies:
             raise UsageError("exact copies every file untouched: give no resize, crop, format, quality or color")
-
-    def _changes(self) -> bool:
-        others = (self.resize, self.crop, self.format, self.quality, self.color)
-        return others != (None, False, "keep", None, "keep")
 
     @property
     def copies(self) -> bool:
         """Whether most images are copied, so that reading dominates."""
-        return not self._changes()
+        changes = (self.resize, self.crop, self.format, self.quality, self.color)
+        return changes == (None, False, "keep", None, "keep")
 
     @property
     def recoding(self) -> tuple[int, int, int, int] | None:
@@ -93,11 +88,7 @@ class Transform:
         return self.resize, self.crop, {"keep": 0, "grey": 1, "rgb": 3}[self.color], self.quality or QUALITY
 
     def __call__(self, data: bytes) -> tuple[bytes, bool]:
-        """The bytes to pack, and whether they differ from ``data``.
-
-        Raises:
-            ImageError: the image is damaged or no image.
-        """
+        """The bytes to pack, and whether they differ from ``data``; an ImageError if it is damaged or no image."""
         if self.exact:
             if not data:
                 raise ImageError("empty file")
@@ -108,8 +99,6 @@ class Transform:
         recoded = self._recode(data, info)
         if recoded is not None:
             return recoded, True
-        from gluontune.codec.image import decode_image
-
         image = decode_image(data, info, self.resize)
         return self._encode(self._shape(self._color(image), info), info), True
 
@@ -152,13 +141,9 @@ class Transform:
             scale = self.resize / min(height, width)
             if max(wanted) > 65500:
                 raise ImageError(f"{width} x {height} pixels: too long and thin for a shorter side of {self.resize}")
-            from gluontune.codec.image import resize_image
-
             if wanted != (width, height):
                 image = resize_image(image, wanted, scale)
         if self.crop:
-            import numpy as np
-
             height, width = image.shape[:2]
             side = min(height, width)
             top, left = (height - side) // 2, (width - side) // 2

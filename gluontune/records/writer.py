@@ -15,6 +15,7 @@ from typing import Any
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import PathLike, atomic_write
 from gluontune.core.reading import explain_os_error, explained
+from gluontune.records.fields import join_fields
 from gluontune.records.layout import MAX_KEY, Label, frame, image_record
 from gluontune.records.side_files import head, make_rows, side_path
 
@@ -97,8 +98,6 @@ class RecordWriter:
         >>> RecordReader(out).fields(0)["caption"]
         'a robin'
         """
-        from gluontune.records.fields import join_fields  # numpy: the packer's processes start without it
-
         label, payload = join_fields(fields)
         self.write(payload, label, key)
 

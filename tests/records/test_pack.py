@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import subprocess
@@ -387,14 +386,14 @@ def test_worker_processes_make_the_same_file(folder, tmp_path, monkeypatch):
         started.append(start_worker())
         return started[-1]
 
-    monkeypatch.setattr(packer_room, "BlockMaker", functools.partial(BlockMaker, start=start))
+    monkeypatch.setattr(blocks_room, "start_worker", start)
     processes = pack(folder, tmp_path / "processes.rec", workers=2)
     assert started and all(child.poll() is not None for child in started)  # used, and none is left
     assert (tmp_path / "threads.rec").read_bytes() == (tmp_path / "processes.rec").read_bytes()
     assert processes.skipped == threads.skipped and len(threads.skipped) == 1
 
 
-def test_a_dead_worker_process_is_an_error_not_a_hang(folder):
+def test_a_dead_worker_process_is_an_error_not_a_hang(folder, monkeypatch):
     def doomed():
         child = start_worker()
         child.kill()
@@ -402,7 +401,8 @@ def test_a_dead_worker_process_is_an_error_not_a_hang(folder):
 
     items = read_source(folder).items
     before = threading.active_count()
-    with BlockMaker(Transform(), 2, True, start=doomed) as maker, pytest.raises(GluontuneError, match="worker died"):
+    monkeypatch.setattr(blocks_room, "start_worker", doomed)
+    with BlockMaker(Transform(), 2, True) as maker, pytest.raises(GluontuneError, match="worker died"):
         list(maker.blocks([(items, 0), (items, 0)]))
     assert threading.active_count() == before
 

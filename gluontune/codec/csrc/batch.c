@@ -112,8 +112,8 @@ int gt_header(const uint8_t *p, size_t n, int *out) {
   return GT_OK;
 }
 
-int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int left, int height, int width, int eighths,
-              int out_h, int out_w, int channels, int flip, uint8_t *out);
+int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, gt_box box, int eighths, int out_h, int out_w,
+              int channels, int flip, uint8_t *out);
 /* Where the images of records lie, in a RecordIO file that is mapped at `file`: address and length of each.
  *
  * offsets, ends: of all records in the file; places: which of them are wanted. The length is 0 where no whole image
@@ -164,24 +164,23 @@ static void pad_and_crop(const uint8_t *from, uint8_t *to, int height, int width
 
 /* Decode `count` images into `out` (count, height, width, channels).
  *
- * boxes: (count, 4), top, left, height, width; eighths: the scale of each; flips: NULL or a byte each;
+ * boxes, eighths: the wanted part of each, and its scale; flips: NULL or a byte each;
  * offsets: NULL or (count, 2), top and left of a crop in the image reflect-padded by `pad`.
  * codes: in, an image whose code is not GT_OK is left out; out, what became of it. */
-void gt_decode_many(gt_decoder *d, int count, const uint8_t *const *data, const size_t *lengths, const int *boxes,
+void gt_decode_many(gt_decoder *d, int count, const uint8_t *const *data, const size_t *lengths, const gt_box *boxes,
                     const int *eighths, const uint8_t *flips, const int64_t *offsets, int pad, int height, int width,
                     int channels, uint8_t *out, int *codes) {
   size_t bytes = (size_t)height * width * channels;
   for (int i = 0; i < count; i++) {
     if (codes[i] != GT_OK) continue;
-    const int *box = boxes + 4 * i;
     int flip = flips && flips[i];
     uint8_t *place = out + bytes * i;
     if (offsets && !gt_grow((void **)&d->part, &d->part_size, bytes)) {
       codes[i] = GT_UNSUPPORTED;
       continue;
     }
-    codes[i] = gt_decode(d, data[i], lengths[i], box[0], box[1], box[2], box[3], eighths[i], height, width, channels,
-                         flip, offsets ? d->part : place);
+    codes[i] = gt_decode(d, data[i], lengths[i], boxes[i], eighths[i], height, width, channels, flip,
+                         offsets ? d->part : place);
     if (offsets && codes[i] == GT_OK) { /* a crop of the mirrored image, from the other side */
       int top = (int)offsets[2 * i], left = (int)offsets[2 * i + 1];
       pad_and_crop(d->part, place, height, width, channels, pad, top, flip ? 2 * pad - left : left);

@@ -87,8 +87,11 @@ void gt_pixels(const gt_picture *p, int y, int from, int n, int pixel, uint8_t *
 /* Do a file's data last for all of its blocks? Else GT_TRUNCATED, and d->message says what libjpeg complains of. */
 int gt_check(gt_decoder *d, const uint8_t *data, size_t length);
 
-/* libjpeg without what it has of the file before: it keeps tables, and takes them for a file that lacks its own. */
-void gt_renew(gt_decoder *d);
+/* A file's header is read by libjpeg, without what it has of the file before: it keeps tables, and takes them for a file
+ * that lacks its own. */
+void gt_begin(gt_decoder *d, const uint8_t *data, size_t length);
+/* libjpeg leaves the file; `code` again. */
+int gt_stop(gt_decoder *d, int code);
 
 /* Rows and columns of `to` are filled from `from`: sample i has its centre at (first + i * step + step / 2). Where that
  * was so before, `filters` are kept. Up to 32 samples behind those of `from` are read, and up to 7 in each row of `to`

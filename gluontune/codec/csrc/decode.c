@@ -195,6 +195,11 @@ static int resize(gt_decoder *d, gt_source *from, int h, int w, uint8_t *to, int
   return 1;
 }
 
+static int lies_in(gt_box b, int height, int width) {
+  return b.top >= 0 && b.left >= 0 && b.height >= 1 && b.width >= 1 && b.top + b.height <= height &&
+         b.left + b.width <= width;
+}
+
 /* The box in pixels of an image of full_h x full_w: in those of its decoded self of all_h x all_w. */
 static gt_box scaled_box(gt_box b, int full_h, int full_w, int all_h, int all_w) {
   double by_h = (double)all_h / full_h, by_w = (double)all_w / full_w;
@@ -212,9 +217,7 @@ static gt_box scaled_box(gt_box b, int full_h, int full_w, int all_h, int all_w)
 static int decode_baseline(gt_decoder *d, gt_box box, int eighths, int out_h, int out_w, int channels, int flip,
                            uint8_t *out) {
   const gt_frame *f = &d->frame;
-  if (box.top < 0 || box.left < 0 || box.height < 1 || box.width < 1 || box.top + box.height > f->height ||
-      box.left + box.width > f->width)
-    return 0;
+  if (!lies_in(box, f->height, f->width)) return 0;
   gt_picture p = gt_picture_of(f, eighths, channels == 1 ? 1 : f->parts);
   if (p.parts == 3 && p.h == 2 && (eighths == 1 || p.size[1].width < 3)) return 0; /* upsampled in another way */
   gt_box b = scaled_box(box, f->height, f->width, p.size[0].height, p.size[0].width);
@@ -234,28 +237,19 @@ static int decode_baseline(gt_decoder *d, gt_box box, int eighths, int out_h, in
 #endif
 
 /* Decode the box (in pixels of the full image) at eighths/8 of the size into out (out_h, out_w, channels). */
-int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int left, int height, int width,
-              int eighths, int out_h, int out_w, int channels, int flip, uint8_t *out) {
+int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, gt_box box, int eighths, int out_h, int out_w,
+              int channels, int flip, uint8_t *out) {
   struct jpeg_decompress_struct *j = &d->c.j;
-  gt_box box = {top, left, height, width};
 #ifdef GT_V3
   if (d->own && gt_parse(&d->baseline, data, length, &d->frame) &&
       decode_baseline(d, box, eighths, out_h, out_w, channels, flip, out))
     return GT_OK;
 #endif
-  if (setjmp(d->escape)) {
-    jpeg_abort_decompress(j);
-    return GT_BROKEN;
-  }
-  gt_renew(d);
-  jpeg_mem_src(j, data, (unsigned long)length);
-  jpeg_read_header(j, 1);
+  if (setjmp(d->escape)) return gt_stop(d, GT_BROKEN);
+  gt_begin(d, data, length);
   int full_h = (int)j->image_height, full_w = (int)j->image_width;
-  if (j->jpeg_color_space == JCS_CMYK || j->jpeg_color_space == JCS_YCCK || top < 0 || left < 0 || height < 1 ||
-      width < 1 || top + height > full_h || left + width > full_w) {
-    jpeg_abort_decompress(j);
-    return GT_UNSUPPORTED;
-  }
+  if (j->jpeg_color_space == JCS_CMYK || j->jpeg_color_space == JCS_YCCK || !lies_in(box, full_h, full_w))
+    return gt_stop(d, GT_UNSUPPORTED);
   j->out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_EXT_RGBX;
   j->scale_num = (unsigned)eighths;
   j->scale_denom = 8;
@@ -269,9 +263,8 @@ int gt_decode(gt_decoder *d, const uint8_t *data, size_t length, int top, int le
   int pixel = channels == 1 ? 1 : 4;
   size_t stride = (size_t)j->output_width * pixel;
   if (!gt_grow((void **)&d->pixels, &d->pixels_size, stride * h + 64)) {
-    jpeg_abort_decompress(j);
     snprintf(d->message, sizeof d->message, "no memory for %d x %d pixels", w, h);
-    return GT_BROKEN;
+    return gt_stop(d, GT_BROKEN);
   }
   if (box.top) jpeg_skip_scanlines(j, (unsigned)box.top);
   unsigned char *rows[16];
@@ -302,24 +295,16 @@ int gt_check(gt_decoder *d, const uint8_t *data, size_t length) {
     if (gt_scan(&d->baseline, f, &nothing)) return GT_OK;
   }
 #endif
-  if (setjmp(d->escape)) {
-    jpeg_abort_decompress(j);
-    return GT_BROKEN;
-  }
-  gt_renew(d);
-  jpeg_mem_src(j, data, (unsigned long)length);
-  jpeg_read_header(j, 1);
+  if (setjmp(d->escape)) return gt_stop(d, GT_BROKEN);
+  gt_begin(d, data, length);
   j->scale_num = 1;
   j->scale_denom = 8;
   jpeg_start_decompress(j);
-  if (!gt_grow((void **)&d->pixels, &d->pixels_size, (size_t)j->output_width * (size_t)j->output_components)) {
-    jpeg_abort_decompress(j);
-    return GT_BROKEN;
-  }
+  if (!gt_grow((void **)&d->pixels, &d->pixels_size, (size_t)j->output_width * (size_t)j->output_components))
+    return gt_stop(d, GT_BROKEN);
   unsigned char *row = d->pixels;
   unsigned done = 0, got = 1;
   for (; done < j->output_height && got; done += got) got = jpeg_read_scanlines(j, &row, 1);
   int is_whole = done == j->output_height && !d->truncated && !d->hurt;
-  jpeg_abort_decompress(j);
-  return is_whole ? GT_OK : GT_TRUNCATED;
+  return gt_stop(d, is_whole ? GT_OK : GT_TRUNCATED);
 }

@@ -194,10 +194,8 @@ int gt_parse(gt_baseline *b, const uint8_t *data, size_t length, gt_frame *f) {
       jfif |= n >= 12 && !memcmp(body, "JFIF", 5);
     } else if (marker == 0xEE) {
       if (n >= 12 && !memcmp(body, "Adobe", 5)) adobe = body[11];
-    } else if (marker < 0xE0 && marker != 0xFE) {
+    } else if ((marker < 0xE0 || marker > 0xEF) && marker != 0xFE) {
       return 0; /* another kind of coding, or a marker that stands alone */
-    } else if (marker > 0xEF && marker != 0xFE) {
-      return 0;
     }
     p = next;
   }

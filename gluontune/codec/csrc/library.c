@@ -69,31 +69,41 @@ const char *gt_linked(void) { return ""; }
 #define FIND(member, name) \
   if (!(*(void **)&gt_lib.member = dlsym(handle, name))) return GT_UNSUPPORTED;
 
-/* Can it write JPEG files too? Its size of the structure is learned as in gt_open. */
+/* The version and the size of a structure that the library wants, at least `least`, are read from its complaints. */
+static int learn(size_t *size, size_t least, int writes) {
+  gt_decoder *const d = calloc(1, sizeof *d);
+  if (!d) return GT_BROKEN;
+  volatile int tries = 0;
+  *size = least;
+  if (setjmp(d->escape)) { /* "library is version 80" or "library thinks size is 656" */
+    int told = d->err.msg_parm.i[0];
+    if (told >= 62 && told < 100) gt_abi.version = told;
+    else if (told > (int)least && told < 4096) *size = (size_t)told;
+    else tries = 99;
+  }
+  if (tries++ > 3) { free(d); return GT_UNSUPPORTED; }
+  prepare(d);
+  if (writes) {
+    jpeg_CreateCompress(&d->out.j, gt_abi.version, *size);
+    jpeg_destroy_compress(&d->out.j);
+  } else {
+    jpeg_CreateDecompress(&d->c.j, gt_abi.version, *size);
+    jpeg_destroy_decompress(&d->c.j);
+  }
+  free(d);
+  return GT_OK;
+}
+
+/* Can it write JPEG files too? */
 static int find_writing(void *handle) {
   FIND(read_raw, "jpeg_read_raw_data") FIND(out_create, "jpeg_CreateCompress") FIND(out_mem, "jpeg_mem_dest")
   FIND(out_defaults, "jpeg_set_defaults") FIND(out_quality, "jpeg_set_quality")
   FIND(out_start, "jpeg_start_compress") FIND(out_raw, "jpeg_write_raw_data")
   FIND(out_finish, "jpeg_finish_compress") FIND(out_abort, "jpeg_abort_compress")
   FIND(out_destroy, "jpeg_destroy_compress")
-  gt_decoder *const d = calloc(1, sizeof *d);
-  if (!d) return GT_BROKEN;
-  volatile int tries = 0;
-  gt_abi.out_size = sizeof(struct jpeg_compress_struct);
-  if (setjmp(d->escape)) {
-    int told = d->err.msg_parm.i[0];
-    if (told > (int)sizeof(struct jpeg_compress_struct) && told < 4096) gt_abi.out_size = (size_t)told;
-    else tries = 99;
-  }
-  if (tries++ > 3) { free(d); return GT_UNSUPPORTED; }
-  prepare(d);
-  jpeg_CreateCompress(&d->out.j, gt_abi.version, gt_abi.out_size);
-  jpeg_destroy_compress(&d->out.j);
-  free(d);
-  return GT_OK;
+  return learn(&gt_abi.out_size, sizeof(struct jpeg_compress_struct), 1);
 }
 
-/* Open the library. The version and size that it wants are read from its own complaints. */
 int gt_open(const char *path) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | GT_DEEPBIND);
   if (!handle) return GT_UNSUPPORTED;
@@ -101,24 +111,10 @@ int gt_open(const char *path) {
   FIND(read_header, "jpeg_read_header") FIND(start, "jpeg_start_decompress") FIND(read, "jpeg_read_scanlines")
   FIND(crop, "jpeg_crop_scanline") FIND(skip, "jpeg_skip_scanlines") FIND(abort_, "jpeg_abort_decompress")
   FIND(destroy, "jpeg_destroy_decompress")
-  gt_decoder *d = calloc(1, sizeof *d);
-  if (!d) return GT_BROKEN;
-  volatile int tries = 0;
   gt_abi.version = 62;
-  gt_abi.size = sizeof(struct jpeg_decompress_struct);
-  if (setjmp(d->escape)) { /* "library is version 80" or "library thinks size is 656" */
-    int told = d->err.msg_parm.i[0];
-    if (told >= 62 && told < 100) gt_abi.version = told;
-    else if (told > (int)sizeof(struct jpeg_decompress_struct) && told < 4096) gt_abi.size = (size_t)told;
-    else tries = 99;
-  }
-  if (tries++ > 3) { free(d); return GT_UNSUPPORTED; }
-  prepare(d);
-  jpeg_CreateDecompress(&d->c.j, gt_abi.version, gt_abi.size);
-  jpeg_destroy_decompress(&d->c.j);
-  free(d);
-  gt_abi.writes = gt_abi.version == 62 && find_writing(handle) == GT_OK;
-  return GT_OK;
+  int code = learn(&gt_abi.size, sizeof(struct jpeg_decompress_struct), 0);
+  gt_abi.writes = code == GT_OK && gt_abi.version == 62 && find_writing(handle) == GT_OK;
+  return code;
 }
 #undef FIND
 #endif
@@ -142,12 +138,19 @@ int gt_can_own(void) { return gt_cpu.v3; }
 /* May this decoder, where the processor can? The pixels and the files are the same. */
 void gt_use(gt_decoder *d, int own) { d->own = own && gt_cpu.v3; }
 
-void gt_renew(gt_decoder *d) {
+void gt_begin(gt_decoder *d, const uint8_t *data, size_t length) {
   d->truncated = d->hurt = 0;
   d->err.num_warnings = 0;
   d->message[0] = 0;
   jpeg_destroy_decompress(&d->c.j);
   jpeg_CreateDecompress(&d->c.j, gt_abi.version, gt_abi.size);
+  jpeg_mem_src(&d->c.j, data, (unsigned long)length);
+  jpeg_read_header(&d->c.j, 1);
+}
+
+int gt_stop(gt_decoder *d, int code) {
+  jpeg_abort_decompress(&d->c.j);
+  return code;
 }
 
 gt_decoder *gt_new(void) {

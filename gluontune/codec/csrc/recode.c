@@ -107,25 +107,18 @@ int gt_recode(gt_decoder *d, const uint8_t *data, size_t length, int side, int c
     if (file != NULL && file != d->file) free(file);
     return GT_BROKEN;
   }
-  gt_renew(d);
-  jpeg_mem_src(j, data, (unsigned long)length);
-  jpeg_read_header(j, 1);
+  gt_begin(d, data, length);
   int w = (int)j->image_width, h = (int)j->image_height, shorter = w < h ? w : h;
   int kind = j->num_components == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
-  if ((int)j->jpeg_color_space != kind || (j->num_components != 1 && j->num_components != 3) || side > shorter) {
-    jpeg_abort_decompress(j);
-    return GT_UNSUPPORTED;
-  }
+  if ((int)j->jpeg_color_space != kind || (j->num_components != 1 && j->num_components != 3) || side > shorter)
+    return gt_stop(d, GT_UNSUPPORTED);
   double scale = side ? (double)side / shorter : 1;
   int out_w = (int)nearbyint(w * scale), out_h = (int)nearbyint(h * scale);
   if (out_w < side) out_w = side;
   if (out_h < side) out_h = side;
   int eighths = 8;
   while (side && eighths > 1 && shorter >= side * (16 / eighths)) eighths /= 2;
-  if (out_w > 65500 || out_h > 65500) {
-    jpeg_abort_decompress(j);
-    return GT_UNSUPPORTED;
-  }
+  if (out_w > 65500 || out_h > 65500) return gt_stop(d, GT_UNSUPPORTED);
   density per[3];
   int count = 0;
 #ifdef GT_V3

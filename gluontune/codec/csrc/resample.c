@@ -82,10 +82,6 @@ static void add_row(uint16_t *restrict sum, const uint8_t *restrict row, int wei
     for (int i = 0; i < n; i++) sum[i] = (uint16_t)(sum[i] + row[i] * w);
 }
 
-static void halve(uint16_t *sum, int n) {
-  for (int i = 0; i < n; i++) sum[i] >>= 1;
-}
-
 /* One row of the result, from column x on. */
 static void along(uint8_t *to, const int16_t *row, const gt_filter *f, int x) {
   const gt_taps *t = f->taps;
@@ -117,10 +113,10 @@ static void along(uint8_t *to, const int16_t *row, const gt_filter *f, int x) {
 }
 
 static void down(uint16_t *sum, const gt_plane *from, const gt_filter *f, int y) {
+  int n = from->width;
   for (int k = 0; k < f->taps[y].count; k++)
-    add_row(sum, from->data + (size_t)(f->taps[y].start + k) * from->stride, f->weights[PLACE(f->n, y, k)], from->width,
-            k == 0);
-  halve(sum, from->width);
+    add_row(sum, from->data + (size_t)(f->taps[y].start + k) * from->stride, f->weights[PLACE(f->n, y, k)], n, k == 0);
+  for (int i = 0; i < n; i++) sum[i] >>= 1;
 }
 
 #ifdef GT_V3
