@@ -5,13 +5,13 @@ In a rank, Horovod only sums gradients and broadcasts rank 0's values, so that a
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,20 +40,12 @@ def installed() -> str | None:
         return None
 
 
-@dataclass
-class Meeting:
-    """The meeting place of the ranks of one run."""
+@contextlib.contextmanager
+def meeting(slots: Sequence[int], *, address: str = "127.0.0.1") -> Iterator[list[dict[str, str]]]:
+    """The ranks' environments, for a meeting place at ``address`` alone, without a password.
 
-    envs: list[dict[str, str]]
-    server: Any
-
-    def close(self) -> None:
-        """End the server, which the ranks need only at their start."""
-        self.server.stop()
-
-
-def start_meeting(slots: Sequence[int], *, address: str = "127.0.0.1") -> Meeting:
-    """Open a meeting place at ``address`` alone, without a password; ``slots`` are the ranks on each host."""
+    ``slots`` are the ranks on each host; they need the place only at their start.
+    """
     if installed() is None:
         raise GluontuneError(_MISSING)
     http = importlib.import_module("horovod.runner.http.http_server")
@@ -69,7 +61,10 @@ def start_meeting(slots: Sequence[int], *, address: str = "127.0.0.1") -> Meetin
     server.init(plan)
     common = {**launcher.create_run_env_vars(address, ["lo"], port), **_PATIENT}
     envs = [{**common, **launcher.create_slot_env_vars(slot)} for slot in plan]
-    return Meeting([{name: str(value) for name, value in env.items()} for env in envs], server)
+    try:
+        yield [{name: str(value) for name, value in env.items()} for env in envs]
+    finally:
+        server.stop()
 
 
 def join(rank: int, world: int, batch_size: int = 1) -> Exchange:
@@ -139,15 +134,10 @@ class Exchange:
     def read_once(
         self, read: Callable[[], tuple[dict[str, Any], dict[str, np.ndarray]]]
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Rank 0's result of ``read``, on every rank: the others may be on hosts without the file."""
-        return self.hand_round(*(read() if self.rank == 0 else (None, None)))
-
-    def hand_round(
-        self, header: dict[str, Any] | None, arrays: Mapping[str, np.ndarray] | None
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Rank 0's values for JSON and its arrays, on every rank; the others pass None. Nothing is pickled."""
-        blob = b""
-        if header is not None and arrays is not None:
+        """Rank 0's values for JSON and its arrays, on every rank: the others may be on hosts without the file."""
+        blob = b""  # nothing is pickled
+        if self.rank == 0:
+            header, arrays = read()
             parts = {n: np.ascontiguousarray(a) for n, a in arrays.items()}
             index = [[n, a.dtype.str, list(arrays[n].shape)] for n, a in parts.items()]
             text = json.dumps([header, index]).encode()
