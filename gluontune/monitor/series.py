@@ -29,6 +29,12 @@ Values = Sequence[Optional[float]]
 _Piece = tuple[float, float, float, int]
 
 
+def mean_of(values: Values | None) -> float | None:
+    """The mean of the known values; None without one."""
+    known = [value for value in values or () if value is not None]
+    return sum(known) / len(known) if known else None
+
+
 def columns(samples: Sequence[Sample]) -> dict[str, Any]:
     """Samples as columns of equal length, with None for a missing field."""
     ring = Ring(max(1, len(samples)))
@@ -46,8 +52,7 @@ def thin(table: dict[str, Any], max_points: int) -> dict[str, Any]:
     def join(values: Any) -> Any:
         if isinstance(values, dict):
             return {key: join(part) for key, part in values.items()}
-        groups = ([v for v in values[i : i + size] if v is not None] for i in range(0, len(values), size))
-        return [sum(group) / len(group) if group else None for group in groups]
+        return [mean_of(values[i : i + size]) for i in range(0, len(values), size)]
 
     thinned = {name: join(values) for name, values in table.items() if name != "t_s"}
     times = table["t_s"]
@@ -73,17 +78,8 @@ def steadiness_of(series: dict[str, Any], spans: Iterable[tuple[float, float]] |
     return {**main, "device": "gpu" if measured else "cpu", "by_device": by_device}
 
 
-def _short(value: float | None) -> float | None:
-    """No more digits than a sampler can resolve, since series are long and saved."""
-    return round(value, 4) if isinstance(value, float) else value
-
-
 class Ring:
-    """A ring buffer of the newest samples, which returns columns; its memory is constant.
-
-    Args:
-        size: the largest number of samples.
-    """
+    """A ring buffer of the newest ``size`` samples, which returns columns; its memory is constant."""
 
     def __init__(self, size: int):
         self.size, self.count = size, 0
@@ -111,13 +107,6 @@ class Ring:
         times = self._columns.get(("t_s", ""))
         return None if times is None else float(times[self.count % self.size if self.count > self.size else 0])
 
-    def copy(self) -> Ring:
-        """A quick snapshot, so that :meth:`add` hardly waits."""
-        other = Ring(self.size)
-        other.count, other._whole = self.count, dict(self._whole)
-        other._columns = {key: column.copy() for key, column in self._columns.items()}
-        return other
-
     def table(self) -> dict[str, Any]:
         """The samples as columns of equal length, as of :func:`columns`."""
         if self.count <= self.size:
@@ -127,8 +116,8 @@ class Ring:
         columns: dict[str, Any] = {"t_s": [], "cpu_pct": [], "rss_mib": [], "gpu_util_pct": {}, "gpu_mem_mib": {}}
         for (name, device), column in self._columns.items():
             whole = self._whole[name, device]
-            values = [
-                None if math.isnan(value) else int(value) if whole else _short(value)
+            values = [  # no more digits than a sampler can resolve, since series are long and saved
+                None if math.isnan(value) else int(value) if whole else round(value, 4)
                 for value in column[order].tolist()
             ]
             if name in BY_DEVICE:
@@ -214,11 +203,7 @@ def steadiness(
 
 def together(by_device: Mapping[str, Values]) -> list[float | None]:
     """The mean percent over several devices at each sample, without devices that have no value then."""
-    joined: list[float | None] = []
-    for values in zip(*by_device.values()):
-        known = [v for v in values if v is not None]
-        joined.append(sum(known) / len(known) if known else None)
-    return joined
+    return [mean_of(values) for values in zip(*by_device.values())]
 
 
 def _pieces(t_s: Sequence[float], values: Values, spans: list[tuple[float, float]] | None) -> list[_Piece]:

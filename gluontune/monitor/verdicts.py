@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
-from gluontune.monitor.nvml import is_thermal
+from gluontune.monitor.nvml import THERMAL
+from gluontune.monitor.series import mean_of
 
 #: Every kind of verdict, and its meaning.
 KINDS = {
@@ -113,11 +114,7 @@ def verdict(
     if not shares or sum(shares.values()) <= 0:
         return Verdict("unknown", "No training step was measured in phases, so nothing can be said.")
     case = _case(phases_report, utilization or {}, facts or {})
-    for rule in _RULES:
-        found = rule(case)
-        if found is not None:
-            return found
-    return _compute_bound(case)
+    return next(found for rule in _RULES if (found := rule(case)) is not None)
 
 
 def _case(report: Mapping[str, Any], util: Mapping[str, Any], facts: Mapping[str, Any]) -> _Case:
@@ -139,7 +136,7 @@ def _thermally_throttled(case: _Case) -> Verdict | None:
     masks = [m for row in (case.util.get("gpu_throttle_mask") or {}).values() for m in row if m is not None]
     if not masks:
         return None
-    share = 100 * sum(is_thermal(int(mask)) for mask in masks) / len(masks)
+    share = 100 * sum(int(mask) & THERMAL != 0 for mask in masks) / len(masks)
     if share < _THROTTLED:
         return None
     hottest = [t for row in (case.util.get("gpu_temp_c") or {}).values() for t in row if t is not None]
@@ -153,9 +150,9 @@ def _thermally_throttled(case: _Case) -> Verdict | None:
 
 
 def _cpu_starved(case: _Case) -> Verdict | None:
-    tree, whole = _mean(case.util.get("cpu_pct")), _mean(case.util.get("system_cpu_pct"))
-    quota = _mean(case.util.get("cpu_quota_throttled_pct"))
-    waited = _mean(case.util.get("cpu_wait_pct"))
+    tree, whole = mean_of(case.util.get("cpu_pct")), mean_of(case.util.get("system_cpu_pct"))
+    quota = mean_of(case.util.get("cpu_quota_throttled_pct"))
+    waited = mean_of(case.util.get("cpu_wait_pct"))
     evidence = {"cpu_pct": tree, "system_cpu_pct": whole, "cpu_wait_pct": waited, "cpu_quota_throttled_pct": quota}
     if quota is not None and quota >= _THROTTLED:
         return Verdict(
@@ -272,7 +269,7 @@ def _launch_bound(case: _Case) -> Verdict | None:
 
 
 def _compute_bound(case: _Case) -> Verdict:
-    tree, told = _mean(case.util.get("cpu_pct")), case.told(*_DEVICE_PHASES, *_COMMUNICATION)
+    tree, told = mean_of(case.util.get("cpu_pct")), case.told(*_DEVICE_PHASES, *_COMMUNICATION)
     evidence = {"device_busy_pct": case.device_pct, "cpu_pct": tree}
     on_cpu = case.facts.get("device", "cpu") == "cpu"
     cores = case.facts.get("usable_cores")
@@ -297,9 +294,6 @@ def _compute_rung(case: _Case) -> str:
 
 
 _Rule = Callable[[_Case], Optional[Verdict]]
-_RULES: Sequence[_Rule] = (_thermally_throttled, _cpu_starved, _sync_bound, _outside_bound, _launch_bound)
-
-
-def _mean(values: Sequence[float | None] | None) -> float | None:
-    known = [value for value in values or () if value is not None]
-    return sum(known) / len(known) if known else None
+_RULES: Sequence[_Rule] = (
+    _thermally_throttled, _cpu_starved, _sync_bound, _outside_bound, _launch_bound, _compute_bound,
+)  # fmt: skip
