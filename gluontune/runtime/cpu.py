@@ -45,9 +45,8 @@ def show_cpu_list(cpus: list[int] | tuple[int, ...]) -> str:
 class Cpu:
     """The processor and this process's share of it; ``root`` holds ``proc`` and ``sys``, for tests."""
 
-    def __init__(self, root: Pathlike = "/", affinity: Callable[[], set[int]] | None = None):
+    def __init__(self, root: Pathlike = "/"):
         self.root = Path(root)
-        self._affinity = affinity
 
     def read(self, path: str) -> str | None:
         """The text of ``/proc/…`` or ``/sys/…``, or None if unreadable."""
@@ -58,16 +57,18 @@ class Cpu:
 
     def affinity(self) -> list[int]:
         """The logical CPUs that the process may run on, in ascending order."""
-        if self._affinity is not None:
-            return sorted(self._affinity())
         if hasattr(os, "sched_getaffinity"):
             return sorted(os.sched_getaffinity(0))
         return list(range(os.cpu_count() or 1))
 
+    def online(self) -> list[int]:
+        """The logical CPUs of the machine that are online."""
+        text = self.read("/sys/devices/system/cpu/online")
+        return parse_cpu_list(text) if text else list(range(os.cpu_count() or 1))
+
     def logical_cores(self) -> int:
-        """Logical CPUs of the machine that are online."""
-        online = self.read("/sys/devices/system/cpu/online")
-        return len(parse_cpu_list(online)) if online else (os.cpu_count() or 1)
+        """The number of logical CPUs that are online."""
+        return len(self.online())
 
     def siblings(self, cpu: int) -> tuple[int, ...]:
         """The logical CPUs that share ``cpu``'s core, itself included."""
@@ -76,10 +77,7 @@ class Cpu:
 
     def physical_cores(self, cpus: list[int] | None = None) -> int:
         """Physical cores of ``cpus`` (default: all online); hyper-threads of one core count once."""
-        if cpus is None:
-            online = self.read("/sys/devices/system/cpu/online")
-            cpus = parse_cpu_list(online) if online else list(range(self.logical_cores()))
-        return len({min(self.siblings(cpu)) for cpu in cpus})
+        return len({min(self.siblings(cpu)) for cpu in (self.online() if cpus is None else cpus)})
 
     def quota_cores(self) -> float | None:
         """The cgroups' limit of CPU time, in cores, or None."""
@@ -255,12 +253,8 @@ def prepare_amx(
     """
     mapping = os.environ if environ is None else environ
     wishes = [name for name in _VARIABLES if mapping.get(name, "").upper() in _WITH_AMX]
-    if not wishes:
-        return
-    answer = support()
-    if answer.level == "refused":
-        for name in wishes:
-            mapping[name] = _WITHOUT_AMX
+    if wishes and (answer := support()).level == "refused":
+        mapping.update(dict.fromkeys(wishes, _WITHOUT_AMX))
         logger.warning("%s: oneDNN goes without it", answer.message)
 
 

@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gluontune.codec import native
@@ -112,11 +112,16 @@ class System(cpu.Cpu):
 
     def unloadable(self, needs: tuple[str, ...]) -> dict[str, str]:
         """The ``needs`` that a child process cannot load, with the loader's messages."""
-        return _try_loading(needs, self.environ)
-
-    def unloadable_needs(self, library: Path, bundled: Iterable[Path]) -> list[str]:
-        """The needs of ``library`` that neither the folders ``bundled`` nor the loader have."""
-        return list(self.unloadable(elf.external_needs(library, bundled)))
+        if not needs:
+            return {}
+        command = python("-c", _LOAD, json.dumps(list(needs)), json.dumps(sys.path))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(self.environ), check=False)
+        if done.returncode != 0:  # a library that crashes the process on loading
+            words = (done.stderr.strip().splitlines() or [f"the loader ended with {done.returncode}"])[-1]
+            if len(needs) == 1:
+                return {needs[0]: words}
+            return {lacking: why for name in needs for lacking, why in self.unloadable((name,)).items()}
+        return json.loads(done.stdout.strip().splitlines()[-1])
 
     @functools.cached_property
     def jpeg_decoder(self) -> tuple[str, str]:
@@ -176,10 +181,7 @@ class System(cpu.Cpu):
 
     def find_library(self, *names: str) -> str | None:
         """The first of the shared libraries ``names`` that the loader can load, or None."""
-        for name in names:
-            if not _try_loading((name,), self.environ):
-                return name
-        return None
+        return next((name for name in names if not self.unloadable((name,))), None)
 
 
 _LOAD = """
@@ -199,16 +201,3 @@ for name in names:
         report[name] = str(error)
 print(json.dumps(report))
 """
-
-
-def _try_loading(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
-    if not names:
-        return {}
-    command = python("-c", _LOAD, json.dumps(list(names)), json.dumps(sys.path))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(environ), check=False)
-    if done.returncode != 0:  # a library that crashes the process on loading
-        words = (done.stderr.strip().splitlines() or [f"the loader ended with {done.returncode}"])[-1]
-        if len(names) == 1:
-            return {names[0]: words}
-        return {lacking: why for name in names for lacking, why in _try_loading((name,), environ).items()}
-    return json.loads(done.stdout.strip().splitlines()[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gluontune.runtime.doctor._base import Options, Verdict, check
+from gluontune.runtime.elf import external_needs
 from gluontune.runtime.importing import library_fix
 from gluontune.runtime.packages import to_make
 from gluontune.runtime.system import System
@@ -58,7 +59,7 @@ def _missing_for_opencv(system: System) -> list[str]:
     """Libraries missing for the ``cv2`` extension, mostly libGL.so.1."""
     for folder in system.site_folders:
         for extension in sorted((folder / "cv2").glob("cv2*.so")):
-            return sorted(system.unloadable_needs(extension, folder.glob("opencv_*.libs")))
+            return sorted(system.unloadable(external_needs(extension, folder.glob("opencv_*.libs"))))
     return []
 
 
