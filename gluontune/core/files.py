@@ -42,8 +42,7 @@ def sync_together(streams: Sequence[IO[Any]]) -> None:
     for stream in streams:
         stream.flush()
     with ThreadPoolExecutor(len(streams)) as threads:
-        for _ in threads.map(lambda stream: os.fsync(stream.fileno()), streams):
-            pass
+        list(threads.map(lambda stream: os.fsync(stream.fileno()), streams))
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
 import json
 import os
 import threading
@@ -19,7 +18,7 @@ import numpy as np
 from gluontune.core.errors import GluontuneError
 from gluontune.parallel.kvstore import free_port
 from gluontune.runtime import mxnet
-from gluontune.runtime.packages import to_make
+from gluontune.runtime.packages import installed_packages, to_make
 
 _MISSING = (
     "Horovod is not installed for this mxnet: use engine='kvstore' (--engine kvstore), or build it "
@@ -34,10 +33,7 @@ _PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "86400"}
 
 def installed() -> str | None:
     """The version of the installed Horovod, or None. Imports nothing."""
-    try:
-        return importlib.metadata.version("horovod")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return installed_packages().get("horovod")
 
 
 @contextlib.contextmanager

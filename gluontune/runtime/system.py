@@ -29,16 +29,11 @@ class System(cpu.Cpu):
     def __init__(self, root: cpu.Pathlike = "/", environ: Mapping[str, str] | None = None):
         super().__init__(root)
         self.environ: Mapping[str, str] = os.environ if environ is None else environ
+        self.python: tuple[int, int, int] = sys.version_info[:3]
+        self.prefix = Path(sys.prefix)
+        self.os_name, self.architecture = platform.system(), platform.machine()
 
-    # -- this Python and its packages
-
-    @functools.cached_property
-    def python(self) -> tuple[int, int, int]:
-        return sys.version_info[:3]
-
-    @functools.cached_property
-    def prefix(self) -> Path:
-        return Path(sys.prefix)
+    # -- packages
 
     @functools.cached_property
     def site_folders(self) -> list[Path]:
@@ -60,22 +55,12 @@ class System(cpu.Cpu):
         """Whether ``import name`` would succeed; nothing is imported."""
         return packages.module_exists(name)
 
-    # -- platform
-
-    @functools.cached_property
-    def os_name(self) -> str:
-        return platform.system()
-
-    @functools.cached_property
-    def architecture(self) -> str:
-        return platform.machine()
+    # -- shared libraries
 
     @functools.cached_property
     def libc(self) -> tuple[str, str]:
         """``("glibc", "2.36")``; ``("", "")`` on musl."""
         return platform.libc_ver()
-
-    # -- shared libraries
 
     @functools.cached_property
     def mxnet_library(self) -> Path | None:
