@@ -96,11 +96,8 @@ def preload(needed: Iterable[str], load: Callable[[str, Path | None], bool] = lo
         companion = _companion(prefix, wanted[other]) if other in wanted and prefix not in wanted else None
         if companion:
             wanted[prefix] = companion
-    missing = []
-    for library in CUDA_LIBRARIES:
-        name = wanted.get(library.prefix)
-        if name and not load(name, find_pip_library(name)):
-            missing.append(name)
+    names = [wanted[library.prefix] for library in CUDA_LIBRARIES if library.prefix in wanted]
+    missing = [name for name in names if not load(name, find_pip_library(name))]
     if DRIVER_LIBRARY in needed and not load(DRIVER_LIBRARY, None):
         missing.append(DRIVER_LIBRARY)
     return missing

@@ -135,13 +135,10 @@ def gpu_code(library: str | os.PathLike[str]) -> GpuCode:
     A GPU of compute capability 9.0 needs ``sm_9x`` machine code, or PTX of at most 90, which the driver
     compiles; machine code for 8.6 does not run on it. Raises as :func:`read_dynamic`.
     """
-    found: dict[int, set[int]] = {_PTX: set(), _CUBIN: set()}
     with _image(library) as image:
         section = _section(image, ".nv_fatbin")
-        for kind, arch in _fat_entries(image, *section) if section else ():
-            if kind in found:
-                found[kind].add(arch)
-    return GpuCode(tuple(sorted(found[_CUBIN])), tuple(sorted(found[_PTX])))
+        found = sorted(set(_fat_entries(image, *section))) if section else []
+    return GpuCode(*(tuple(arch for kind, arch in found if kind == wanted) for wanted in (_CUBIN, _PTX)))
 
 
 def holds(library: str | os.PathLike[str], words: Iterable[str]) -> list[str]:

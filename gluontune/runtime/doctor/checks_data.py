@@ -93,9 +93,7 @@ _SECONDS = 3.0
 def _existing(path: Path) -> Path:
     """``path``, or its nearest existing parent."""
     path = path.expanduser().absolute()
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 @check("data-folder", "the data's folder")

@@ -217,10 +217,8 @@ def openmp_runtimes(system: System, options: Options) -> Verdict:
 
 
 def _bundled_openmp(folder: Path) -> list[str]:
-    found = []
-    for pattern in ("*.libs/lib*omp*.so*", "*/lib/lib*omp*.so*", "*/.dylibs/lib*omp*", "*/lib*omp*.so*"):
-        found += [str(p.relative_to(folder)) for p in folder.glob(pattern) if _OPENMP.search(str(p))]
-    return found
+    patterns = ("*.libs/lib*omp*.so*", "*/lib/lib*omp*.so*", "*/.dylibs/lib*omp*", "*/lib*omp*.so*")
+    return [str(p.relative_to(folder)) for each in patterns for p in folder.glob(each) if _OPENMP.search(str(p))]
 
 
 _SLOW_VARIABLES = {
