@@ -180,25 +180,23 @@ def steadiness(
     """
     pieces = _pieces(t_s, value_pct, None if spans is None else sorted(spans))
     total = sum(end - start for start, end, _, _ in pieces)
-    figures: dict[str, Any] = {"measured_s": round(total, 6), "mean_pct": None, "cv": None}
-    figures.update({f"below_{level}_pct": None for level in _LEVELS})
-    gaps = _gaps(pieces)
+    mean = cv = None
+    below: dict[int, float | None] = dict.fromkeys(_LEVELS)
     if total > 0:
         mean = sum((end - start) * value for start, end, value, _ in pieces) / total
         spread = sum((end - start) * (value - mean) ** 2 for start, end, value, _ in pieces) / total
-        figures["mean_pct"] = mean
-        figures["cv"] = math.sqrt(spread) / mean if mean > 0 else None
-        for level in _LEVELS:
-            below = sum(end - start for start, end, value, _ in pieces if value < level)
-            figures[f"below_{level}_pct"] = 100.0 * below / total
+        cv = math.sqrt(spread) / mean if mean > 0 else None
+        below = {n: 100.0 * sum(end - start for start, end, value, _ in pieces if value < n) / total for n in _LEVELS}
+    gaps = _gaps(pieces)
     lengths = [end - start for start, end, _ in gaps]
-    steps = [b[0] - a[0] for a, b in zip(gaps, gaps[1:]) if a[2] == b[2]]
-    figures["idle_gaps"] = len(gaps)
-    figures["longest_idle_gap_s"] = max(lengths, default=0.0) if total > 0 else None
-    figures["mean_idle_gap_s"] = sum(lengths) / len(lengths) if lengths else None
-    figures["idle_period_s"] = sum(steps) / len(steps) if steps else None
-    figures["score"] = None if figures["cv"] is None else 1.0 / (1.0 + figures["cv"] ** 2)
-    return figures
+    return {
+        "measured_s": round(total, 6), "mean_pct": mean, "cv": cv,
+        **{f"below_{level}_pct": share for level, share in below.items()},
+        "idle_gaps": len(gaps), "longest_idle_gap_s": max(lengths, default=0.0) if total > 0 else None,
+        "mean_idle_gap_s": mean_of(lengths),
+        "idle_period_s": mean_of([b[0] - a[0] for a, b in zip(gaps, gaps[1:]) if a[2] == b[2]]),
+        "score": None if cv is None else 1.0 / (1.0 + cv**2),
+    }  # fmt: skip
 
 
 def together(by_device: Mapping[str, Values]) -> list[float | None]:

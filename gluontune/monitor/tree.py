@@ -99,8 +99,7 @@ class ProcessTree:
                 times.setdefault(key, None)  # alive, but unreadable
         used = self._used(times)
         self._times, self._started, self._looked_at = times, True, wall
-        pids = frozenset(pid for pid, _ in times)
-        return TreeReading(used, rss / _MIB if sizes else None, len(times), pids)
+        return TreeReading(used, rss / _MIB if sizes else None, len(times), frozenset(pid for pid, _ in times))
 
     def _find(self) -> None:
         """Add the children started since; orphans stay in the tree."""

@@ -85,8 +85,7 @@ def found(environ: Mapping[str, str], alone: bool = False) -> Place | None:
     Traceback (most recent call last):
     gluontune.errors.UsageError: RANK=1 without WORLD_SIZE: set both, or unset RANK
     """
-    role = environ.get("DMLC_ROLE", "worker")
-    if role != "worker":
+    if environ.get("DMLC_ROLE", "worker") != "worker":
         names = ("DMLC_ROLE", "DMLC_NUM_WORKER")
         return Place("MXNet's tracker", names, 0, _number(environ, names[1], 1), waits=True)
     seen = [place for by in _LAUNCHERS if (place := _read(environ, by)) is not None]

@@ -233,8 +233,7 @@ def amx_support(flags: set[str] | None = None, ask: Callable[[], bool] = ask_ker
     >>> amx_support({"amx_bf16", "amx_tile"}, ask=lambda: False).level
     'refused'
     """
-    found = processor()[0] if flags is None else flags
-    if not {"amx_bf16", "amx_tile"} <= found:
+    if not {"amx_bf16", "amx_tile"} <= (processor()[0] if flags is None else flags):
         return AmxSupport("absent", "this CPU has no AMX (amx_bf16, amx_tile)")
     if not ask():
         return AmxSupport(

@@ -42,8 +42,7 @@ def machine_facts(system: System | None = None) -> dict[str, Any]:
     """
     system = system or System()
     report = system.gpu_report
-    have = system.packages
-    versions = {"gluontune": __version__, **have}
+    versions = {"gluontune": __version__, **system.packages}
     names = [*system.mxnet_wheels, *(name for name in PACKAGES if name in versions)]
     kernel = re.match(r"\d+\.\d+", platform.release())  # 6.1 of 6.1.0-13-amd64: the rest may name a builder
     distribution = re.search(r'^PRETTY_NAME="?([^"\n]+)', system.read("/etc/os-release") or "", re.M)

@@ -97,8 +97,7 @@ def gpu_code(system: System, options: Options) -> Verdict:
     way_out = f"use NVIDIA's container {CONTAINER} (it runs on Hopper)" if new else "use a GPU from Maxwell to Ada"
     if others:
         way_out = f"CUDA_VISIBLE_DEVICES={','.join(others)} leaves the GPUs that fit; or {way_out}"
-    labels = ", ".join(gpu.label for gpu in unfit)
-    message = f"mxnet cannot compute on {labels}"
+    message = f"mxnet cannot compute on {', '.join(gpu.label for gpu in unfit)}"
     return Verdict("error", message, describe_code(code), f"{way_out}; or train on the CPU with the wheel mxnet")
 
 

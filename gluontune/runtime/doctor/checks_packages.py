@@ -46,8 +46,7 @@ def opencv(system: System, options: Options) -> Verdict:
     if missing:
         fix = "pip install --force-reinstall --no-deps opencv-python-headless"
         fix += "".join(f"; or {library_fix(n)}" for n in missing if n.startswith("libgomp"))
-        names = ", ".join(missing)
-        return Verdict("error", f"cv2 cannot be imported: {names} missing", evidence, fix)
+        return Verdict("error", f"cv2 cannot be imported: {', '.join(missing)} missing", evidence, fix)
     if len(set(builds.values())) > 1:
         message = "several OpenCV builds of different versions overwrite each other's files"
         fix = f"pip uninstall -y {' '.join(builds)} && pip install opencv-python-headless"

@@ -109,8 +109,7 @@ def mxnet(system: System, options: Options) -> Verdict:
         return Verdict("error", "mxnet is not installed", "no package mxnet in this Python", CPU_WHEEL)
     if not wheels:
         return Verdict("info", "an mxnet that pip did not install (a container's?) is used", "no metadata")
-    versions = set(system.mxnet_wheels.values())
-    if not all(version.startswith("1.9.") for version in versions):
+    if not all(version.startswith("1.9.") for version in system.mxnet_wheels.values()):
         fix = "pip install 'mxnet==1.9.1' (or 'mxnet-cu112==1.9.1')"
         return Verdict("warning", "gluontune is made and tested for MXNet 1.9.1", wheels, fix)
     return Verdict("ok", "mxnet is installed", wheels)
@@ -169,9 +168,7 @@ def shared_libraries(system: System, options: Options) -> Verdict:
     wheels = sorted({f"'{library.wheel}'" for n in missing if (library := cuda.family(n))})
     fixes = [f"pip install {' '.join(wheels)}"] if wheels else []
     fixes += dict.fromkeys(library_fix(name) for name in missing if cuda.family(name) is None)
-    names = ", ".join(missing)
-    one = len(missing) == 1
-    message = f"mxnet cannot be imported: {names} {'is' if one else 'are'} missing"
+    message = f"mxnet cannot be imported: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     return Verdict("error", message, "; ".join(missing.values()), "; ".join(fixes))
 
 
