@@ -141,8 +141,7 @@ def unfit_gpus(system: System) -> list[Gpu]:
     code = system.gpu_code
     if code is None or not (code.sm or code.ptx):  # not a CUDA build, or its code is in another file
         return []
-    known = [gpu for gpu in system.visible_gpus if gpu.compute_capability]
-    return [gpu for gpu in known if not code_runs_on(code, gpu.compute_capability or (0, 0))]
+    return [gpu for gpu in system.visible_gpus if (own := gpu.compute_capability) and not code_runs_on(code, own)]
 
 
 def describe_code(code: GpuCode | None) -> str:

@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -138,7 +139,11 @@ class System(cpu.Cpu):
 
     def disk(self, path: cpu.Pathlike) -> disk.DiskSpace | None:
         """Space of the file system that holds ``path``; or None."""
-        return disk.disk_space(path)
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError:
+            return None
+        return disk.DiskSpace(usage.total >> 20, usage.free >> 20)
 
     def read_mib_per_sec(self, place: Path, limit: int, seconds: float) -> tuple[float | None, str]:
         """The reading speed of files below ``place``, MiB/s, and a description of them."""
