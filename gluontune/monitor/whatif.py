@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import timeit
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -169,12 +170,7 @@ def measured_peaks(size: int = 1024, repeats: int = 5) -> dict[str, float]:
     target = np.empty_like(many)
 
     def best(work: Callable[[], Any]) -> float:
-        times = []
-        for _ in range(repeats + 1):  # the first one touches the memory
-            start = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - start)
-        return min(times[1:])
+        return min(timeit.repeat(work, number=1, repeat=repeats + 1)[1:])  # the first one touches the memory
 
     product, copy = best(lambda: np.matmul(a, a, out=out)), best(lambda: np.copyto(target, many))
     return {"flops_per_sec": 2.0 * size**3 / product, "bytes_per_sec": 2.0 * many.nbytes / copy}

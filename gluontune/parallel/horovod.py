@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import threading
@@ -134,21 +135,14 @@ class Exchange:
         blob = b""  # nothing is pickled
         if self.rank == 0:
             header, arrays = read()
-            parts = {n: np.ascontiguousarray(a) for n, a in arrays.items()}
-            index = [[n, a.dtype.str, list(arrays[n].shape)] for n, a in parts.items()]
-            text = json.dumps([header, index]).encode()
-            blob = len(text).to_bytes(8, "little") + text + b"".join(a.tobytes() for a in parts.values())
+            file = io.BytesIO()
+            np.savez(file, json.dumps(header), **arrays)
+            blob = file.getvalue()
         size = int(self._broadcast(np.array([len(blob)], np.int64), "size")[0])
         content = np.frombuffer(blob, np.uint8) if blob else np.zeros(size, np.uint8)
-        blob = self._broadcast(content, "values").tobytes()
-        end = 8 + int.from_bytes(blob[:8], "little")
-        shared, index = json.loads(blob[8:end])
-        found = {}
-        for name, dtype, shape in index:
-            count = int(np.prod(shape, dtype=np.int64))
-            found[name] = np.frombuffer(blob, dtype, count, end).reshape(shape).copy()
-            end += found[name].nbytes
-        return shared, found
+        with np.load(io.BytesIO(self._broadcast(content, "values").tobytes())) as shared:
+            found = dict(shared)
+        return json.loads(found.pop("arr_0").item()), found
 
     def _broadcast(self, values: np.ndarray, name: str) -> np.ndarray:
         array = mxnet().nd.array(values, dtype=values.dtype)
