@@ -99,17 +99,12 @@ def start_cluster(workers: int, env: Mapping[str, str], address: str = "", *, un
     cluster = Cluster(worker_env={**shared, "DMLC_ROLE": "worker"})
     try:
         for name in _HELPERS:
-            cluster.processes.append(
-                subprocess.Popen(
-                    [*under, *python("-c", _SERVE.format(parent=os.getpid()))],
-                    env={**env, **shared, "DMLC_ROLE": name.partition(" ")[0]},
-                    stdin=subprocess.DEVNULL,
-                    stdout=cluster.log,
-                    stderr=subprocess.STDOUT,
-                    cwd=os.getcwd(),
-                    start_new_session=True,
-                )
-            )
+            command = [*under, *python("-c", _SERVE.format(parent=os.getpid()))]
+            process = subprocess.Popen(
+                command, env={**env, **shared, "DMLC_ROLE": name.partition(" ")[0]}, cwd=os.getcwd(),
+                stdin=subprocess.DEVNULL, stdout=cluster.log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            cluster.processes.append(process)
     except OSError as error:
         cluster.close()
         raise GluontuneError(f"the kvstore's helpers cannot be started: {error}") from error

@@ -236,10 +236,8 @@ def amx_support(flags: set[str] | None = None, ask: Callable[[], bool] = ask_ker
     if not {"amx_bf16", "amx_tile"} <= (processor()[0] if flags is None else flags):
         return AmxSupport("absent", "this CPU has no AMX (amx_bf16, amx_tile)")
     if not ask():
-        return AmxSupport(
-            "refused",
-            "this CPU has AMX, but the kernel does not give it to processes (Linux before 5.16, or a sandbox)",
-        )
+        message = "this CPU has AMX, but the kernel does not give it to processes (Linux before 5.16, or a sandbox)"
+        return AmxSupport("refused", message)
     return AmxSupport("granted", "this CPU has AMX, and the kernel gives it to processes")
 
 

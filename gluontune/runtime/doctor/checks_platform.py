@@ -22,9 +22,8 @@ def operating_system(system: System, options: Options) -> Verdict:
         message = "macOS: MXNet 1.9.1 has a CPU wheel for Intel processors only, and gluontune is not tested there"
         fix = "run in Linux: a container, a virtual machine or a server"
         return Verdict("warning", message, f"{name} {system.architecture}", fix)
-    return Verdict(
-        "error", f"{name}: MXNet 1.9.1 has no wheel for it", name, "run in Linux: on Windows, 'wsl --install' gives one"
-    )
+    fix = "run in Linux: on Windows, 'wsl --install' gives one"
+    return Verdict("error", f"{name}: MXNet 1.9.1 has no wheel for it", name, fix)
 
 
 @check("architecture", "processor architecture against the MXNet wheels")
@@ -196,14 +195,10 @@ def numpy(system: System, options: Options) -> Verdict:
         message = "MXNet 1.9.1 cannot be imported with numpy 2 (a plain 'pip install onnx' pulls it in)"
         return Verdict("error", message, f"numpy {version}", f"pip install '{wanted_numpy()}'")
     if (major, minor) >= (1, 24):
-        return Verdict(
-            "ok" if system.python >= (3, 12) else "info",
-            "a plain 'import mxnet' fails with this numpy; gluontune puts the removed aliases back",
-            f"numpy {version}",
-            "call gluontune.runtime.mxnet() first" + (
-                "" if system.python >= (3, 12) else ", or: pip install 'numpy==1.23.5'"
-            ),
-        )  # fmt: skip
+        older = system.python < (3, 12)  # has an older numpy, too
+        message = "a plain 'import mxnet' fails with this numpy; gluontune puts the removed aliases back"
+        fix = "call gluontune.runtime.mxnet() first" + (", or: pip install 'numpy==1.23.5'" if older else "")
+        return Verdict("info" if older else "ok", message, f"numpy {version}", fix)
     return Verdict("ok", "numpy fits MXNet", f"numpy {version}")
 
 
