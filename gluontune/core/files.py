@@ -84,8 +84,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
     The file belongs to the process that opened it: writes of a forked one are lost.
 
     Args:
-        path: the final place; its folder is made if it is missing.
-        mode: ``"wb"`` or ``"w"``.
+        path: the final place; its folder is made if it is missing. mode: ``"wb"`` or ``"w"``.
 
     Raises:
         GluontuneError: the folder is read-only, the disk full, … (names the path and the way out).

@@ -26,8 +26,7 @@ class Averaging(ABC):
 
     Args:
         arrays: the NDArrays of the parameters, in the same order on every rank.
-        every: steps between exchanges.
-        world: number of ranks.
+        every: steps between exchanges. world: number of ranks.
 
     Source: McDonald et al., *Distributed training strategies for the structured perceptron*, 2010; Lin et al.,
     *Don't use large mini-batches, use local SGD*, 2020.

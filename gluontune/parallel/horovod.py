@@ -99,11 +99,9 @@ class Exchange:
     def sum_gradients(self, grads: Sequence[Any], compression: str = "none") -> None:
         """Replace each NDArray by its sum over the ranks: a sum, because the trainer divides by the global batch.
 
-        All in one group, so that the ranks negotiate once a step and not for each gradient.
-
-        Args:
-            compression: ``fp16`` sends half precision: half the bytes, 11 bits of each gradient, as Horovod's
-                ``Compression.fp16``; sums above 65,504 become infinite.
+        All in one group, so that the ranks negotiate once a step and not for each gradient. The ``compression``
+        ``fp16`` sends half precision: half the bytes, 11 bits of each gradient, as Horovod's ``Compression.fp16``; sums
+        above 65,504 become infinite.
         """
         if compression == "fp16":
             halves = [grad.astype("float16") for grad in grads]

@@ -137,15 +137,13 @@ class Cpu:
 
     def container(self) -> str | None:
         """``docker``, ``podman``, ``kubernetes`` … of a container, or None."""
-        if (self.root / "run/.containerenv").exists():
-            return "podman"
-        cgroup = self.read("/proc/1/cgroup") or ""
-        for word, name in (("kubepods", "kubernetes"), ("docker", "docker"), ("containerd", "containerd")):
-            if word in cgroup:
-                return name
-        if (self.root / ".dockerenv").exists():
-            return "docker"
-        return "singularity" if (self.root / ".singularity.d").exists() else None
+        root, cgroup = self.root, self.read("/proc/1/cgroup") or ""
+        signs = (
+            ("podman", (root / "run/.containerenv").exists()), ("kubernetes", "kubepods" in cgroup),
+            ("docker", "docker" in cgroup), ("containerd", "containerd" in cgroup),
+            ("docker", (root / ".dockerenv").exists()), ("singularity", (root / ".singularity.d").exists()),
+        )  # fmt: skip
+        return next((name for name, sign in signs if sign), None)
 
     def _cgroup_folders(self, controller: str) -> Iterator[str]:
         """This process's cgroup of ``controller`` and its parents: each may set a limit."""
