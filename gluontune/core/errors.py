@@ -21,7 +21,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or _fit(c) else _mark(c) for c in text)
+    return "".join(c if c in "\n\t" else _shown(c) for c in text)
 
 
 def clean(text: Any, limit: int = 400) -> str:
@@ -34,7 +34,7 @@ def clean(text: Any, limit: int = 400) -> str:
     'a�[31m b'
     """
     head = str(text)[: 16 * limit]
-    line = " ".join("".join(c if c.isspace() or _fit(c) else _mark(c) for c in head).split())
+    line = " ".join("".join(c if c.isspace() else _shown(c) for c in head).split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
@@ -43,15 +43,14 @@ def remark(text: Any) -> str:
     return clean(text).replace('"', "'").replace("\\", "/")
 
 
-def _mark(character: str) -> str:
-    """The replacement of a character that must not be shown: the value of a byte that is not UTF-8, else U+FFFD."""
-    return f"\\u{ord(character):04x}" if "\ud800" <= character <= "\udfff" else "\ufffd"
-
-
-def _fit(character: str) -> bool:
-    # Cc and Cs are controls and lone surrogates; the bidirectional overrides (in Cf) reorder their neighbours.
+def _shown(character: str) -> str:
+    """``character``; if it must not be shown, the value of a byte that is not UTF-8, else U+FFFD."""
+    if "\ud800" <= character <= "\udfff":
+        return f"\\u{ord(character):04x}"
+    # Cc are controls; the bidirectional overrides (in Cf) reorder their neighbours.
     bidirectional = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
-    return not bidirectional and unicodedata.category(character) not in ("Cc", "Cs", "Cn", "Zl", "Zp")
+    unfit = bidirectional or unicodedata.category(character) in ("Cc", "Cn", "Zl", "Zp")
+    return "\ufffd" if unfit else character
 
 
 def literal(value: Any) -> str:

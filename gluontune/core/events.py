@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Optional, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, Optional, TypedDict, Union
 
 from gluontune.core.stats import Interval
 
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
-class _Progress(TypedDict):
+
+class Progress(TypedDict):
+    """Progress of one piece of work: its ``stage``, the share ``done`` (0 … 1), a few words of ``detail``.
+
+    ``name`` is the rung of a ladder; ``recipe``, ``repeat``, ``repeats`` and ``row`` are of a study of repeated
+    trainings, ``set``, ``piece``, ``pieces`` and ``rows`` of a study of many settings.
+    """
+
     event: Literal["progress"]
     stage: str
     done: float
@@ -16,24 +25,15 @@ class _Progress(TypedDict):
     samples_per_sec: Optional[float]
     val_accuracy: Optional[float]
     seconds_left: Optional[float]
-
-
-class Progress(_Progress, total=False):
-    """Progress of one piece of work: its ``stage``, the share ``done`` (0 … 1), a few words of ``detail``.
-
-    ``name`` is the rung of a ladder; ``recipe``, ``repeat``, ``repeats`` and ``row`` are of a study of repeated
-    trainings, ``set``, ``piece``, ``pieces`` and ``rows`` of a study of many settings.
-    """
-
-    name: str
-    recipe: str
-    repeat: int
-    repeats: int
-    row: dict[str, Any]
-    set: str
-    piece: int
-    pieces: int
-    rows: Sequence[dict[str, Any]]
+    name: NotRequired[str]
+    recipe: NotRequired[str]
+    repeat: NotRequired[int]
+    repeats: NotRequired[int]
+    row: NotRequired[dict[str, Any]]
+    set: NotRequired[str]
+    piece: NotRequired[int]
+    pieces: NotRequired[int]
+    rows: NotRequired[Sequence[dict[str, Any]]]
 
 
 class Piece(TypedDict):
@@ -109,7 +109,13 @@ class Guess(TypedDict):
     basis: str
 
 
-class _Variant(TypedDict):
+class VariantRow(TypedDict):
+    """One way to climb a rung, with ``status`` ``ran`` or ``failed``; ``changes`` are recipe fields.
+
+    The rung's figures are those of the ``chosen`` one; one that ``lost`` cost accuracy. ``accuracy``, ``epochs`` and
+    ``seconds_to_accuracy`` are of the training to the kept accuracy, on the rung of large batches.
+    """
+
     label: str
     changes: dict[str, Any]
     status: str
@@ -118,22 +124,27 @@ class _Variant(TypedDict):
     ratio_to_previous: Optional[Interval]
     chosen: bool
     lost: bool
+    predicted: NotRequired[Optional[Guess]]
+    accuracy: NotRequired[Optional[float]]
+    epochs: NotRequired[float]
+    seconds_to_accuracy: NotRequired[Optional[float]]
 
 
-class VariantRow(_Variant, total=False):
-    """One way to climb a rung, with ``status`` ``ran`` or ``failed``; ``changes`` are recipe fields.
+class RungRow(TypedDict):
+    """One rung: its measurements, its verdict, and the recipe that it leaves.
 
-    The rung's figures are those of the ``chosen`` one; one that ``lost`` cost accuracy. ``accuracy``, ``epochs`` and
-    ``seconds_to_accuracy`` are of the training to the kept accuracy, on the rung of large batches.
+    Args:
+        status: ``ran``, ``failed`` or ``skipped``. verdict: ``helped``, ``no gain``, ``hurt`` or ``n/a``; with
+            ``measurable`` False it is not known. kept: the climb goes on from its recipe.
+        samples_per_sec: of the chosen variant; ``ratio_to_previous``: to the best recipe before it.
+        seconds_to_accuracy: of the rung of large batches: ``{"target", "seconds", "ratio", ...}``.
+        changes: recipe fields of the chosen variant. variants: all that were tried.
+        contest_decided: the slices sufficed for a verdict. devices: the counts that were compared.
+        over_naive: speed of the recipe before it against naive, if naive's long steps took no part in this contest.
+        left_out: it was measured by leaving it out of the best recipe, which has it.
+        on_top_of: the rung that it was measured on top of, where the proof took that one back.
     """
 
-    predicted: Optional[Guess]
-    accuracy: Optional[float]
-    epochs: float
-    seconds_to_accuracy: Optional[float]
-
-
-class _Rung(TypedDict):
     name: str
     sentence: str
     status: str
@@ -167,28 +178,11 @@ class _Rung(TypedDict):
     recipe: Optional[dict[str, Any]]
     error: Optional[dict[str, Any]]
     notes: list[str]
-
-
-class RungRow(_Rung, total=False):
-    """One rung: its measurements, its verdict, and the recipe that it leaves.
-
-    Args:
-        status: ``ran``, ``failed`` or ``skipped``. verdict: ``helped``, ``no gain``, ``hurt`` or ``n/a``; with
-            ``measurable`` False it is not known. kept: the climb goes on from its recipe.
-        samples_per_sec: of the chosen variant; ``ratio_to_previous``: to the best recipe before it.
-        seconds_to_accuracy: of the rung of large batches: ``{"target", "seconds", "ratio", ...}``.
-        changes: recipe fields of the chosen variant. variants: all that were tried.
-        contest_decided: the slices sufficed for a verdict. devices: the counts that were compared.
-        over_naive: speed of the recipe before it against naive, if naive's long steps took no part in this contest.
-        left_out: it was measured by leaving it out of the best recipe, which has it.
-        on_top_of: the rung that it was measured on top of, where the proof took that one back.
-    """
-
-    contest_decided: bool
-    on_top_of: str
-    over_naive: Interval
-    left_out: bool
-    devices: dict[str, Any]
+    contest_decided: NotRequired[bool]
+    on_top_of: NotRequired[str]
+    over_naive: NotRequired[Interval]
+    left_out: NotRequired[bool]
+    devices: NotRequired[dict[str, Any]]
 
 
 def deciding(row: Mapping[str, Any]) -> Optional[Interval]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import json
 import os
 import sys
@@ -31,9 +30,9 @@ def cache_dir() -> Path:
 
 def begin_writing_back(handle: int) -> None:
     """Start writing a file to the disk, without waiting, so that a later fsync is short; Linux alone has the call."""
-    begin = getattr(_c_library(), "sync_file_range", None)
-    if begin is not None:
-        begin(handle, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(2))  # all of it; SYNC_FILE_RANGE_WRITE
+    if sys.platform == "linux":
+        begin, whole = ctypes.CDLL(None).sync_file_range, (ctypes.c_int64(0), ctypes.c_int64(0))
+        begin(handle, *whole, ctypes.c_uint(2))  # SYNC_FILE_RANGE_WRITE
 
 
 def sync_together(streams: Sequence[IO[Any]]) -> None:
@@ -43,13 +42,7 @@ def sync_together(streams: Sequence[IO[Any]]) -> None:
     for stream in streams:
         stream.flush()
     with ThreadPoolExecutor(len(streams)) as threads:
-        for _ in threads.map(lambda stream: os.fsync(stream.fileno()), streams):
-            pass
-
-
-@functools.cache
-def _c_library() -> ctypes.CDLL | None:
-    return ctypes.CDLL(None) if sys.platform == "linux" else None
+        list(threads.map(lambda stream: os.fsync(stream.fileno()), streams))
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -64,11 +57,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_arrays(stream: IO[bytes]) -> dict[str, Any]:
-    """The same for an open file, from its position to its end.
-
-    Raises:
-        ValueError: as :func:`read_npz`.
-    """
+    """The same for an open file, from its position to its end; raises ValueError as :func:`read_npz`."""
     import zipfile
 
     import numpy as np
@@ -95,8 +84,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
     The file belongs to the process that opened it: writes of a forked one are lost.
 
     Args:
-        path: the final place; its folder is made if it is missing.
-        mode: ``"wb"`` or ``"w"``.
+        path: the final place; its folder is made if it is missing. mode: ``"wb"`` or ``"w"``.
 
     Raises:
         GluontuneError: the folder is read-only, the disk full, … (names the path and the way out).

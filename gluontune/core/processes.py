@@ -178,9 +178,8 @@ def out_of_memory_kills() -> int:
 def how_it_ended(name: str, code: int | None, said: str = "", killed_before: int | None = None) -> str:
     """The reason why the process ``name`` ended.
 
-    Args:
-        code: as ``subprocess.Popen.returncode``; None if unknown. said: its output.
-        killed_before: :func:`out_of_memory_kills` when it was started.
+    ``code`` is ``Popen.returncode``, None if unknown; ``said`` the output; ``killed_before`` what
+    :func:`out_of_memory_kills` returned when it was started.
     """
     words = last_words(said)
     if code is None or code >= 0:

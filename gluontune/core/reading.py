@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import json
 import os
 import re
@@ -51,8 +52,7 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 def open_regular(path: str | os.PathLike[str]) -> int:
     """A descriptor of a regular file; FIFOs and devices, which may block or never end, are refused.
 
-    Raises:
-        OSError: it cannot be opened; ``strerror`` names a FIFO, device, socket or folder.
+    Raises an OSError, whose ``strerror`` names a FIFO, device, socket or folder.
 
     >>> open_regular("/dev/zero")
     Traceback (most recent call last):
@@ -79,9 +79,6 @@ def leads_up(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bo
 
 def check_names(names: Iterable[str], where: object) -> None:
     """Refuse class names with control characters, which break files of lines and terminals, or that are not UTF-8.
-
-    Raises:
-        GluontuneError: names the class.
 
     >>> check_names(["cat", "caf\\udce9"], "pets")
     Traceback (most recent call last):
@@ -115,18 +112,15 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_JSON) -> str:
 def parse_json(text: str | bytes) -> Any:
     """``json.loads`` of an untrusted document.
 
-    Raises:
-        ValueError: it is not JSON, repeats a key, is too large, or is nested more than 100 deep.
+    Raises a ValueError if it is not JSON, repeats a key, is too large, or is nested more than 100 deep.
 
     >>> parse_json('{"a": [1]}')
     {'a': [1]}
     >>> parse_json("[" * 5000 + "]" * 5000)
     Traceback (most recent call last):
-        ...
     ValueError: nested more than 100 deep
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
-        ...
     ValueError: the key 'a' stands in it twice
     """
     size = f"more than {MOST_JSON >> 20} MiB, or than {_MOST_GROUPS:,} lists and mappings"
@@ -139,15 +133,10 @@ def parse_json(text: str | bytes) -> Any:
         document = _decoder.decode(plain)
     except RecursionError:
         raise ValueError(f"nested more than {_DEEPEST} deep") from None
-    level = [document]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]
+    level: list[Any] = [[document]]
+    for _ in range(_DEEPEST + 1):
+        inside = itertools.chain(*(group.values() if isinstance(group, dict) else group for group in level))
+        level = [inner for inner in inside if isinstance(inner, (dict, list))]
         if not level:
             return document
     raise ValueError(f"nested more than {_DEEPEST} deep")
@@ -170,10 +159,7 @@ def _number(digits: str) -> int:
 
 @contextlib.contextmanager
 def understood(path: object) -> Iterator[None]:
-    """A context for reading values of a document.
-
-    Raises:
-        GluontuneError: a value is missing or of the wrong kind; names the file.
+    """A context for reading values of a document: a missing or wrong one raises a GluontuneError with its name.
 
     >>> with understood("a.json"):
     ...     {}["step"]
@@ -205,8 +191,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 def parse_yaml(text: str) -> Any:
     """The numbers, texts, lists and mappings of untrusted YAML text. 1e-3 is a number, as in YAML 1.2.
 
-    Raises:
-        ValueError: it is not YAML, repeats a key, contains itself, or is too large with its aliases written out.
+    Raises a ValueError if it is not YAML, repeats a key, contains itself, or is too large with its aliases written out.
 
     >>> parse_yaml("{learning_rate: 1e-3, epochs: 3}")
     {'learning_rate': 0.001, 'epochs': 3}

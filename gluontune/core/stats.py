@@ -72,10 +72,8 @@ def ratio_interval(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
 def chance_of_ranks(low: Sequence[float], high: Sequence[float]) -> float:
     """How likely values would lie as low among the others by chance: the exact one-sided rank test.
 
-    Some values that are much too large, in either series, hardly move it, where an interval of ratios is lost.
-
-    Args:
-        low, high: numbers in one unit; ties count against ``low``.
+    Some values that are much too large, in either series, hardly move it, where an interval of ratios is lost. Ties
+    count against ``low``.
 
     Source: Mann, Whitney, *On a Test of Whether one of Two Random Variables is Stochastically Larger than the Other*,
     Annals of Mathematical Statistics 18 (1947).

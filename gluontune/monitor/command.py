@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 import os
 import signal
 import subprocess
@@ -286,7 +287,7 @@ def watch(monitor: Monitor, seconds: float | None = None, console: Any = None) -
     if monitor.latest() is None:
         raise GluontuneError("monitor: start() it before watching it")
     console = Console() if console is None else console
-    end = None if seconds is None else time.monotonic() + seconds
+    end = time.monotonic() + (math.inf if seconds is None else seconds)
     with contextlib.ExitStack() as shown:
         if getattr(console, "is_jupyter", False):
             from IPython.display import display
@@ -303,11 +304,9 @@ def watch(monitor: Monitor, seconds: float | None = None, console: Any = None) -
         update(table(monitor))
 
 
-def _pause(monitor: Monitor, end: float | None) -> bool:
+def _pause(monitor: Monitor, end: float) -> bool:
     """Sleep until the next picture. Returns False after the last one."""
-    left = max(0.2, monitor.period_s)
-    if end is not None:
-        left = min(left, end - time.monotonic())
+    left = min(max(0.2, monitor.period_s), end - time.monotonic())
     if left <= 0 or not monitor.alive:
         return False
     time.sleep(left)

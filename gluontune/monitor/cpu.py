@@ -23,9 +23,7 @@ def usable_cores() -> float:
     system = Cpu()
     cores = float(len(system.affinity()) or 1)
     with contextlib.suppress(OSError, ValueError):
-        quota = system.quota_cores()
-        if quota:
-            return min(cores, quota)
+        return min(cores, system.quota_cores() or cores)
     return cores
 
 
@@ -73,8 +71,7 @@ class CpuSampler:
         if self.tree is None:
             used = _quiet(lambda: self._system.virtual_memory().used / _MIB)
             return {"cpu_pct": machine["system_cpu_pct"], "rss_mib": used, "processes": None, **machine}
-        tree = self.tree.read()
-        self.tree.mark_time(wall_s)
+        tree = self.tree.read(wall_s)
         self.pids = tree.pids
         share = None
         if tree.cpu_s is not None and passed:

@@ -9,16 +9,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 from gluontune.core.errors import GluontuneError
-from gluontune.core.files import Closing, explain_os_error
-from gluontune.core.reading import parse_json, read_bytes
+from gluontune.core.files import Closing, PathLike
+from gluontune.core.reading import explained, parse_json, read_bytes
 from gluontune.monitor.series import columns, steadiness_of
 from gluontune.recipe.result import RunResult
 
 LOG_VERSION = 1
-Pathlike = Union[str, "os.PathLike[str]"]
 
 
 class JsonLines(Closing):
@@ -41,13 +40,11 @@ class JsonLines(Closing):
     [{'t_s': 0.5, 'cpu_pct': 80.0}]
     """
 
-    def __init__(self, path: Pathlike, facts: Mapping[str, Any] | None = None):
+    def __init__(self, path: PathLike, facts: Mapping[str, Any] | None = None):
         self.path = Path(path)
-        try:
+        with explained(path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._stream = open(self.path, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed by close)
-        except OSError as error:
-            raise explain_os_error(path, error) from error
         self._write({"gluontune_monitor_log": LOG_VERSION, **(facts or {})})
 
     def __call__(self, sample: Mapping[str, Any]) -> None:
@@ -58,10 +55,8 @@ class JsonLines(Closing):
         self._write({"mark": name, "t_s": t_s})
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        try:
+        with explained(self.path):
             self._stream.write(json.dumps(record, allow_nan=False) + "\n")
-        except OSError as error:
-            raise explain_os_error(self.path, error) from error
 
     def close(self) -> None:
         self._stream.close()
@@ -89,16 +84,14 @@ class Log:
         return [(m["t_s"], end) for m, end in zip(self.marks, ends) if m["name"] == name and end > m["t_s"]]
 
 
-def read_log(path: Pathlike) -> Log:
+def read_log(path: PathLike) -> Log:
     """The log in the file ``path`` of :class:`JsonLines`; damaged lines are skipped and numbered.
 
     Raises:
         GluontuneError: the file cannot be read, is no log of gluontune's, or of a newer version.
     """
-    try:
+    with explained(path):
         lines = read_bytes(path).split(b"\n")
-    except OSError as error:
-        raise explain_os_error(path, error) from error
     log = Log()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -130,7 +123,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return record if whole else None
 
 
-def _header(record: dict[str, Any] | None, path: Pathlike) -> dict[str, Any]:
+def _header(record: dict[str, Any] | None, path: PathLike) -> dict[str, Any]:
     version = (record or {}).get("gluontune_monitor_log")
     if version is None:
         raise GluontuneError(
@@ -215,7 +208,7 @@ class TensorBoard(Closing):
         GluontuneError: the package tensorboardX is not installed.
     """
 
-    def __init__(self, folder: Pathlike, started_at: float = 0.0):
+    def __init__(self, folder: PathLike, started_at: float = 0.0):
         try:
             module = importlib.import_module("tensorboardX")
         except ImportError as error:

@@ -23,12 +23,12 @@ GPU_FIELDS = (
     "gpu_temp_c", "gpu_pcie_rx_mib_per_s", "gpu_pcie_tx_mib_per_s", "gpu_throttle_mask",
 )  # fmt: skip
 
-# Bits of nvmlClocksThrottleReasons (nvml.h); those of the second group mean heat.
+# Bits of nvmlClocksThrottleReasons (nvml.h).
 _REASONS = {
     0x1: "idle", 0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
     0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake", 0x100: "display clock",
 }  # fmt: skip
-_THERMAL = 0x20 | 0x40
+THERMAL = 0x20 | 0x40  # heat holds the clocks down
 
 
 def throttle_reasons(mask: int) -> list[str]:
@@ -38,11 +38,6 @@ def throttle_reasons(mask: int) -> list[str]:
     ['power cap', 'thermal (hardware)']
     """
     return [word for bit, word in _REASONS.items() if mask & bit]
-
-
-def is_thermal(mask: int) -> bool:
-    """Whether heat holds the clocks down."""
-    return bool(mask & _THERMAL)
 
 
 class NvmlSampler:
@@ -131,9 +126,7 @@ class NvmlSampler:
     def read(self, now_s: float, pids: Collection[int] = ()) -> dict[str, dict[str, float | None]]:
         """One sample: ``{device: {field: value}}`` with the fields of :data:`GPU_FIELDS`.
 
-        Args:
-            now_s: the monitor's time; a lost GPU is retried every five seconds.
-            pids: the processes of the tree.
+        ``now_s`` is the monitor's time (a lost GPU is retried every five seconds), ``pids`` the tree's processes.
         """
         return {key: self._device(key, now_s, pids) for key in self._handles}
 

@@ -67,7 +67,7 @@ class _Step:
         if not self._owner._timed or self._owner._open is None:
             return _UNTIMED
         phase = self._owner._phases.get(name)
-        return self._owner._add(name) if phase is None else phase
+        return self._owner._phases.setdefault(name, _Phase(self._owner, name)) if phase is None else phase
 
     def __enter__(self) -> _Step:
         if self._owner._on:
@@ -154,9 +154,6 @@ class StepPhases:
         self._sync()
         if self._others and self._on:
             self._drained_s += self._clock() - start
-
-    def _add(self, name: str) -> _Phase:
-        return self._phases.setdefault(name, _Phase(self, name))
 
     def _begin(self) -> None:
         self._sampled = self._seen >= self._next

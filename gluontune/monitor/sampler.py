@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 import threading
@@ -255,7 +256,7 @@ class Monitor:
             ``marks``; None for N/A. Units are in the names; see :class:`CpuSampler` and :data:`GPU_FIELDS`.
         """
         with self._lock:
-            ring, marks = self._ring.copy(), list(self._marks)
+            ring, marks = copy.deepcopy(self._ring), list(self._marks)  # quick: the sampler waits
         table = ring.table()
         if not per_core:
             table.pop("cpu_cores_pct", None)

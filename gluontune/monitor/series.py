@@ -29,6 +29,12 @@ Values = Sequence[Optional[float]]
 _Piece = tuple[float, float, float, int]
 
 
+def mean_of(values: Values | None) -> float | None:
+    """The mean of the known values; None without one."""
+    known = [value for value in values or () if value is not None]
+    return sum(known) / len(known) if known else None
+
+
 def columns(samples: Sequence[Sample]) -> dict[str, Any]:
     """Samples as columns of equal length, with None for a missing field."""
     ring = Ring(max(1, len(samples)))
@@ -46,8 +52,7 @@ def thin(table: dict[str, Any], max_points: int) -> dict[str, Any]:
     def join(values: Any) -> Any:
         if isinstance(values, dict):
             return {key: join(part) for key, part in values.items()}
-        groups = ([v for v in values[i : i + size] if v is not None] for i in range(0, len(values), size))
-        return [sum(group) / len(group) if group else None for group in groups]
+        return [mean_of(values[i : i + size]) for i in range(0, len(values), size)]
 
     thinned = {name: join(values) for name, values in table.items() if name != "t_s"}
     times = table["t_s"]
@@ -73,17 +78,8 @@ def steadiness_of(series: dict[str, Any], spans: Iterable[tuple[float, float]] |
     return {**main, "device": "gpu" if measured else "cpu", "by_device": by_device}
 
 
-def _short(value: float | None) -> float | None:
-    """No more digits than a sampler can resolve, since series are long and saved."""
-    return round(value, 4) if isinstance(value, float) else value
-
-
 class Ring:
-    """A ring buffer of the newest samples, which returns columns; its memory is constant.
-
-    Args:
-        size: the largest number of samples.
-    """
+    """A ring buffer of the newest ``size`` samples, which returns columns; its memory is constant."""
 
     def __init__(self, size: int):
         self.size, self.count = size, 0
@@ -111,13 +107,6 @@ class Ring:
         times = self._columns.get(("t_s", ""))
         return None if times is None else float(times[self.count % self.size if self.count > self.size else 0])
 
-    def copy(self) -> Ring:
-        """A quick snapshot, so that :meth:`add` hardly waits."""
-        other = Ring(self.size)
-        other.count, other._whole = self.count, dict(self._whole)
-        other._columns = {key: column.copy() for key, column in self._columns.items()}
-        return other
-
     def table(self) -> dict[str, Any]:
         """The samples as columns of equal length, as of :func:`columns`."""
         if self.count <= self.size:
@@ -127,8 +116,8 @@ class Ring:
         columns: dict[str, Any] = {"t_s": [], "cpu_pct": [], "rss_mib": [], "gpu_util_pct": {}, "gpu_mem_mib": {}}
         for (name, device), column in self._columns.items():
             whole = self._whole[name, device]
-            values = [
-                None if math.isnan(value) else int(value) if whole else _short(value)
+            values = [  # no more digits than a sampler can resolve, since series are long and saved
+                None if math.isnan(value) else int(value) if whole else round(value, 4)
                 for value in column[order].tolist()
             ]
             if name in BY_DEVICE:
@@ -191,34 +180,28 @@ def steadiness(
     """
     pieces = _pieces(t_s, value_pct, None if spans is None else sorted(spans))
     total = sum(end - start for start, end, _, _ in pieces)
-    figures: dict[str, Any] = {"measured_s": round(total, 6), "mean_pct": None, "cv": None}
-    figures.update({f"below_{level}_pct": None for level in _LEVELS})
-    gaps = _gaps(pieces)
+    mean = cv = None
+    below: dict[int, float | None] = dict.fromkeys(_LEVELS)
     if total > 0:
         mean = sum((end - start) * value for start, end, value, _ in pieces) / total
         spread = sum((end - start) * (value - mean) ** 2 for start, end, value, _ in pieces) / total
-        figures["mean_pct"] = mean
-        figures["cv"] = math.sqrt(spread) / mean if mean > 0 else None
-        for level in _LEVELS:
-            below = sum(end - start for start, end, value, _ in pieces if value < level)
-            figures[f"below_{level}_pct"] = 100.0 * below / total
+        cv = math.sqrt(spread) / mean if mean > 0 else None
+        below = {n: 100.0 * sum(end - start for start, end, value, _ in pieces if value < n) / total for n in _LEVELS}
+    gaps = _gaps(pieces)
     lengths = [end - start for start, end, _ in gaps]
-    steps = [b[0] - a[0] for a, b in zip(gaps, gaps[1:]) if a[2] == b[2]]
-    figures["idle_gaps"] = len(gaps)
-    figures["longest_idle_gap_s"] = max(lengths, default=0.0) if total > 0 else None
-    figures["mean_idle_gap_s"] = sum(lengths) / len(lengths) if lengths else None
-    figures["idle_period_s"] = sum(steps) / len(steps) if steps else None
-    figures["score"] = None if figures["cv"] is None else 1.0 / (1.0 + figures["cv"] ** 2)
-    return figures
+    return {
+        "measured_s": round(total, 6), "mean_pct": mean, "cv": cv,
+        **{f"below_{level}_pct": share for level, share in below.items()},
+        "idle_gaps": len(gaps), "longest_idle_gap_s": max(lengths, default=0.0) if total > 0 else None,
+        "mean_idle_gap_s": mean_of(lengths),
+        "idle_period_s": mean_of([b[0] - a[0] for a, b in zip(gaps, gaps[1:]) if a[2] == b[2]]),
+        "score": None if cv is None else 1.0 / (1.0 + cv**2),
+    }  # fmt: skip
 
 
 def together(by_device: Mapping[str, Values]) -> list[float | None]:
     """The mean percent over several devices at each sample, without devices that have no value then."""
-    joined: list[float | None] = []
-    for values in zip(*by_device.values()):
-        known = [v for v in values if v is not None]
-        joined.append(sum(known) / len(known) if known else None)
-    return joined
+    return [mean_of(values) for values in zip(*by_device.values())]
 
 
 def _pieces(t_s: Sequence[float], values: Values, spans: list[tuple[float, float]] | None) -> list[_Piece]:

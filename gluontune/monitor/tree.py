@@ -56,7 +56,7 @@ class ProcessTree:
         wanted = [pids] if isinstance(pids, int) else list(pids)
         self._known: dict[tuple[int, float], psutil.Process] = {}
         self._times: dict[tuple[int, float], _Times | None] = {}
-        self._started = False
+        self._started, self._looked_at = False, 0.0
         for pid in wanted:
             with contextlib.suppress(psutil.NoSuchProcess, ValueError, OverflowError):
                 process = psutil.Process(pid)
@@ -70,8 +70,12 @@ class ProcessTree:
         """Whether any process of the tree still runs."""
         return any(_runs(process) for process in self._known.values())
 
-    def read(self) -> TreeReading:
-        """Read the tree; unreadable processes (just ended, or another user's) are skipped."""
+    def read(self, wall: float = 0.0) -> TreeReading:
+        """Read the tree; unreadable processes (just ended, or another user's) are skipped.
+
+        ``wall``, the time now on the scale of process start times, lets the next reading distinguish newborn processes
+        from adopted ones; 0: all new ones are newborn.
+        """
         now = time.monotonic()
         if now - self._searched_at >= self._pause_s:
             known = len(self._known)
@@ -94,9 +98,8 @@ class ProcessTree:
             except _GONE:
                 times.setdefault(key, None)  # alive, but unreadable
         used = self._used(times)
-        self._times, self._started = times, True
-        pids = frozenset(pid for pid, _ in times)
-        return TreeReading(used, rss / _MIB if sizes else None, len(times), pids)
+        self._times, self._started, self._looked_at = times, True, wall
+        return TreeReading(used, rss / _MIB if sizes else None, len(times), frozenset(pid for pid, _ in times))
 
     def _find(self) -> None:
         """Add the children started since; orphans stay in the tree."""
@@ -134,12 +137,6 @@ class ProcessTree:
                 certain = certain and before is not None
                 whole -= before.own + before.waited if before is not None else 0.0
         return max(own, whole, 0.0) if certain else max(own, 0.0)
-
-    _looked_at = 0.0
-
-    def mark_time(self, wall: float) -> None:
-        """Set the wall-clock time of the last reading, on the scale of process start times."""
-        self._looked_at = wall
 
 
 class WaitClock:

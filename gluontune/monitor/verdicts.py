@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
-from gluontune.monitor.nvml import is_thermal
+from gluontune.monitor.nvml import THERMAL
+from gluontune.monitor.series import mean_of
 
 #: Every kind of verdict, and its meaning.
 KINDS = {
@@ -113,11 +114,7 @@ def verdict(
     if not shares or sum(shares.values()) <= 0:
         return Verdict("unknown", "No training step was measured in phases, so nothing can be said.")
     case = _case(phases_report, utilization or {}, facts or {})
-    for rule in _RULES:
-        found = rule(case)
-        if found is not None:
-            return found
-    return _compute_bound(case)
+    return next(found for rule in _RULES if (found := rule(case)) is not None)
 
 
 def _case(report: Mapping[str, Any], util: Mapping[str, Any], facts: Mapping[str, Any]) -> _Case:
@@ -139,53 +136,40 @@ def _thermally_throttled(case: _Case) -> Verdict | None:
     masks = [m for row in (case.util.get("gpu_throttle_mask") or {}).values() for m in row if m is not None]
     if not masks:
         return None
-    share = 100 * sum(is_thermal(int(mask)) for mask in masks) / len(masks)
+    share = 100 * sum(int(mask) & THERMAL != 0 for mask in masks) / len(masks)
     if share < _THROTTLED:
         return None
     hottest = [t for row in (case.util.get("gpu_temp_c") or {}).values() for t in row if t is not None]
     warm = f" at up to {max(hottest):.0f} °C" if hottest else ""
-    return Verdict(
-        "thermally-throttled",
-        f"Heat held the GPU's clock down in {share:.0f} % of the samples{warm}: mend the cooling or lower the power "
-        "limit before anything else.",
-        {"thermal_samples_pct": share, "hottest_c": max(hottest) if hottest else None},
-    )
+    sentence = f"Heat held the GPU's clock down in {share:.0f} % of the samples{warm}: mend the cooling or lower the "
+    sentence += "power limit before anything else."
+    evidence = {"thermal_samples_pct": share, "hottest_c": max(hottest, default=None)}
+    return Verdict("thermally-throttled", sentence, evidence)
 
 
 def _cpu_starved(case: _Case) -> Verdict | None:
-    tree, whole = _mean(case.util.get("cpu_pct")), _mean(case.util.get("system_cpu_pct"))
-    quota = _mean(case.util.get("cpu_quota_throttled_pct"))
-    waited = _mean(case.util.get("cpu_wait_pct"))
+    tree, whole = mean_of(case.util.get("cpu_pct")), mean_of(case.util.get("system_cpu_pct"))
+    quota = mean_of(case.util.get("cpu_quota_throttled_pct"))
+    waited = mean_of(case.util.get("cpu_wait_pct"))
     evidence = {"cpu_pct": tree, "system_cpu_pct": whole, "cpu_wait_pct": waited, "cpu_quota_throttled_pct": quota}
     if quota is not None and quota >= _THROTTLED:
-        return Verdict(
-            "cpu-starved",
-            f"The container's CPU quota stopped the processes in {quota:.0f} % of its periods: ask for more cores "
-            "or start fewer threads and workers.",
-            evidence,
-            "environment",
-        )
+        sentence = f"The container's CPU quota stopped the processes in {quota:.0f} % of its periods: ask for more "
+        sentence += "cores or start fewer threads and workers."
+        return Verdict("cpu-starved", sentence, evidence, "environment")
     # Others may fill free cores: they harm this training only if its threads wait.
     held_up = waited is None or waited >= _WAIT_MATTERS
     if tree is not None and whole is not None and whole >= 90.0 and whole - tree >= _OTHERS_MATTER and held_up:
         waits = "" if waited is None else f" and waits for a core {waited:.0f} % of the time"
-        return Verdict(
-            "cpu-starved",
-            f"Other programs take {whole - tree:.0f} % of the cores, and all are busy ({whole:.0f} %): this training "
-            f"gets {tree:.0f} %{waits}.",
-            evidence,
-        )
+        sentence = f"Other programs take {whole - tree:.0f} % of the cores, and all are busy ({whole:.0f} %): this "
+        sentence += f"training gets {tree:.0f} %{waits}."
+        return Verdict("cpu-starved", sentence, evidence)
     accelerated = case.facts.get("device", "cpu") != "cpu"
     waiting = case.share("data")
     if accelerated and tree is not None and tree >= 90.0 and waiting >= _IDLE_MATTERS:
         rung = "records" if case.facts.get("loader", "gluon") == "gluon" else None
-        return Verdict(
-            "cpu-starved",
-            f"The device waits for data {waiting:.0f} % of the step while every core is busy ({tree:.0f} %): more "
-            "workers cannot help, cheaper decoding can.",
-            {**evidence, "data_pct": waiting},
-            rung,
-        )
+        sentence = f"The device waits for data {waiting:.0f} % of the step while every core is busy ({tree:.0f} %): "
+        sentence += "more workers cannot help, cheaper decoding can."
+        return Verdict("cpu-starved", sentence, {**evidence, "data_pct": waiting}, rung)
     return None
 
 
@@ -206,16 +190,10 @@ def _sync_bound(case: _Case) -> Verdict | None:
         return None
     where = f" ({rows[0]['where']}, {rows[0]['call']})" if rows else " in the metrics"
     times = f"{calls:.0f} times a step" if calls >= 2 else "in every step"
-    return Verdict(
-        "sync-bound",
-        f"The program waits for a result {times}{where}, so that the next work is not queued meanwhile: keep the "
-        "values on the device and read them once every many steps.",
-        {
-            "waits_per_step": calls or None,
-            "where": [row["where"] for row in rows[:3]],
-            "held_up_pct": max(held, blocked_pct),
-        },
-    )
+    sentence = f"The program waits for a result {times}{where}, so that the next work is not queued meanwhile: keep "
+    sentence += "the values on the device and read them once every many steps."
+    lines, held_up = [row["where"] for row in rows[:3]], max(held, blocked_pct)
+    return Verdict("sync-bound", sentence, {"waits_per_step": calls or None, "where": lines, "held_up_pct": held_up})
 
 
 def _outside_bound(case: _Case) -> Verdict | None:
@@ -229,29 +207,18 @@ def _outside_bound(case: _Case) -> Verdict | None:
         return None
     gluon = case.facts.get("loader", "gluon") == "gluon"
     if name == "data":
-        return Verdict(
-            "input-bound",
-            f"Waiting for data takes {case.told('data')}: the loader is slower than the device.",
-            {"data_pct": share, **busy},
-            "multi-worker" if gluon and not case.facts.get("num_workers") else "records",
-        )
+        sentence = f"Waiting for data takes {case.told('data')}: the loader is slower than the device."
+        rung = "multi-worker" if gluon and not case.facts.get("num_workers") else "records"
+        return Verdict("input-bound", sentence, {"data_pct": share, **busy}, rung)
     if name == "copy":
-        return Verdict(
-            "copy-bound",
-            f"Copying batches to the device takes {case.told('copy')}: send smaller types (uint8 pixels, "
-            "float16) and convert them there.",
-            {"copy_pct": share, **busy},
-            "records" if gluon else "mixed-precision",
-        )
+        sentence = f"Copying batches to the device takes {case.told('copy')}: send smaller types (uint8 pixels, "
+        sentence += "float16) and convert them there."
+        return Verdict("copy-bound", sentence, {"copy_pct": share, **busy}, "records" if gluon else "mixed-precision")
     if share < case.share("forward", "backward") / 2:
         return None
-    return Verdict(
-        "communication-bound",
-        f"Exchanging gradients among {case.ranks} devices takes {share:.0f} % of the step: a larger batch exchanges "
-        "them less often.",
-        {"communication_pct": share, "ranks": case.ranks},
-        "large-batch",
-    )
+    sentence = f"Exchanging gradients among {case.ranks} devices takes {share:.0f} % of the step: a larger batch "
+    sentence += "exchanges them less often."
+    return Verdict("communication-bound", sentence, {"communication_pct": share, "ranks": case.ranks}, "large-batch")
 
 
 def _launch_bound(case: _Case) -> Verdict | None:
@@ -262,30 +229,23 @@ def _launch_bound(case: _Case) -> Verdict | None:
     batch = case.facts.get("batch_size_per_device")
     size = f" at batch {batch}" if batch else ""
     cure = "one graph instead of single operators (hybridize)" if imperative else "a larger batch"
-    return Verdict(
-        "launch-bound",
-        f"Queueing the operators takes {min(100.0, 100 * queueing):.0f} % of the net's time{size}: they are too "
-        f"small for the device; {cure} helps.",
-        {"queueing_pct": min(100.0, 100 * queueing), "batch_size_per_device": batch},
-        "hybridized" if imperative else "large-batch",
-    )
+    percent = min(100.0, 100 * queueing)
+    sentence = f"Queueing the operators takes {percent:.0f} % of the net's time{size}: they are too small for the "
+    sentence += f"device; {cure} helps."
+    evidence = {"queueing_pct": percent, "batch_size_per_device": batch}
+    return Verdict("launch-bound", sentence, evidence, "hybridized" if imperative else "large-batch")
 
 
 def _compute_bound(case: _Case) -> Verdict:
-    tree, told = _mean(case.util.get("cpu_pct")), case.told(*_DEVICE_PHASES, *_COMMUNICATION)
+    tree, told = mean_of(case.util.get("cpu_pct")), case.told(*_DEVICE_PHASES, *_COMMUNICATION)
     evidence = {"device_busy_pct": case.device_pct, "cpu_pct": tree}
     on_cpu = case.facts.get("device", "cpu") == "cpu"
     cores = case.facts.get("usable_cores")
     if on_cpu and tree is not None and tree < 70.0 and cores != 1:
-        return Verdict(
-            "compute-bound",
-            f"The net itself takes {told} but uses only {tree:.0f} % of the cores: give it more threads.",
-            evidence,
-            "environment",
-        )
-    return Verdict(
-        "compute-bound", f"The net itself takes {told}: make its arithmetic cheaper.", evidence, _compute_rung(case)
-    )
+        sentence = f"The net itself takes {told} but uses only {tree:.0f} % of the cores: give it more threads."
+        return Verdict("compute-bound", sentence, evidence, "environment")
+    sentence = f"The net itself takes {told}: make its arithmetic cheaper."
+    return Verdict("compute-bound", sentence, evidence, _compute_rung(case))
 
 
 def _compute_rung(case: _Case) -> str:
@@ -297,9 +257,6 @@ def _compute_rung(case: _Case) -> str:
 
 
 _Rule = Callable[[_Case], Optional[Verdict]]
-_RULES: Sequence[_Rule] = (_thermally_throttled, _cpu_starved, _sync_bound, _outside_bound, _launch_bound)
-
-
-def _mean(values: Sequence[float | None] | None) -> float | None:
-    known = [value for value in values or () if value is not None]
-    return sum(known) / len(known) if known else None
+_RULES: Sequence[_Rule] = (
+    _thermally_throttled, _cpu_starved, _sync_bound, _outside_bound, _launch_bound, _compute_bound,
+)  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import timeit
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -54,20 +55,17 @@ def expected_throughput(
     if num_workers < 0:
         raise UsageError(f"what-if num_workers={num_workers}: give 0 or more")
     device, worker = float(device_samples_per_sec), float(worker_samples_per_sec)
-    ceilings = {name: float(value) for name, value in (limits or {}).items()}
-    if num_workers == 0:
-        loader = min([worker, *ceilings.values()])  # each limit is a limit of the loader
-        ceilings = {"device": device, "loader": worker, **ceilings}
-        rate = 1 / (1 / loader + 1 / device)
-        return {"samples_per_sec": rate, "bound_by": _name(ceilings), "ceilings": ceilings}
-    ceilings = {"device": device, "loader": worker * min(num_workers, cores), **ceilings}
-    if shares_cores:
+    further = {name: float(value) for name, value in (limits or {}).items()}
+    loader = worker * min(num_workers, cores) if num_workers else worker
+    ceilings = {"device": device, "loader": loader, **further}
+    if num_workers and shares_cores:
         ceilings["cores"] = cores / (1 / worker + cores / device)
-    return {"samples_per_sec": min(ceilings.values()), "bound_by": _name(ceilings), "ceilings": ceilings}
-
-
-def _name(ceilings: Mapping[str, float]) -> str:
-    return min(ceilings, key=lambda name: ceilings[name])
+    rate = min(ceilings.values())
+    if num_workers == 0:
+        rate = 1 / (1 / min([worker, *further.values()]) + 1 / device)  # each limit is a limit of the loader
+    return {
+        "samples_per_sec": rate, "bound_by": min(ceilings, key=lambda name: ceilings[name]), "ceilings": ceilings,
+    }  # fmt: skip
 
 
 def fit_step_time(batch_sizes: Sequence[int], step_time_ms: Sequence[float]) -> Callable[[int], float]:
@@ -95,17 +93,10 @@ def fit_step_time(batch_sizes: Sequence[int], step_time_ms: Sequence[float]) -> 
         raise UsageError("fit_step_time: give one time for each batch size, of at least two different sizes")
     if any(not (math.isfinite(t) and t > 0 and b > 0) for b, t in points):
         raise UsageError(f"fit_step_time: sizes and times must be above 0, not {points}")
+    from scipy.optimize import nnls
+
     # least squares of (fixed + per_sample * b) / t = 1
-    saa = sum(1 / t**2 for _, t in points)
-    sab = sum(b / t**2 for b, t in points)
-    sbb = sum((b / t) ** 2 for b, t in points)
-    sa, sb = sum(1 / t for _, t in points), sum(b / t for b, t in points)
-    determinant = saa * sbb - sab**2
-    fixed, per_sample = (sa * sbb - sb * sab) / determinant, (saa * sb - sab * sa) / determinant
-    if fixed < 0:
-        fixed, per_sample = 0.0, sb / sbb
-    elif per_sample < 0:
-        fixed, per_sample = sa / saa, 0.0
+    fixed, per_sample = nnls([[1 / t, b / t] for b, t in points], [1.0] * len(points))[0].tolist()
     return lambda batch: fixed + per_sample * batch
 
 
@@ -179,12 +170,7 @@ def measured_peaks(size: int = 1024, repeats: int = 5) -> dict[str, float]:
     target = np.empty_like(many)
 
     def best(work: Callable[[], Any]) -> float:
-        times = []
-        for _ in range(repeats + 1):  # the first one touches the memory
-            start = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - start)
-        return min(times[1:])
+        return min(timeit.repeat(work, number=1, repeat=repeats + 1)[1:])  # the first one touches the memory
 
     product, copy = best(lambda: np.matmul(a, a, out=out)), best(lambda: np.copyto(target, many))
     return {"flops_per_sec": 2.0 * size**3 / product, "bytes_per_sec": 2.0 * many.nbytes / copy}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -25,15 +25,14 @@ class Averaging(ABC):
     optimizer's states. With SGD or momentum and ``every=1`` this is the exchange of gradients, up to rounding.
 
     Args:
-        arrays: returns the NDArrays of the parameters, the same order on every rank.
-        every: steps between exchanges.
-        world: number of ranks.
+        arrays: the NDArrays of the parameters, in the same order on every rank.
+        every: steps between exchanges. world: number of ranks.
 
     Source: McDonald et al., *Distributed training strategies for the structured perceptron*, 2010; Lin et al.,
     *Don't use large mini-batches, use local SGD*, 2020.
     """
 
-    def __init__(self, arrays: Callable[[], list[Any]], every: int, world: int):
+    def __init__(self, arrays: list[Any], every: int, world: int):
         self.arrays, self.every, self.world = arrays, every, world
         self._apart = 0  # steps since the last exchange
         self.steps_taken = 0
@@ -58,11 +57,10 @@ class Averaging(ABC):
 
     def _at_rest(self) -> list[Any]:
         """The arrays after all queued work, in row order, the only one that is sent."""
-        arrays = self.arrays()
         mxnet().nd.waitall()
-        for array in arrays:
+        for array in self.arrays:
             _address(array)
-        return arrays
+        return self.arrays
 
     @abstractmethod
     def _exchange(self) -> None:
@@ -75,7 +73,7 @@ class Averaging(ABC):
 class HorovodAveraging(Averaging):
     """By Horovod's ring all-reduce."""
 
-    def __init__(self, arrays: Callable[[], list[Any]], every: int, world: int, hvd: Any):
+    def __init__(self, arrays: list[Any], every: int, world: int, hvd: Any):
         super().__init__(arrays, every, world)
         self.hvd = hvd
 
@@ -86,9 +84,10 @@ class HorovodAveraging(Averaging):
 class KvstoreAveraging(Averaging):
     """By MXNet's parameter server, which sums the workers' values."""
 
-    def __init__(self, arrays: Callable[[], list[Any]], every: int, world: int):
+    def __init__(self, arrays: list[Any], every: int, world: int):
         super().__init__(arrays, every, world)
         self._store: Any = None
+        self._keys = list(range(len(arrays)))
 
     def publish(self, steps_taken: int = 0) -> None:
         """As :meth:`Averaging.publish`; at first all ranks take rank 0's parameters."""
@@ -96,16 +95,13 @@ class KvstoreAveraging(Averaging):
         if self._store is not None:
             return
         self._store = mxnet().kv.create("dist_sync")
-        arrays = self._at_rest()
-        self._store.init(list(range(len(arrays))), arrays)
-        self._store.pull(list(range(len(arrays))), arrays)
+        self._store.init(self._keys, self._at_rest())
+        self._store.pull(self._keys, self.arrays)
         mxnet().nd.waitall()
 
     def _exchange(self) -> None:
-        arrays = self._at_rest()
-        keys = list(range(len(arrays)))
-        self._store.push(keys, [array / self.world for array in arrays])
-        self._store.pull(keys, arrays)
+        self._store.push(self._keys, [array / self.world for array in self._at_rest()])
+        self._store.pull(self._keys, self.arrays)
 
 
 class SharedUpdates(Averaging):
@@ -117,7 +113,7 @@ class SharedUpdates(Averaging):
     traffic overlaps with the steps if a core is free. Small nets need no thread.
 
     Args:
-        arrays: returns the NDArrays of the parameters, float32, on one context.
+        arrays: the NDArrays of the parameters, float32, on one context.
         averaged: for each, whether changes are divided by the number of learners: for running statistics, for which
             the sum of several learners' changes would overshoot.
         path: of the shared memory. thread_from: number of weights from which a thread exchanges them.
@@ -127,15 +123,14 @@ class SharedUpdates(Averaging):
     """
 
     def __init__(
-        self, arrays: Callable[[], list[Any]], every: int, world: int, *, averaged: Sequence[bool], path: str,
+        self, arrays: list[Any], every: int, world: int, *, averaged: Sequence[bool], path: str,
         rank: int, thread_from: int = WORTH_A_THREAD,
     ):  # fmt: skip
         super().__init__(arrays, every, world)
-        sample = arrays()
-        wrong = [str(np.dtype(a.dtype)) for a in sample if np.dtype(a.dtype) != np.float32]
+        wrong = [str(np.dtype(a.dtype)) for a in arrays if np.dtype(a.dtype) != np.float32]
         if wrong:
             raise GluontuneError(f"engine 'async' shares float32 parameters; this net has {wrong[0]}")
-        shapes = [tuple(a.shape) for a in sample]
+        shapes = [tuple(a.shape) for a in arrays]
         sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
         edges = np.concatenate([[0], np.cumsum(sizes)])
         self._sizes, self._views = sizes, dict[int, np.ndarray]()
@@ -172,8 +167,7 @@ class SharedUpdates(Averaging):
 
     def _exchange(self) -> None:
         """Swap: this learner's last change goes out, the others' changes come in."""
-        arrays = self.arrays()
-        views = flat_views(arrays, self._views, self._sizes)
+        views = flat_views(self.arrays, self._views, self._sizes)
         np.concatenate(views, out=self._now)
         self._settle()
         np.subtract(self._now, self._mine, out=self._change)
@@ -181,7 +175,7 @@ class SharedUpdates(Averaging):
             for place in self._statistics:
                 self._change[place] /= self.world
         self._now += self._others
-        put_back(self._now, arrays, views)
+        put_back(self._now, self.arrays, views)
         self._now, self._mine = self._mine, self._now
         if len(self._mine) < self._thread_from:
             self._round_trip(self.steps_taken)
@@ -201,11 +195,10 @@ class SharedUpdates(Averaging):
     def _pull(self) -> None:
         self._mine[:] = self.shared.weights
         self._others[:] = 0
-        arrays = self.arrays()
-        put_back(self._mine, arrays, flat_views(arrays))
+        put_back(self._mine, self.arrays, flat_views(self.arrays))
 
     def _gather(self, flat: np.ndarray) -> None:
-        for place, view in zip(self._places, flat_views(self.arrays())):
+        for place, view in zip(self._places, flat_views(self.arrays)):
             flat[place] = view
 
     def close(self) -> None:

@@ -71,13 +71,9 @@ class Place:
 
 
 def found(environ: Mapping[str, str], alone: bool = False) -> Place | None:
-    """The place of a process with this environment.
+    """The place of a process with this environment, or None if nothing started it as one of several.
 
-    Args:
-        alone: return the place of the one rank of a run as well.
-
-    Returns:
-        The place, or None for a process that nothing started as one of several.
+    ``alone``: return the place of the one rank of a run as well.
 
     >>> print(found({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4",
     ...     "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
@@ -89,8 +85,7 @@ def found(environ: Mapping[str, str], alone: bool = False) -> Place | None:
     Traceback (most recent call last):
     gluontune.errors.UsageError: RANK=1 without WORLD_SIZE: set both, or unset RANK
     """
-    role = environ.get("DMLC_ROLE", "worker")
-    if role != "worker":
+    if environ.get("DMLC_ROLE", "worker") != "worker":
         names = ("DMLC_ROLE", "DMLC_NUM_WORKER")
         return Place("MXNet's tracker", names, 0, _number(environ, names[1], 1), waits=True)
     seen = [place for by in _LAUNCHERS if (place := _read(environ, by)) is not None]

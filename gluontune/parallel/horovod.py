@@ -5,13 +5,13 @@ In a rank, Horovod only sums gradients and broadcasts rank 0's values, so that a
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import importlib.metadata
+import io
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from gluontune.core.errors import GluontuneError
 from gluontune.parallel.kvstore import free_port
 from gluontune.runtime import mxnet
-from gluontune.runtime.packages import to_make
+from gluontune.runtime.packages import installed_packages, to_make
 
 _MISSING = (
     "Horovod is not installed for this mxnet: use engine='kvstore' (--engine kvstore), or build it "
@@ -34,26 +34,15 @@ _PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "86400"}
 
 def installed() -> str | None:
     """The version of the installed Horovod, or None. Imports nothing."""
-    try:
-        return importlib.metadata.version("horovod")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return installed_packages().get("horovod")
 
 
-@dataclass
-class Meeting:
-    """The meeting place of the ranks of one run."""
+@contextlib.contextmanager
+def meeting(slots: Sequence[int], *, address: str = "127.0.0.1") -> Iterator[list[dict[str, str]]]:
+    """The ranks' environments, for a meeting place at ``address`` alone, without a password.
 
-    envs: list[dict[str, str]]
-    server: Any
-
-    def close(self) -> None:
-        """End the server, which the ranks need only at their start."""
-        self.server.stop()
-
-
-def start_meeting(slots: Sequence[int], *, address: str = "127.0.0.1") -> Meeting:
-    """Open a meeting place at ``address`` alone, without a password; ``slots`` are the ranks on each host."""
+    ``slots`` are the ranks on each host; they need the place only at their start.
+    """
     if installed() is None:
         raise GluontuneError(_MISSING)
     http = importlib.import_module("horovod.runner.http.http_server")
@@ -69,7 +58,10 @@ def start_meeting(slots: Sequence[int], *, address: str = "127.0.0.1") -> Meetin
     server.init(plan)
     common = {**launcher.create_run_env_vars(address, ["lo"], port), **_PATIENT}
     envs = [{**common, **launcher.create_slot_env_vars(slot)} for slot in plan]
-    return Meeting([{name: str(value) for name, value in env.items()} for env in envs], server)
+    try:
+        yield [{name: str(value) for name, value in env.items()} for env in envs]
+    finally:
+        server.stop()
 
 
 def join(rank: int, world: int, batch_size: int = 1) -> Exchange:
@@ -107,11 +99,9 @@ class Exchange:
     def sum_gradients(self, grads: Sequence[Any], compression: str = "none") -> None:
         """Replace each NDArray by its sum over the ranks: a sum, because the trainer divides by the global batch.
 
-        All in one group, so that the ranks negotiate once a step and not for each gradient.
-
-        Args:
-            compression: ``fp16`` sends half precision: half the bytes, 11 bits of each gradient, as Horovod's
-                ``Compression.fp16``; sums above 65,504 become infinite.
+        All in one group, so that the ranks negotiate once a step and not for each gradient. The ``compression``
+        ``fp16`` sends half precision: half the bytes, 11 bits of each gradient, as Horovod's ``Compression.fp16``; sums
+        above 65,504 become infinite.
         """
         if compression == "fp16":
             halves = [grad.astype("float16") for grad in grads]
@@ -139,30 +129,18 @@ class Exchange:
     def read_once(
         self, read: Callable[[], tuple[dict[str, Any], dict[str, np.ndarray]]]
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Rank 0's result of ``read``, on every rank: the others may be on hosts without the file."""
-        return self.hand_round(*(read() if self.rank == 0 else (None, None)))
-
-    def hand_round(
-        self, header: dict[str, Any] | None, arrays: Mapping[str, np.ndarray] | None
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Rank 0's values for JSON and its arrays, on every rank; the others pass None. Nothing is pickled."""
-        blob = b""
-        if header is not None and arrays is not None:
-            parts = {n: np.ascontiguousarray(a) for n, a in arrays.items()}
-            index = [[n, a.dtype.str, list(arrays[n].shape)] for n, a in parts.items()]
-            text = json.dumps([header, index]).encode()
-            blob = len(text).to_bytes(8, "little") + text + b"".join(a.tobytes() for a in parts.values())
+        """Rank 0's values for JSON and its arrays, on every rank: the others may be on hosts without the file."""
+        blob = b""  # nothing is pickled
+        if self.rank == 0:
+            header, arrays = read()
+            file = io.BytesIO()
+            np.savez(file, json.dumps(header), **arrays)
+            blob = file.getvalue()
         size = int(self._broadcast(np.array([len(blob)], np.int64), "size")[0])
         content = np.frombuffer(blob, np.uint8) if blob else np.zeros(size, np.uint8)
-        blob = self._broadcast(content, "values").tobytes()
-        end = 8 + int.from_bytes(blob[:8], "little")
-        shared, index = json.loads(blob[8:end])
-        found = {}
-        for name, dtype, shape in index:
-            count = int(np.prod(shape, dtype=np.int64))
-            found[name] = np.frombuffer(blob, dtype, count, end).reshape(shape).copy()
-            end += found[name].nbytes
-        return shared, found
+        with np.load(io.BytesIO(self._broadcast(content, "values").tobytes())) as shared:
+            found = dict(shared)
+        return json.loads(found.pop("arr_0").item()), found
 
     def _broadcast(self, values: np.ndarray, name: str) -> np.ndarray:
         array = mxnet().nd.array(values, dtype=values.dtype)

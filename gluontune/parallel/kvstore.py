@@ -30,18 +30,20 @@ _SERVE = (
 )
 
 
+_HELPERS = ("scheduler", "server 0")
+
+
 @dataclass
 class Cluster(Closing):
     """The helper processes of a ``dist_sync`` kvstore, the scheduler first, and the variables of its workers."""
 
     worker_env: dict[str, str]
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
     log: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
 
     def failed(self) -> str | None:
         """A sentence on a helper that ended with an error, or None."""
-        for name, process in zip(self.names, self.processes):
+        for name, process in zip(_HELPERS, self.processes):
             code = process.poll()
             if code not in (None, 0):
                 return f"the kvstore's {name} ended with code {code}: {self._last_words()}"
@@ -96,19 +98,13 @@ def start_cluster(workers: int, env: Mapping[str, str], address: str = "", *, un
     }  # fmt: skip
     cluster = Cluster(worker_env={**shared, "DMLC_ROLE": "worker"})
     try:
-        for name in ("scheduler", "server 0"):
-            cluster.names.append(name)
-            cluster.processes.append(
-                subprocess.Popen(
-                    [*under, *python("-c", _SERVE.format(parent=os.getpid()))],
-                    env={**env, **shared, "DMLC_ROLE": name.partition(" ")[0]},
-                    stdin=subprocess.DEVNULL,
-                    stdout=cluster.log,
-                    stderr=subprocess.STDOUT,
-                    cwd=os.getcwd(),
-                    start_new_session=True,
-                )
-            )
+        for name in _HELPERS:
+            command = [*under, *python("-c", _SERVE.format(parent=os.getpid()))]
+            process = subprocess.Popen(
+                command, env={**env, **shared, "DMLC_ROLE": name.partition(" ")[0]}, cwd=os.getcwd(),
+                stdin=subprocess.DEVNULL, stdout=cluster.log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            cluster.processes.append(process)
     except OSError as error:
         cluster.close()
         raise GluontuneError(f"the kvstore's helpers cannot be started: {error}") from error

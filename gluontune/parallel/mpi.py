@@ -78,8 +78,7 @@ class Hosts:
     def parse(cls, text: str, **options: object) -> Hosts:
         """The hosts in ``node1:4,node2:4``; one rank without a number.
 
-        Raises:
-            UsageError: an unreadable host, a duplicate, or no ranks on one.
+        Raises a UsageError for an unreadable host, a duplicate, or one without ranks.
         """
         names, slots = [], []
         for part in text.split(","):
@@ -98,11 +97,7 @@ class Hosts:
 
     @property
     def first_address(self) -> str:
-        """The name of rank 0's host for the other ranks.
-
-        Raises:
-            UsageError: a name that means another machine on each.
-        """
+        """The name of rank 0's host for the other ranks; a UsageError if it means another machine on each."""
         name = self.names[0].rpartition("@")[2]
         if len(self.names) > 1 and name in ("localhost", "127.0.0.1"):
             raise UsageError(f"--hosts {self}: the other hosts cannot reach {name}: write its name in your network")
@@ -204,8 +199,7 @@ def launch(
 ) -> int:
     """Train on the hosts, and return the exit code; after a failure resume ``restarts`` times, with a line to ``say``.
 
-    Raises:
-        UsageError: no mpirun here, a network that is not allowed, more ranks than fit.
+    Raises a UsageError without mpirun, for a network that is not allowed, and for more ranks than fit.
     """
     if restarts and not any(word.split("=")[0] == "--checkpoint" for word in train):
         raise UsageError(f"--restart {restarts} needs checkpoints to go on from: give train --checkpoint DIR")

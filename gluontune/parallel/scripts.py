@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -140,14 +141,9 @@ def kubernetes(layout: Layout) -> str:
     """A job of Kubeflow's training operator: PyTorchJob for ``ddp``, MPIJob for the other engines."""
     import yaml
 
-    class Plain(yaml.SafeDumper):
-        """Without aliases of objects that occur twice."""
-
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
     document = _pytorch_job(layout) if layout.engine == "ddp" else _mpi_job(layout)
-    return str(yaml.dump(document, Dumper=Plain, sort_keys=False, width=120))
+    copied = json.loads(json.dumps(document))  # YAML would write an alias of an object that occurs twice
+    return str(yaml.safe_dump(copied, sort_keys=False, width=120))
 
 
 def _pytorch_job(layout: Layout) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -77,24 +76,23 @@ class SharedWeights:
         size = begin + 4 * len(first)
         handle = opened(path, "shared weights")
         try:
-            with _alone(handle):
-                found = os.fstat(handle).st_size
-                self.fresh = found == 0
-                if self.fresh:
-                    os.ftruncate(handle, size)
-                elif found != size:
-                    raise GluontuneError(
-                        f"the shared weights take {found} bytes, this learner's net {size}: nets differ"
-                    )
-                self._memory = mmap.mmap(handle, size)
-                self._header = np.frombuffer(self._memory, np.int64, _WORDS + world)
-                self.weights = np.frombuffer(self._memory, np.float32, len(first), begin)
-                if self.fresh:
-                    self.weights[:] = first
-                    self._header[:_WORDS] = _MAGIC, len(first), mark
-                elif self._header[:_WORDS].tolist() != [_MAGIC, len(first), mark]:
-                    raise GluontuneError("the shared weights are of a net with other shapes: nets differ")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            found = os.fstat(handle).st_size
+            fresh = found == 0
+            if fresh:
+                os.ftruncate(handle, size)
+            elif found != size:
+                raise GluontuneError(f"the shared weights take {found} bytes, this learner's net {size}: nets differ")
+            self._memory = mmap.mmap(handle, size)
+            self._header = np.frombuffer(self._memory, np.int64, _WORDS + world)
+            self.weights = np.frombuffer(self._memory, np.float32, len(first), begin)
+            if fresh:
+                self.weights[:] = first
+                self._header[:_WORDS] = _MAGIC, len(first), mark
+            elif self._header[:_WORDS].tolist() != [_MAGIC, len(first), mark]:
+                raise GluontuneError("the shared weights are of a net with other shapes: nets differ")
         finally:
+            fcntl.flock(handle, fcntl.LOCK_UN)  # the mapping holds a descriptor of its own
             os.close(handle)
 
     @property
@@ -117,13 +115,3 @@ class SharedWeights:
         del self.weights, self._header
         with contextlib.suppress(BufferError):  # a view in use: the memory is released with the process
             self._memory.close()
-
-
-@contextlib.contextmanager
-def _alone(handle: int) -> Iterator[None]:
-    """A context with an exclusive lock of a file."""
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(handle, fcntl.LOCK_UN)

@@ -194,12 +194,12 @@ class SharedExchange:
 class SharedAveraging(Averaging):
     """By the memory that the ranks of one machine share."""
 
-    def __init__(self, arrays: Callable[[], list[Any]], every: int, world: int, exchange: SharedExchange):
+    def __init__(self, arrays: list[Any], every: int, world: int, exchange: SharedExchange):
         super().__init__(arrays, every, world)
         self.exchange = exchange
 
     def _exchange(self) -> None:
-        self.exchange.sum_gradients(self.arrays(), factor=1 / self.world)
+        self.exchange.sum_gradients(self.arrays, factor=1 / self.world)
 
 
 _VARIABLE = "GLUONTUNE_RANK"

@@ -172,11 +172,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, ...], Holds, str], ...] = (
 
 
 def check(recipe: Any) -> None:
-    """Refuse wrong values and contradictions of a recipe's fields.
-
-    Raises:
-        UsageError: names the fields, their values and the way out.
-    """
+    """Refuse wrong values and contradictions of a recipe's fields, by a UsageError with the way out."""
     for name, (kind, way_out) in COLLECTIONS.items():
         if not isinstance(getattr(recipe, name), kind):
             raise _bad(recipe, name, way_out)

@@ -45,9 +45,8 @@ def show_cpu_list(cpus: list[int] | tuple[int, ...]) -> str:
 class Cpu:
     """The processor and this process's share of it; ``root`` holds ``proc`` and ``sys``, for tests."""
 
-    def __init__(self, root: Pathlike = "/", affinity: Callable[[], set[int]] | None = None):
+    def __init__(self, root: Pathlike = "/"):
         self.root = Path(root)
-        self._affinity = affinity
 
     def read(self, path: str) -> str | None:
         """The text of ``/proc/…`` or ``/sys/…``, or None if unreadable."""
@@ -58,16 +57,18 @@ class Cpu:
 
     def affinity(self) -> list[int]:
         """The logical CPUs that the process may run on, in ascending order."""
-        if self._affinity is not None:
-            return sorted(self._affinity())
         if hasattr(os, "sched_getaffinity"):
             return sorted(os.sched_getaffinity(0))
         return list(range(os.cpu_count() or 1))
 
+    def online(self) -> list[int]:
+        """The logical CPUs of the machine that are online."""
+        text = self.read("/sys/devices/system/cpu/online")
+        return parse_cpu_list(text) if text else list(range(os.cpu_count() or 1))
+
     def logical_cores(self) -> int:
-        """Logical CPUs of the machine that are online."""
-        online = self.read("/sys/devices/system/cpu/online")
-        return len(parse_cpu_list(online)) if online else (os.cpu_count() or 1)
+        """The number of logical CPUs that are online."""
+        return len(self.online())
 
     def siblings(self, cpu: int) -> tuple[int, ...]:
         """The logical CPUs that share ``cpu``'s core, itself included."""
@@ -76,10 +77,7 @@ class Cpu:
 
     def physical_cores(self, cpus: list[int] | None = None) -> int:
         """Physical cores of ``cpus`` (default: all online); hyper-threads of one core count once."""
-        if cpus is None:
-            online = self.read("/sys/devices/system/cpu/online")
-            cpus = parse_cpu_list(online) if online else list(range(self.logical_cores()))
-        return len({min(self.siblings(cpu)) for cpu in cpus})
+        return len({min(self.siblings(cpu)) for cpu in (self.online() if cpus is None else cpus)})
 
     def quota_cores(self) -> float | None:
         """The cgroups' limit of CPU time, in cores, or None."""
@@ -139,15 +137,13 @@ class Cpu:
 
     def container(self) -> str | None:
         """``docker``, ``podman``, ``kubernetes`` … of a container, or None."""
-        if (self.root / "run/.containerenv").exists():
-            return "podman"
-        cgroup = self.read("/proc/1/cgroup") or ""
-        for word, name in (("kubepods", "kubernetes"), ("docker", "docker"), ("containerd", "containerd")):
-            if word in cgroup:
-                return name
-        if (self.root / ".dockerenv").exists():
-            return "docker"
-        return "singularity" if (self.root / ".singularity.d").exists() else None
+        root, cgroup = self.root, self.read("/proc/1/cgroup") or ""
+        signs = (
+            ("podman", (root / "run/.containerenv").exists()), ("kubernetes", "kubepods" in cgroup),
+            ("docker", "docker" in cgroup), ("containerd", "containerd" in cgroup),
+            ("docker", (root / ".dockerenv").exists()), ("singularity", (root / ".singularity.d").exists()),
+        )  # fmt: skip
+        return next((name for name, sign in signs if sign), None)
 
     def _cgroup_folders(self, controller: str) -> Iterator[str]:
         """This process's cgroup of ``controller`` and its parents: each may set a limit."""
@@ -235,14 +231,11 @@ def amx_support(flags: set[str] | None = None, ask: Callable[[], bool] = ask_ker
     >>> amx_support({"amx_bf16", "amx_tile"}, ask=lambda: False).level
     'refused'
     """
-    found = processor()[0] if flags is None else flags
-    if not {"amx_bf16", "amx_tile"} <= found:
+    if not {"amx_bf16", "amx_tile"} <= (processor()[0] if flags is None else flags):
         return AmxSupport("absent", "this CPU has no AMX (amx_bf16, amx_tile)")
     if not ask():
-        return AmxSupport(
-            "refused",
-            "this CPU has AMX, but the kernel does not give it to processes (Linux before 5.16, or a sandbox)",
-        )
+        message = "this CPU has AMX, but the kernel does not give it to processes (Linux before 5.16, or a sandbox)"
+        return AmxSupport("refused", message)
     return AmxSupport("granted", "this CPU has AMX, and the kernel gives it to processes")
 
 
@@ -255,12 +248,8 @@ def prepare_amx(
     """
     mapping = os.environ if environ is None else environ
     wishes = [name for name in _VARIABLES if mapping.get(name, "").upper() in _WITH_AMX]
-    if not wishes:
-        return
-    answer = support()
-    if answer.level == "refused":
-        for name in wishes:
-            mapping[name] = _WITHOUT_AMX
+    if wishes and (answer := support()).level == "refused":
+        mapping.update(dict.fromkeys(wishes, _WITHOUT_AMX))
         logger.warning("%s: oneDNN goes without it", answer.message)
 
 

@@ -61,16 +61,13 @@ def is_cuda(name: str) -> bool:
     return name == DRIVER_LIBRARY or family(name) is not None
 
 
-def find_pip_library(name: str, path: Iterable[str] | None = None) -> Path | None:
+def find_pip_library(name: str) -> Path | None:
     """The path of ``name`` (``libcudnn.so.8``) in one of NVIDIA's wheels, or None."""
     library = family(name)
     if library is None:
         return None
-    for folder in sys.path if path is None else path:
-        candidate = Path(folder or ".") / "nvidia" / library.folder / "lib" / name
-        if candidate.is_file():
-            return candidate
-    return None
+    places = (Path(folder or ".") / "nvidia" / library.folder / "lib" / name for folder in sys.path)
+    return next((place for place in places if place.is_file()), None)
 
 
 def _companion(prefix: str, of: str) -> str | None:
@@ -80,8 +77,7 @@ def _companion(prefix: str, of: str) -> str | None:
         return None
     home = next(library.folder for library in CUDA_LIBRARIES if library.prefix == prefix)
     folder = place.parent.parent.parent / home / "lib"
-    names = sorted(entry.name for entry in folder.glob(prefix + ".*")) if folder.is_dir() else []
-    return names[0] if names else None
+    return min((entry.name for entry in folder.glob(prefix + ".*")), default=None)
 
 
 def load_library(name: str, fallback: Path | None) -> bool:
@@ -100,11 +96,8 @@ def preload(needed: Iterable[str], load: Callable[[str, Path | None], bool] = lo
         companion = _companion(prefix, wanted[other]) if other in wanted and prefix not in wanted else None
         if companion:
             wanted[prefix] = companion
-    missing = []
-    for library in CUDA_LIBRARIES:
-        name = wanted.get(library.prefix)
-        if name and not load(name, find_pip_library(name)):
-            missing.append(name)
+    names = [wanted[library.prefix] for library in CUDA_LIBRARIES if library.prefix in wanted]
+    missing = [name for name in names if not load(name, find_pip_library(name))]
     if DRIVER_LIBRARY in needed and not load(DRIVER_LIBRARY, None):
         missing.append(DRIVER_LIBRARY)
     return missing
@@ -127,13 +120,13 @@ _GLOBAL_FUNCTION = 0x12
 
 def stand_in(functions: Sequence[str], soname: str = DRIVER_LIBRARY) -> bytes:
     """A shared library of x86-64 whose ``functions`` return 100."""
-    strings = b"\0" + b"".join(name.encode() + b"\0" for name in (*functions, soname))
-    names = [strings.index(b"\0" + name.encode() + b"\0") + 1 for name in (*functions, soname)]
-    header = 64 + 4 * 56
-    hashes = header  # one bucket, in which all symbols are chained
+    words = [name.encode() + b"\0" for name in (*functions, soname)]
+    strings = b"\0" + b"".join(words)
+    names = [strings.index(b"\0" + word) + 1 for word in words]
+    hashes = 64 + 4 * 56  # after the headers: one bucket, in which all symbols are chained
     chain = [0, *range(2, len(functions) + 1), 0]
     hash_table = struct.pack(f"<{3 + len(chain)}I", 1, len(chain), 1 if functions else 0, *chain)
-    symbols = _aligned(hashes + len(hash_table))
+    symbols = -(-(hashes + len(hash_table)) // 8) * 8
     text = symbols + 24 * (len(functions) + 1) + len(strings)
     table = bytes(24) + b"".join(
         struct.pack("<IBBHQQ", name, _GLOBAL_FUNCTION, 0, 1, text, len(_NO_DEVICE)) for name in names[:-1]
@@ -156,10 +149,6 @@ def stand_in(functions: Sequence[str], soname: str = DRIVER_LIBRARY) -> bytes:
     library += hash_table
     library = library.ljust(symbols, b"\0") + table + strings + _NO_DEVICE
     return library.ljust(at, b"\0") + dynamic
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // 8) * 8
 
 
 def stand_in_possible(root: str | os.PathLike[str] = "/") -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,15 +22,6 @@ class DiskSpace:
 
     total_mib: int
     free_mib: int
-
-
-def disk_space(path: str | os.PathLike[str]) -> DiskSpace | None:
-    """Space of the file system that holds ``path``; or None."""
-    try:
-        usage = shutil.disk_usage(path)
-    except OSError:
-        return None
-    return DiskSpace(usage.total >> 20, usage.free >> 20)
 
 
 def measure_reading(place: Path, limit: int, seconds: float) -> tuple[float | None, str]:

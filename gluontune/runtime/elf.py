@@ -68,11 +68,7 @@ def _text(image: mmap.mmap, start: int) -> str:
 
 
 def read_dynamic(path: str | os.PathLike[str]) -> Dynamic:
-    """``DT_NEEDED`` and ``DT_SONAME`` of a 64-bit ELF file.
-
-    Raises:
-        ValueError: not such a file, or cut off. OSError: it cannot be read.
-    """
+    """``DT_NEEDED`` and ``DT_SONAME`` of a 64-bit ELF file; raises ValueError for another or a cut file, or OSError."""
     with _image(path) as image:
         entries, strings = _entries(image)
         tags = (_DT_NEEDED, _DT_SONAME)
@@ -137,18 +133,12 @@ def gpu_code(library: str | os.PathLike[str]) -> GpuCode:
     """The GPU code of ``library``, from its ``.nv_fatbin`` section.
 
     A GPU of compute capability 9.0 needs ``sm_9x`` machine code, or PTX of at most 90, which the driver
-    compiles; machine code for 8.6 does not run on it.
-
-    Raises:
-        ValueError: not an ELF file, or damaged.
+    compiles; machine code for 8.6 does not run on it. Raises as :func:`read_dynamic`.
     """
-    found: dict[int, set[int]] = {_PTX: set(), _CUBIN: set()}
     with _image(library) as image:
         section = _section(image, ".nv_fatbin")
-        for kind, arch in _fat_entries(image, *section) if section else ():
-            if kind in found:
-                found[kind].add(arch)
-    return GpuCode(tuple(sorted(found[_CUBIN])), tuple(sorted(found[_PTX])))
+        found = sorted(set(_fat_entries(image, *section))) if section else []
+    return GpuCode(*(tuple(arch for kind, arch in found if kind == wanted) for wanted in (_CUBIN, _PTX)))
 
 
 def holds(library: str | os.PathLike[str], words: Iterable[str]) -> list[str]:
@@ -220,15 +210,12 @@ SYSTEM_PACKAGES = {
 }
 
 
-def find_in_wheels(name: str, path: Iterable[str] | None = None) -> Path | None:
+def find_in_wheels(name: str) -> Path | None:
     """The path of ``name`` (``libgomp.so.1``) in an installed wheel, under this name or with a hash, or None."""
     stem, _, version = name.partition(".so.")
-    for folder in sys.path if path is None else path:
-        for pattern in (f"torch/lib/{stem}*.so.{version}*", f"*.libs/{stem}*.so.{version}*"):
-            for found in sorted(Path(folder or ".").glob(pattern)):
-                if found.name[len(stem)] in ".-":
-                    return found
-    return None
+    patterns = (f"torch/lib/{stem}*.so.{version}*", f"*.libs/{stem}*.so.{version}*")
+    found = (file for folder in sys.path for pattern in patterns for file in sorted(Path(folder or ".").glob(pattern)))
+    return next((file for file in found if file.name[len(stem)] in ".-"), None)
 
 
 def preload(needed: Iterable[str]) -> list[str]:

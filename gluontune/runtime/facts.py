@@ -42,8 +42,7 @@ def machine_facts(system: System | None = None) -> dict[str, Any]:
     """
     system = system or System()
     report = system.gpu_report
-    have = system.packages
-    versions = {"gluontune": __version__, **have}
+    versions = {"gluontune": __version__, **system.packages}
     names = [*system.mxnet_wheels, *(name for name in PACKAGES if name in versions)]
     kernel = re.match(r"\d+\.\d+", platform.release())  # 6.1 of 6.1.0-13-amd64: the rest may name a builder
     distribution = re.search(r'^PRETTY_NAME="?([^"\n]+)', system.read("/etc/os-release") or "", re.M)
@@ -142,8 +141,7 @@ def unfit_gpus(system: System) -> list[Gpu]:
     code = system.gpu_code
     if code is None or not (code.sm or code.ptx):  # not a CUDA build, or its code is in another file
         return []
-    known = [gpu for gpu in system.visible_gpus if gpu.compute_capability]
-    return [gpu for gpu in known if not code_runs_on(code, gpu.compute_capability or (0, 0))]
+    return [gpu for gpu in system.visible_gpus if (own := gpu.compute_capability) and not code_runs_on(code, own)]
 
 
 def describe_code(code: GpuCode | None) -> str:

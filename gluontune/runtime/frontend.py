@@ -21,11 +21,7 @@ _WHOLE = slice(None)
 
 
 def quicken(mx: Any) -> None:
-    """Put the quicker ways into MXNet.
-
-    Args:
-        mx: the mxnet module. A second call changes nothing.
-    """
+    """Put the quicker ways into the mxnet module; a second call changes nothing."""
     register: Any = sys.modules["mxnet.ndarray.register"]
     kinds = (mx.nd.NDArray, mx.np.ndarray)
     if kinds[0].__setitem__.__module__ == __name__:

@@ -86,10 +86,7 @@ class PatchingLoader(Loader):
 
 
 def lazily(*names: str) -> contextlib.AbstractContextManager[None]:
-    """Inside the block, imports of the modules ``names`` are deferred to their first use.
-
-    Modules imported before, and modules that are not installed, are unaffected.
-    """
+    """Inside the block, imports of the modules ``names`` are deferred to their first use."""
     return loading_by(_LazyLoader, *names)
 
 

@@ -26,9 +26,7 @@ from gluontune.runtime.frontend import quicken
 from gluontune.runtime.import_hooks import Finder, PatchingLoader, kept_operators, lazily, plain_distutils
 
 # numpy 1.24 removed them; MXNet 1.9.1 uses them.
-NUMPY_ALIASES = {
-    "bool": bool, "int": int, "float": float, "complex": complex, "object": object, "str": str,
-}  # fmt: skip
+NUMPY_ALIASES = {kind.__name__: kind for kind in (bool, int, float, complex, object, str)}
 
 CPU_WHEEL = "pip install 'mxnet==1.9.1' (or 'gluontune[cpu]'; with an NVIDIA GPU 'gluontune[cu112]')"
 REINSTALL_CPU = "pip install --force-reinstall --no-deps 'mxnet==1.9.1'"
@@ -86,13 +84,10 @@ def mxnet_library() -> Path | None:
 def _package_folder() -> Path | None:
     if "mxnet" in sys.modules and getattr(sys.modules["mxnet"], "__file__", None):
         return Path(str(sys.modules["mxnet"].__file__)).parent
-    try:
+    with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec("mxnet")
-    except (ImportError, ValueError):
-        return None
-    if spec is None or not spec.origin:
-        return None
-    return Path(spec.origin).parent
+        return Path(spec.origin).parent if spec is not None and spec.origin else None
+    return None
 
 
 def _import_mxnet() -> ModuleType:

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ class LaunchSettings:
     """
 
     rows: tuple[Setting, ...]
-    cpus: tuple[tuple[int, ...], ...] = field(default=())
+    cpus: tuple[tuple[int, ...], ...] = ()
 
     @property
     def env(self) -> dict[str, str]:
@@ -238,11 +238,10 @@ def applied(child: Mapping[str, str], environ: Mapping[str, str] | None = None) 
     return {name: value for name, value in child.items() if name != MARKER and base.get(name) != value}
 
 
-def kernel_env(system: System | None = None) -> dict[str, str]:
+def kernel_env(system: System) -> dict[str, str]:
     """The variables of the kernel: the launch settings, and the folders of pip's CUDA libraries, with which a
     notebook's plain ``import mxnet`` loads them, too.
     """
-    system = system or System()
     env = launch_settings(system=system).env
     names = [name for name in system.mxnet_needs if cuda.is_cuda(name)]
     folders = dict.fromkeys(str(place.parent) for name in names if (place := cuda.find_pip_library(name)))

@@ -54,8 +54,7 @@ def query(pynvml: Any = None) -> GpuReport:
     except Exception as error:
         return GpuReport(_status(pynvml, error), reason=str(error))
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        gpus = tuple(gpu_of(pynvml, index) for index in range(count))
+        gpus = tuple(gpu_of(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
         return GpuReport("ok", gpus, ask(pynvml, "nvmlSystemGetDriverVersion"))
     except Exception as error:
         return GpuReport(_status(pynvml, error), reason=str(error))

@@ -68,11 +68,7 @@ def mxnet_wheels(installed: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def to_make(target: str, makefile: Path | None = None) -> str:
-    """The command for ``target``: ``make TARGET`` in a source tree, else its steps.
-
-    Args:
-        target: ``horovod`` or ``peers``.
-        makefile: of the source tree; default: beside the package.
+    """The command for ``horovod`` or ``peers``: ``make TARGET`` in a source tree (of ``makefile``), else its steps.
 
     >>> to_make("peers", Path("/no/Makefile"))[:21]
     'python -m venv .peers'

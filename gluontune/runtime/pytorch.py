@@ -25,11 +25,7 @@ def installed() -> bool:
 
 
 def torch() -> ModuleType:
-    """PyTorch, imported on first use.
-
-    Raises:
-        GluontuneError: it is not installed, cannot be imported, or is older than 2.1.
-    """
+    """PyTorch, imported on first use; a GluontuneError if it is missing, cannot be imported or is older than 2.1."""
     _keep_code_at_home()
     try:
         found = importlib.import_module("torch")
@@ -49,8 +45,7 @@ def torch() -> ModuleType:
 def device(name: str = "auto") -> Any:
     """The ``torch.device`` of a name; ``auto`` is the first GPU that PyTorch sees, else the CPU.
 
-    Raises:
-        UsageError: PyTorch has no such device here.
+    Raises a UsageError if PyTorch has no such device here.
 
     >>> device("cpu")
     device(type='cpu')

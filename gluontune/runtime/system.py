@@ -8,9 +8,10 @@ import functools
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gluontune.codec import native
@@ -29,16 +30,11 @@ class System(cpu.Cpu):
     def __init__(self, root: cpu.Pathlike = "/", environ: Mapping[str, str] | None = None):
         super().__init__(root)
         self.environ: Mapping[str, str] = os.environ if environ is None else environ
+        self.python: tuple[int, int, int] = sys.version_info[:3]
+        self.prefix = Path(sys.prefix)
+        self.os_name, self.architecture = platform.system(), platform.machine()
 
-    # -- this Python and its packages
-
-    @functools.cached_property
-    def python(self) -> tuple[int, int, int]:
-        return sys.version_info[:3]
-
-    @functools.cached_property
-    def prefix(self) -> Path:
-        return Path(sys.prefix)
+    # -- packages
 
     @functools.cached_property
     def site_folders(self) -> list[Path]:
@@ -60,22 +56,12 @@ class System(cpu.Cpu):
         """Whether ``import name`` would succeed; nothing is imported."""
         return packages.module_exists(name)
 
-    # -- platform
-
-    @functools.cached_property
-    def os_name(self) -> str:
-        return platform.system()
-
-    @functools.cached_property
-    def architecture(self) -> str:
-        return platform.machine()
+    # -- shared libraries
 
     @functools.cached_property
     def libc(self) -> tuple[str, str]:
         """``("glibc", "2.36")``; ``("", "")`` on musl."""
         return platform.libc_ver()
-
-    # -- shared libraries
 
     @functools.cached_property
     def mxnet_library(self) -> Path | None:
@@ -112,11 +98,16 @@ class System(cpu.Cpu):
 
     def unloadable(self, needs: tuple[str, ...]) -> dict[str, str]:
         """The ``needs`` that a child process cannot load, with the loader's messages."""
-        return _try_loading(needs, self.environ)
-
-    def unloadable_needs(self, library: Path, bundled: Iterable[Path]) -> list[str]:
-        """The needs of ``library`` that neither the folders ``bundled`` nor the loader have."""
-        return list(self.unloadable(elf.external_needs(library, bundled)))
+        if not needs:
+            return {}
+        command = python("-c", _LOAD, json.dumps(list(needs)), json.dumps(sys.path))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(self.environ), check=False)
+        if done.returncode != 0:  # a library that crashes the process on loading
+            words = (done.stderr.strip().splitlines() or [f"the loader ended with {done.returncode}"])[-1]
+            if len(needs) == 1:
+                return {needs[0]: words}
+            return {lacking: why for name in needs for lacking, why in self.unloadable((name,)).items()}
+        return json.loads(done.stdout.strip().splitlines()[-1])
 
     @functools.cached_property
     def jpeg_decoder(self) -> tuple[str, str]:
@@ -148,7 +139,11 @@ class System(cpu.Cpu):
 
     def disk(self, path: cpu.Pathlike) -> disk.DiskSpace | None:
         """Space of the file system that holds ``path``; or None."""
-        return disk.disk_space(path)
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError:
+            return None
+        return disk.DiskSpace(usage.total >> 20, usage.free >> 20)
 
     def read_mib_per_sec(self, place: Path, limit: int, seconds: float) -> tuple[float | None, str]:
         """The reading speed of files below ``place``, MiB/s, and a description of them."""
@@ -176,10 +171,7 @@ class System(cpu.Cpu):
 
     def find_library(self, *names: str) -> str | None:
         """The first of the shared libraries ``names`` that the loader can load, or None."""
-        for name in names:
-            if not _try_loading((name,), self.environ):
-                return name
-        return None
+        return next((name for name in names if not self.unloadable((name,))), None)
 
 
 _LOAD = """
@@ -199,16 +191,3 @@ for name in names:
         report[name] = str(error)
 print(json.dumps(report))
 """
-
-
-def _try_loading(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
-    if not names:
-        return {}
-    command = python("-c", _LOAD, json.dumps(list(names)), json.dumps(sys.path))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(environ), check=False)
-    if done.returncode != 0:  # a library that crashes the process on loading
-        words = (done.stderr.strip().splitlines() or [f"the loader ended with {done.returncode}"])[-1]
-        if len(names) == 1:
-            return {names[0]: words}
-        return {lacking: why for name in names for lacking, why in _try_loading((name,), environ).items()}
-    return json.loads(done.stdout.strip().splitlines()[-1])

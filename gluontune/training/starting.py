@@ -20,7 +20,7 @@ from gluontune.core.errors import GluontuneError
 from gluontune.core.interpreter import python
 from gluontune.core.processes import PipedProcess
 from gluontune.engines import ENGINES
-from gluontune.parallel.horovod import start_meeting
+from gluontune.parallel.horovod import meeting
 from gluontune.parallel.kvstore import Cluster, free_port, start_cluster
 from gluontune.parallel.shared import PATH_VARIABLE, available, create
 from gluontune.recipe import Recipe
@@ -54,7 +54,7 @@ class EngineHelpers:
     def _start_here(self, recipe: Recipe, env: Mapping[str, str]) -> None:
         world, common = len(self.envs), {}
         if recipe.engine == "horovod":
-            self.envs = self._held.enter_context(contextlib.closing(start_meeting([world]))).envs
+            self.envs = self._held.enter_context(meeting([world]))
         elif recipe.engine == "kvstore":
             self.cluster = self._held.enter_context(start_cluster(world, env))
             common = self.cluster.worker_env
@@ -72,7 +72,7 @@ class EngineHelpers:
     def _start_for(self, network: Sequence[tuple[str, str]], recipe: Recipe, env: Mapping[str, str]) -> None:
         world, address = len(self.envs), network[0][1]
         if recipe.engine == "horovod":
-            envs = self._held.enter_context(contextlib.closing(start_meeting([1] * world, address=address))).envs
+            envs = self._held.enter_context(meeting([1] * world, address=address))
             names = ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
             given = [{"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, **dict.fromkeys(names, name)} for name, _ in network]
             self.envs = [{**own, **more} for own, more in zip(envs, given)]

@@ -70,8 +70,7 @@ def system(monkeypatch):
 def watch(system, wall=100.0):
     system.add(1, own=50.0)
     seen = ProcessTree(1)
-    assert seen.read().cpu_s is None  # no interval yet
-    seen.mark_time(wall)
+    assert seen.read(wall).cpu_s is None  # no interval yet
     return seen
 
 
@@ -181,16 +180,14 @@ def test_real_children_are_counted_as_the_system_counts_them():
     burn = "import time\ne=time.process_time()+0.15\nwhile time.process_time()<e: pass"
     before = os.times()
     seen = ProcessTree(os.getpid())
-    seen.read()
+    seen.read(time.time())
     total = 0.0
     for _ in range(3):
-        seen.mark_time(time.time())
         with subprocess.Popen([sys.executable, "-c", burn]) as child:
             time.sleep(0.05)
-            total += seen.read().cpu_s
-            seen.mark_time(time.time())
+            total += seen.read(time.time()).cpu_s
             child.wait()
-        total += seen.read().cpu_s
+        total += seen.read(time.time()).cpu_s
     after = os.times()
     billed = sum(after[:4]) - sum(before[:4])
     assert billed > 0.4

@@ -37,7 +37,7 @@ def memory():
 
 
 def learner(path, rank, arrays, every=1, world=2, **options):
-    return SharedUpdates(lambda: arrays, every, world, averaged=[False, True], path=path, rank=rank, **options)
+    return SharedUpdates(arrays, every, world, averaged=[False, True], path=path, rank=rank, **options)
 
 
 @pytest.mark.parametrize("thread_from", [0, 10**9])
@@ -130,7 +130,7 @@ def test_the_mean_of_ranks_by_horovod():
                 array[:] = (array + 3) / 2  # the other rank's values are all 3
 
     array = mx.nd.ones((2, 2))
-    exchange = HorovodAveraging(lambda: [array], 2, 2, TwoRanks())
+    exchange = HorovodAveraging([array], 2, 2, TwoRanks())
     exchange.after_step()
     assert (array.asnumpy() == 1).all()
     exchange.after_step()
@@ -181,7 +181,7 @@ from gluontune.engines.mxnet.context import parameters
 
 def every_step(recipe, context, net):
     arrays = [p.data(context.ctxs[0]) for p in parameters(net).values()]
-    return KvstoreAveraging(lambda: arrays, 1, context.world)
+    return KvstoreAveraging(arrays, 1, context.world)
 
 optimization.make_averaging = every_step
 def data(): return "sample"

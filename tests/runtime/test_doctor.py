@@ -115,7 +115,7 @@ FIRING = [
     ("visible-devices", "warning", with_gpu(environ={"CUDA_VISIBLE_DEVICES": "-1"}), "all GPUs are hidden"),
     ("visible-devices", "error", with_gpu(environ={"CUDA_VISIBLE_DEVICES": "3"}), "does not exist"),
     ("usable-cores", "warning", {"files": {"/sys/fs/cgroup/cpu.max": "150000 100000\n"}}, "1.5"),
-    ("usable-cores", "info", {"_affinity": lambda: {1, 2}}, "1-2"),
+    ("usable-cores", "info", {"affinity": lambda: [1, 2]}, "1-2"),
     ("omp-threads", "warning", {"environ": {"OMP_NUM_THREADS": None}}, "half"),
     ("omp-threads", "warning", {"environ": {"OMP_NUM_THREADS": "64"}}, "OMP_NUM_THREADS=64"),
     ("omp-threads", "info", {"environ": {"OMP_NUM_THREADS": "1"}}, "fewer"),

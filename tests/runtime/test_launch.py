@@ -39,7 +39,7 @@ def test_threads_are_shared_out(tmp_path, processes, threads):
 def test_quota_and_hyperthreads_lower_the_threads(tmp_path):
     quota = make_system(tmp_path / "a", files={"/sys/fs/cgroup/cpu.max": "200000 100000\n"})
     assert launch_settings(system=quota).env["OMP_NUM_THREADS"] == "2"
-    smt = make_system(tmp_path / "b", files=topology(8, threads=2), _affinity=lambda: set(range(8)))
+    smt = make_system(tmp_path / "b", files=topology(8, threads=2), affinity=lambda: list(range(8)))
     assert launch_settings(system=smt).env["OMP_NUM_THREADS"] == "4"
     assert launch_settings(cores=6, system=smt).env["OMP_NUM_THREADS"] == "6"
 
@@ -92,7 +92,7 @@ def test_ranks_get_whole_cores_and_all_of_them(tmp_path_factory, cores, threads,
     cpus = cores * threads
     allowed = sorted(set(range(cpus)) - lost) or [0]
     root = tmp_path_factory.mktemp("machine")
-    system = make_system(root, files=topology(cpus, threads, packages), _affinity=lambda: set(allowed))
+    system = make_system(root, files=topology(cpus, threads, packages), affinity=lambda: allowed)
     lists = [cpus_for_rank(rank, processes, system=system) for rank in range(processes)]
     assert all(lists), "no rank goes without a CPU"
     assert sorted({cpu for one in lists for cpu in one}) == allowed

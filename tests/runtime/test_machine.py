@@ -27,7 +27,9 @@ V1 = "9:cpuset:/\n4:memory:{path}\n2:cpu,cpuacct:{path}\n0::/\n"
 
 def machine(root, files, cpus=8, threads=1):
     write_files(root, {**topology(cpus, threads), **files})
-    return Cpu(root, affinity=lambda: set(range(cpus)))
+    cpu = Cpu(root)
+    cpu.affinity = lambda: list(range(cpus))
+    return cpu
 
 
 @settings(max_examples=50, deadline=None)
@@ -83,7 +85,7 @@ def test_cgroup_quota(tmp_path, files, quota, cores):
 def test_hyperthreads_count_as_usable_but_not_for_arithmetic(tmp_path):
     cpu = machine(tmp_path, {}, cpus=8, threads=2)
     assert (cpu.logical_cores(), cpu.physical_cores(), cpu.usable_cores(), cpu.compute_cores()) == (8, 4, 8, 4)
-    cpu._affinity = lambda: {0, 4, 1}  # one whole core and half of another
+    cpu.affinity = lambda: [0, 1, 4]  # one whole core and half of another
     assert (cpu.usable_cores(), cpu.compute_cores()) == (3, 2)
 
 
@@ -115,7 +117,8 @@ def test_memory_limit(tmp_path, files, limit):
 
 
 def test_nothing_readable_gives_none_and_at_least_one_core(tmp_path):
-    cpu = Cpu(tmp_path / "empty", affinity=lambda: {0})
+    cpu = Cpu(tmp_path / "empty")
+    cpu.affinity = lambda: [0]
     assert cpu.memory_limit_mib() is None and cpu.model() is None and cpu.quota_cores() is None
     assert cpu.flags() == () and cpu.container() is None
     assert cpu.usable_cores() == cpu.compute_cores() == 1

@@ -73,7 +73,7 @@ def make_system(root: Path, **changes) -> System:
     write_files(site, {"horovod/mxnet/mpi_lib.cpython-311-x86_64-linux-gnu.so": "x"})
     system = System(root, {name: value for name, value in environ.items() if value is not None})
     sound = {
-        "_affinity": lambda: {0, 1, 2, 3},
+        "affinity": lambda: [0, 1, 2, 3],
         "python": (3, 11, 7),
         "prefix": root / "venv",
         "site_folders": [site],

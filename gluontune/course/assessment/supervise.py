@@ -84,7 +84,7 @@ class _Supervisor:
         self.ranks: list[subprocess.Popen[bytes]] = []
         self.logs: list[Any] = []
         self.ends: dict[int, dict[str, Any]] = {}
-        self.helpers: list[Any] = []
+        self.helpers = contextlib.ExitStack()  # the parameter server, which may run a rank's code, or the meeting place
         self.stopped_by: str | None = None
         self.forced: set[int] = set()  # ranks that were ended here
         self.shared = psutil.virtual_memory().shared  # of the machine: files in memory belong to no process
@@ -101,12 +101,12 @@ class _Supervisor:
                     self._look(started, watch.latest() or {})
                     time.sleep(_TICK_S)
                 seconds = max(end["seconds"] for end in self.ends.values())
-            self._close_helpers()
+            self.helpers.close()
             self._take_copies()
             self.left.end(0 if self.stopped_by else _GRACE_S)
             left = [] if self.stopped_by else sorted(self.left.ended.values())
         finally:
-            self._close_helpers()
+            self.helpers.close()
             self.left.end(0)
         return {
             "seconds": seconds, "stopped_by": self.stopped_by,
@@ -115,30 +115,21 @@ class _Supervisor:
             "peak_gpu_mib": watch.peak_gpu_mib,
         }  # fmt: skip
 
-    def _close_helpers(self) -> None:
-        """End the parameter server, which may run code that a rank has sent, and the meeting place."""
-        for helper in self.helpers:
-            helper.close()
-        self.helpers = []
-
     def _partners(self) -> list[dict[str, str]]:
         """Environments that connect the ranks: by the parameter server, or Horovod's rendezvous."""
         count = len(self.spec["tasks"])
         if count == 1:
             return [{}]
         if self.spec["engine"] == "horovod":
-            from gluontune.parallel.horovod import start_meeting
+            from gluontune.parallel.horovod import meeting
 
-            meeting = start_meeting([count])
-            self.helpers.append(meeting)
-            return list(meeting.envs)
+            return self.helpers.enter_context(meeting([count]))
         from gluontune.parallel.kvstore import start_cluster
 
         # a server unpickles the script's optimizer, which may be any code: it runs under the script's limits
         home = tempfile.mkdtemp()
         env = {**os.environ, "HOME": home, "TMPDIR": home}
-        cluster = start_cluster(count, env, under=self._limited(None, [], [home]))
-        self.helpers.append(cluster)
+        cluster = self.helpers.enter_context(start_cluster(count, env, under=self._limited(None, [], [home])))
         return [cluster.worker_env] * count
 
     def _start(self, rank: int, task: dict[str, Any], env: dict[str, str]) -> None:

@@ -248,11 +248,7 @@ def make_averaging(recipe: Recipe, context: Context, net: Any) -> Averaging | No
     every, world = recipe.exchange_every, context.world
     if recipe.engine != "async" and every == 1:
         return None
-    held = [p.data(context.ctxs[0]) for p in parameters(net).values()]  # set_data writes into these
-
-    def arrays() -> list[Any]:
-        return held
-
+    arrays = [p.data(context.ctxs[0]) for p in parameters(net).values()]  # set_data writes into these
     if isinstance(context.exchange, horovod.Exchange):
         return HorovodAveraging(arrays, every, world, context.exchange.hvd)
     if recipe.engine == "kvstore":

@@ -93,12 +93,9 @@ def run_check(entry: Check, system: System, options: Options) -> Finding:
             raise UsageError(f"check {entry.id!r} returned the severity {verdict.severity!r}")
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        verdict = Verdict(
-            "warning",
-            f"the check itself failed, so nothing is known about: {entry.title}",
-            f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})",
-            "report this as a fault of gluontune's",
-        )
+        message = f"the check itself failed, so nothing is known about: {entry.title}"
+        evidence = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        verdict = Verdict("warning", message, evidence, "report this as a fault of gluontune's")
     return Finding(entry.id, *verdict)
 
 

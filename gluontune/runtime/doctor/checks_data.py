@@ -93,9 +93,7 @@ _SECONDS = 3.0
 def _existing(path: Path) -> Path:
     """``path``, or its nearest existing parent."""
     path = path.expanduser().absolute()
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 @check("data-folder", "the data's folder")
@@ -147,16 +145,10 @@ def file_system(system: System, options: Options) -> Verdict:
 
 
 def _kind(system: System, place: str) -> str | None:
-    best, kind = "", None
-    for line in (system.read("/proc/mounts") or "").splitlines():
-        fields = line.split()
-        if len(fields) < 3:
-            continue
-        mount = fields[1].replace("\\040", " ")
-        inside = place == mount or place.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, fields[2]
-    return kind
+    rows = [line.split() for line in (system.read("/proc/mounts") or "").splitlines()]
+    mounts = [(fields[1].replace("\\040", " "), fields[2]) for fields in rows if len(fields) >= 3]
+    mounts = [(mount, kind) for mount, kind in mounts if Path(place).is_relative_to(mount)]
+    return max(reversed(mounts), key=lambda row: len(row[0]))[1] if mounts else None  # of two on one place the later
 
 
 @check("read-speed", "sequential reading of the data's disk")

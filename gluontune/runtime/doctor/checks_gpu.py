@@ -32,13 +32,10 @@ def gpu_driver(system: System, options: Options) -> Verdict:
         if _built_for_cuda(system):
             if cuda.stand_in_possible(system.root):
                 return Verdict("warning", "no driver: the GPU build computes on the CPU", report.reason, _FOR_A_GPU)
-            return Verdict(
-                "error",
-                "mxnet is built for CUDA, but the NVIDIA driver's library is missing: it cannot be imported",
-                report.reason,
-                f"{_FOR_A_GPU}; without a GPU: pip uninstall -y {next(iter(system.mxnet_wheels), 'mxnet-cu112')} && "
-                "pip install 'mxnet==1.9.1'",
-            )
+            message = "mxnet is built for CUDA, but the NVIDIA driver's library is missing: it cannot be imported"
+            wheel = next(iter(system.mxnet_wheels), "mxnet-cu112")
+            fix = f"{_FOR_A_GPU}; without a GPU: pip uninstall -y {wheel} && pip install 'mxnet==1.9.1'"
+            return Verdict("error", message, report.reason, fix)
         return Verdict("info", "no NVIDIA driver: training uses the CPU", report.reason)
     return Verdict("info", "the driver cannot be asked; see the finding 'nvml'", report.reason)
 
@@ -97,8 +94,7 @@ def gpu_code(system: System, options: Options) -> Verdict:
     way_out = f"use NVIDIA's container {CONTAINER} (it runs on Hopper)" if new else "use a GPU from Maxwell to Ada"
     if others:
         way_out = f"CUDA_VISIBLE_DEVICES={','.join(others)} leaves the GPUs that fit; or {way_out}"
-    labels = ", ".join(gpu.label for gpu in unfit)
-    message = f"mxnet cannot compute on {labels}"
+    message = f"mxnet cannot compute on {', '.join(gpu.label for gpu in unfit)}"
     return Verdict("error", message, describe_code(code), f"{way_out}; or train on the CPU with the wheel mxnet")
 
 
@@ -139,12 +135,9 @@ def usable_cores(system: System, options: Options) -> Verdict:
     allowed = system.affinity()
     evidence = f"{logical} online, affinity {show_cpu_list(allowed)}, quota {quota or 'none'}"
     if quota is not None and quota < len(allowed):
-        return Verdict(
-            "warning",
-            f"the cgroup allows {quota:g} of {len(allowed)} cores: programs that count cores start too many threads",
-            evidence,
-            f"{TUNED}; or raise the container's limit (docker --cpus, Kubernetes limits.cpu)",
-        )
+        share = f"the cgroup allows {quota:g} of {len(allowed)} cores"
+        fix = f"{TUNED}; or raise the container's limit (docker --cpus, Kubernetes limits.cpu)"
+        return Verdict("warning", f"{share}: programs that count cores start too many threads", evidence, fix)
     if usable < logical:
         fix = "taskset or the batch system set it; gluontune counts with it"
         return Verdict("info", f"this process may use {usable} of {logical} cores", evidence, fix)
@@ -198,12 +191,9 @@ _OPENMP = re.compile(r"(libgomp|libiomp5|libomp)([-.][^/]*)?\.so[^/]*$")
 def openmp_runtimes(system: System, options: Options) -> Verdict:
     loaded = [path for path in system.loaded_libraries() if _OPENMP.search(path)]
     if len({os.path.realpath(path) for path in loaded}) > 1:
-        return Verdict(
-            "warning",
-            "two OpenMP runtimes are loaded in this process: each starts its own threads and they fight for the cores",
-            ", ".join(loaded),
-            "import torch, scikit-learn or the like in another process than mxnet",
-        )
+        message = "two OpenMP runtimes are loaded in this process: each starts its own threads and they fight for the "
+        fix = "import torch, scikit-learn or the like in another process than mxnet"
+        return Verdict("warning", message + "cores", ", ".join(loaded), fix)
     preloaded = [p for p in re.split(r"[: ]", system.environ.get("LD_PRELOAD", "")) if _OPENMP.search(p)]
     if any("gomp" not in Path(path).name for path in preloaded):
         message = "LD_PRELOAD brings another OpenMP runtime beside libgomp, which libmxnet.so is built with"
@@ -217,10 +207,8 @@ def openmp_runtimes(system: System, options: Options) -> Verdict:
 
 
 def _bundled_openmp(folder: Path) -> list[str]:
-    found = []
-    for pattern in ("*.libs/lib*omp*.so*", "*/lib/lib*omp*.so*", "*/.dylibs/lib*omp*", "*/lib*omp*.so*"):
-        found += [str(p.relative_to(folder)) for p in folder.glob(pattern) if _OPENMP.search(str(p))]
-    return found
+    patterns = ("*.libs/lib*omp*.so*", "*/lib/lib*omp*.so*", "*/.dylibs/lib*omp*", "*/lib*omp*.so*")
+    return [str(p.relative_to(folder)) for each in patterns for p in folder.glob(each) if _OPENMP.search(str(p))]
 
 
 _SLOW_VARIABLES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gluontune.runtime.doctor._base import Options, Verdict, check
+from gluontune.runtime.elf import external_needs
 from gluontune.runtime.importing import library_fix
 from gluontune.runtime.packages import to_make
 from gluontune.runtime.system import System
@@ -45,8 +46,7 @@ def opencv(system: System, options: Options) -> Verdict:
     if missing:
         fix = "pip install --force-reinstall --no-deps opencv-python-headless"
         fix += "".join(f"; or {library_fix(n)}" for n in missing if n.startswith("libgomp"))
-        names = ", ".join(missing)
-        return Verdict("error", f"cv2 cannot be imported: {names} missing", evidence, fix)
+        return Verdict("error", f"cv2 cannot be imported: {', '.join(missing)} missing", evidence, fix)
     if len(set(builds.values())) > 1:
         message = "several OpenCV builds of different versions overwrite each other's files"
         fix = f"pip uninstall -y {' '.join(builds)} && pip install opencv-python-headless"
@@ -58,7 +58,7 @@ def _missing_for_opencv(system: System) -> list[str]:
     """Libraries missing for the ``cv2`` extension, mostly libGL.so.1."""
     for folder in system.site_folders:
         for extension in sorted((folder / "cv2").glob("cv2*.so")):
-            return sorted(system.unloadable_needs(extension, folder.glob("opencv_*.libs")))
+            return sorted(system.unloadable(external_needs(extension, folder.glob("opencv_*.libs"))))
     return []
 
 

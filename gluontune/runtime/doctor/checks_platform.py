@@ -22,9 +22,8 @@ def operating_system(system: System, options: Options) -> Verdict:
         message = "macOS: MXNet 1.9.1 has a CPU wheel for Intel processors only, and gluontune is not tested there"
         fix = "run in Linux: a container, a virtual machine or a server"
         return Verdict("warning", message, f"{name} {system.architecture}", fix)
-    return Verdict(
-        "error", f"{name}: MXNet 1.9.1 has no wheel for it", name, "run in Linux: on Windows, 'wsl --install' gives one"
-    )
+    fix = "run in Linux: on Windows, 'wsl --install' gives one"
+    return Verdict("error", f"{name}: MXNet 1.9.1 has no wheel for it", name, fix)
 
 
 @check("architecture", "processor architecture against the MXNet wheels")
@@ -109,8 +108,7 @@ def mxnet(system: System, options: Options) -> Verdict:
         return Verdict("error", "mxnet is not installed", "no package mxnet in this Python", CPU_WHEEL)
     if not wheels:
         return Verdict("info", "an mxnet that pip did not install (a container's?) is used", "no metadata")
-    versions = set(system.mxnet_wheels.values())
-    if not all(version.startswith("1.9.") for version in versions):
+    if not all(version.startswith("1.9.") for version in system.mxnet_wheels.values()):
         fix = "pip install 'mxnet==1.9.1' (or 'mxnet-cu112==1.9.1')"
         return Verdict("warning", "gluontune is made and tested for MXNet 1.9.1", wheels, fix)
     return Verdict("ok", "mxnet is installed", wheels)
@@ -169,9 +167,7 @@ def shared_libraries(system: System, options: Options) -> Verdict:
     wheels = sorted({f"'{library.wheel}'" for n in missing if (library := cuda.family(n))})
     fixes = [f"pip install {' '.join(wheels)}"] if wheels else []
     fixes += dict.fromkeys(library_fix(name) for name in missing if cuda.family(name) is None)
-    names = ", ".join(missing)
-    one = len(missing) == 1
-    message = f"mxnet cannot be imported: {names} {'is' if one else 'are'} missing"
+    message = f"mxnet cannot be imported: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     return Verdict("error", message, "; ".join(missing.values()), "; ".join(fixes))
 
 
@@ -199,14 +195,10 @@ def numpy(system: System, options: Options) -> Verdict:
         message = "MXNet 1.9.1 cannot be imported with numpy 2 (a plain 'pip install onnx' pulls it in)"
         return Verdict("error", message, f"numpy {version}", f"pip install '{wanted_numpy()}'")
     if (major, minor) >= (1, 24):
-        return Verdict(
-            "ok" if system.python >= (3, 12) else "info",
-            "a plain 'import mxnet' fails with this numpy; gluontune puts the removed aliases back",
-            f"numpy {version}",
-            "call gluontune.runtime.mxnet() first" + (
-                "" if system.python >= (3, 12) else ", or: pip install 'numpy==1.23.5'"
-            ),
-        )  # fmt: skip
+        older = system.python < (3, 12)  # has an older numpy, too
+        message = "a plain 'import mxnet' fails with this numpy; gluontune puts the removed aliases back"
+        fix = "call gluontune.runtime.mxnet() first" + (", or: pip install 'numpy==1.23.5'" if older else "")
+        return Verdict("info" if older else "ok", message, f"numpy {version}", fix)
     return Verdict("ok", "numpy fits MXNet", f"numpy {version}")
 
 
