@@ -257,8 +257,8 @@ def _graph(count: int, shape: tuple[int, ...], steps: int) -> Any:
     turned = _orthogonalized(sym, ahead, count, *flat[1:], steps)
     parts = sym.split(turned, num_outputs=count, axis=0)
     found = sym.Group([sym.reshape(part, shape=shape) for part in (parts if count > 1 else [parts])])
-    names, given = found.list_inputs(), [*grads, *moments, rescale, momentum]
-    order = [[v.name for v in given].index(name) for name in names]
+    given = [variable.name for variable in (*grads, *moments, rescale, momentum)]
+    order = [given.index(name) for name in found.list_inputs()]
     static = str(count * math.prod(shape) <= _WORTH_KEEPING)
     call = nd.CachedOp(found, [("static_alloc", static), ("static_shape", static)])
 
@@ -325,18 +325,10 @@ class GTMuon(GTAdamW):
         ctx = moments[0].context
         if grads[0].context != ctx:  # an updating kvstore has copies elsewhere
             grads = [grad.as_in_context(ctx) for grad in grads]
-        factors = self._factors(rescale, ctx, grads[0].dtype)
+        dtype = np.dtype(grads[0].dtype)
+        factors = self.copied(f"factors, {dtype.name}", ctx, [rescale], [self.momentum], dtype=dtype)
         for ws, gs, ms, rates, decays in chunks(weights, grads, moments, lrs, wds):
             n = len(ws)
             subtract_all(ms, gs, [-1.0] * n, [self.momentum - 1.0] * n, factor=rescale)
             turned = _graph(n, shape, self.ns_steps)(*gs, *ms, *factors)
             subtract_all(ws, turned, rates, decays, factor=scale)
-
-    def _factors(self, rescale: float, ctx: Any, dtype: Any) -> tuple[Any, Any]:
-        """The factors on gradient and momentum, on ``ctx``."""
-        values, place = (rescale, self.momentum), ("factors", str(ctx), np.dtype(dtype).name)
-        cached = self._tables.get(place)
-        if cached is None or cached[0] != values:
-            cached = (values, tuple(nd.full((1,), value, ctx=ctx, dtype=dtype) for value in values))
-            self._tables[place] = cached
-        return cached[1]

@@ -29,7 +29,8 @@ from gluontune.engines.torch.export import Exported, NotExported, exported_once
 from gluontune.job.batches import Outcome, Score, array_score
 from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed, named_loaders
-from gluontune.optim.torch_rules import TorchOptimizer, rates_of
+from gluontune.optim.cards import rates_of
+from gluontune.optim.torch_rules import TorchOptimizer
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 
