@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -47,8 +48,10 @@ class Proof:
         with preserved(net), without_dropout(net, True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             set_mode(net, "imperative")
-            if part is not None and self._runs(part):
-                self._inputs = part
+            if part is not None:
+                with contextlib.suppress(Exception):  # a net for one batch size
+                    run(net, part, False)
+                    self._inputs = part
             try:
                 if varies(net, self._inputs, True):
                     self._training = False
@@ -73,7 +76,8 @@ class Proof:
         if not reason:
             return None
         take_back(before)
-        if self._comparable and self._compare_often():  # the plain net differs from itself
+        # The plain net may differ from itself in one of several passes: a ``CustomOp`` of MXNet's may race.
+        if self._comparable and any(self._compare()[0] for _ in range(_ATTEMPTS)):
             self._comparable = False
             give(targets)
             return None
@@ -98,10 +102,6 @@ class Proof:
                     return reason, path
         return "", ""
 
-    def _compare_often(self) -> str:
-        """The reason why outputs changed in one of several passes (a ``CustomOp`` of MXNet's may race), or ""."""
-        return next((reason for reason, _ in (self._compare() for _ in range(_ATTEMPTS)) if reason), "")
-
     def _compare_once(self, mode: str, plain: Any) -> tuple[str, str]:
         try:
             outputs, gradients = self._pass()
@@ -124,13 +124,6 @@ class Proof:
         if not all(np.isfinite(o).all() for o in outputs):
             return outputs, []
         return outputs, gradients
-
-    def _runs(self, inputs: tuple[Any, ...]) -> bool:
-        try:
-            run(self._net, inputs, False)
-        except Exception:
-            return False
-        return True
 
 
 def _parts(targets: list[Any]) -> list[list[Any]]:

@@ -229,8 +229,8 @@ def _best_plain(modes: list[Trial], batches: int) -> Trial:
     with less overhead a step.
     """
     best = fastest(modes)
-    fixed = [t for t in modes if t.settings == "static" and t.step_ms]
-    return fixed[0] if fixed and best.settings == "static_alloc" and batches == 1 else best
+    fixed = (t for t in modes if t.settings == "static" and t.step_ms)
+    return next(fixed, best) if best.settings == "static_alloc" and batches == 1 else best
 
 
 def _add_notes(report: HybridizeReport, batches: int) -> None:

@@ -6,7 +6,7 @@ No rewrite is assumed to help: the callers measure (``gt.compute.hybridize``, th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from gluontune.recipe.registry import Registry, resolve
 
@@ -65,8 +65,7 @@ class Rewrite:
 
     def targets(self, net: Any, seen: dict[int, Any]) -> list[Target]:
         """The layers of ``net`` that this rewrite would change."""
-        found: Callable[[Any, dict[int, Any]], list[Target]] = resolve(self.find)
-        return found(net, seen)
+        return resolve(self.find)(net, seen)
 
 
 REWRITES: Registry[Rewrite] = Registry("rewrite")

@@ -177,7 +177,7 @@ class RankMessages:
                 message = f"{who} has given no sign of life for {_SILENT_S:.0f} s: stopped, swapped out or cut off?"
                 raise RunFailed("RankSilent", message, "training", self.ranks[silent[0]].tail())
         if missing and now > deadline:
-            behind = min((self._at.get(place, 0) for place in missing), default=0)
+            behind = min(self._at.get(place, 0) for place in missing)
             self._hung([place for place in missing if self._at.get(place, 0) == behind], wanted)
 
     def _hung(self, places: list[int], wanted: str) -> None:
