@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,6 @@ _ATTEMPTS = 5  # passes of the plain net before a rewrite is blamed
 _SAMPLES = 4  # of the batch
 _OUTPUTS = {"bfloat16": 0.2}  # relative; rounding through many layers, not a fault
 _OUTPUTS_FLOAT32 = 5e-3
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """The first layer that a rewrite breaks, and how."""
-
-    path: str
-    reason: str
 
 
 class Proof:
@@ -70,8 +61,8 @@ class Proof:
         """Whether results can be compared."""
         return bool(self._plain) and self._comparable
 
-    def wrong(self, targets: list[Any], before: list[tuple[Any, type]]) -> Wrong | None:
-        """The fault of the layers just changed, or None; faulty ones get their old classes back."""
+    def wrong(self, targets: list[Any], before: list[tuple[Any, type]]) -> tuple[str, str] | None:
+        """The path of the first of the layers just changed that is faulty, and how, or None; they are taken back."""
         reason, path = self._compare()
         if not reason:
             return None
@@ -87,8 +78,8 @@ class Proof:
                 fault = self._compare()[0]
                 take_back(before)
                 if fault:
-                    return Wrong(alone[0].path, fault)
-        return Wrong(path or targets[0].path, reason)
+                    return alone[0].path, fault
+        return path or targets[0].path, reason
 
     def _compare(self) -> tuple[str, str]:
         """The first difference from the plain network, and the block's path if known."""

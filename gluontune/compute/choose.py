@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any, Callable
 
 from gluontune.compute._eliminate import Budget, Elimination
-from gluontune.compute._passes import check_initialized, preserved, restore
+from gluontune.compute._passes import check_initialized, preserved
 from gluontune.compute._traversal import sample_of
 from gluontune.compute.mode import compile_roots, topmost_hybrid
 from gluontune.compute.process import refuse_endangered
@@ -178,10 +178,8 @@ def _raced(
 
     with preserved(net), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        race = Race(net, step, inputs)
-        elimination = Elimination(race, budget, rounds, hold, began)
+        elimination = Elimination(Race(net, step, inputs), budget, rounds, hold, began)
         elimination.run(names, bool(topmost_hybrid(net)))
-        restore(race.plain)
     if elimination.reference.error:
         raise UsageError(f"net fails on this input in imperative mode: {elimination.reference.error}")
     if len(elimination.trials) == 1 and elimination.untried:

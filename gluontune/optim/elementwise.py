@@ -112,28 +112,22 @@ class GTYellowFin(TunedOptimizer):
         super()._set_current_context(device_id)
         self._device = device_id
 
-    def _averages(self, ctx: Any) -> dict[str, Any]:
-        if self._device not in self._measured:
-            self._measured[self._device] = self._fresh(ctx)
-        return self._measured[self._device]
-
     def _fresh(self, ctx: Any) -> dict[str, Any]:
         if self._restored is not None:
             return {
                 name: value.copyto(ctx) if isinstance(value, nd.NDArray) else value
                 for name, value in self._restored.items()
             }
-
-        def number(value: float) -> Any:
-            return nd.full((1,), value, ctx=ctx, dtype="float64")
-
+        kind = {"ctx": ctx, "dtype": "float64"}
         names = ("h_max", "h_min", "h", "g_norm", "distance", "mu", "seen_h", "seen_mean")
-        averages = {name: number(0.0) for name in names}
-        window = nd.zeros((WINDOW,), ctx=ctx, dtype="float64")
-        return {**averages, "alpha": number(self.initial_rate), "window": window, "age": 0}
+        averages = {name: nd.zeros((1,), **kind) for name in names}
+        alpha = nd.full((1,), self.initial_rate, **kind)
+        return {**averages, "alpha": alpha, "window": nd.zeros((WINDOW,), **kind), "age": 0}
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        now = self._averages(weights[0].context)
+        if self._device not in self._measured:
+            self._measured[self._device] = self._fresh(weights[0].context)
+        now = self._measured[self._device]
         age = max(self._index_update_count[index] for index in indices)
         if age > now["age"]:
             if now["age"]:

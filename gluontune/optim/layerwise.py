@@ -184,18 +184,13 @@ _WORTH_THE_GRAM = 1 << 20
 _WORTH_KEEPING = 1 << 20
 
 
-def orthogonalized(matrices: Any, steps: int = 5) -> Any:
+def orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int, steps: int) -> Any:
     r"""The nearest (semi-)orthogonal matrices, approximately: with singular values in about 0.7 … 1.2.
 
-    Newton-Schulz steps :math:`X \leftarrow aX + b(XX^T)X + c(XX^T)^2X`, from :math:`X / \|X\|_F` on, of n matrices at
-    once, float32 (n, rows, cols). A matrix of zeros stays zero.
+    Newton-Schulz steps :math:`X \leftarrow aX + b(XX^T)X + c(XX^T)^2X`, from :math:`X / \|X\|_F` on, of ``count``
+    float32 matrices at once. NDArrays or symbols, which have no shape; ``F`` is the module of either. A matrix of zeros
+    stays zero.
     """
-    count, rows, cols = matrices.shape
-    return _orthogonalized(nd, matrices, count, rows, cols, steps)
-
-
-def _orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int, steps: int) -> Any:
-    """The same for NDArrays or symbols, which have no shape; ``F`` is the module of either."""
     tall = rows > cols
     if tall:  # for the smaller product
         x, rows, cols = F.swapaxes(x, 1, 2), cols, rows
@@ -254,7 +249,7 @@ def _graph(count: int, shape: tuple[int, ...], steps: int) -> Any:
     ahead = sym.broadcast_add(
         *(sym.broadcast_mul(each, by.reshape((1, 1, 1))) for each, by in zip(stacked, (rescale, momentum)))
     )
-    turned = _orthogonalized(sym, ahead, count, *flat[1:], steps)
+    turned = orthogonalized(sym, ahead, count, *flat[1:], steps)
     parts = sym.split(turned, num_outputs=count, axis=0)
     found = sym.Group([sym.reshape(part, shape=shape) for part in (parts if count > 1 else [parts])])
     given = [variable.name for variable in (*grads, *moments, rescale, momentum)]

@@ -113,7 +113,8 @@ class _Course:
             while self.result.steps < epoch_end and not self._out_of_time():
                 if self._stopped():
                     return
-                count = min(window, epoch_end - self.result.steps, self._until_checkpoint())
+                until_due = self.keeper.steps_until_due(self.result.steps) if self.keeper is not None else None
+                count = min(window, epoch_end - self.result.steps, until_due or self.total)
                 seen = self._window(count)
                 for loss in seen["losses"]:  # one by one (`sum` compensates): no digit depends on where windows end
                     self.losses[0] += loss
@@ -149,10 +150,6 @@ class _Course:
         self.calls.tell(now)
         if self.calls.stopped_by is not None and before is None:
             result.notes.append(f"stopped by {self.calls.stopped_by} at step {result.steps}")
-
-    def _until_checkpoint(self) -> int:
-        left = self.keeper.steps_until_due(self.result.steps) if self.keeper is not None else None
-        return self.total if left is None else left
 
     def _save(self, value: float | None = None, last: bool = False) -> None:
         if self.keeper is not None:

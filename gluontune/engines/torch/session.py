@@ -261,19 +261,14 @@ class TorchSession(Engine):
 
     def part_states(self) -> State:
         optimizer, arrays = self.optimizer, {}
-        numbers: dict[str, dict[str, float]] = {}
         for name, state in optimizer.states.items():
-            for key, value in state.items():
-                if isinstance(value, float):
-                    numbers.setdefault(name, {})[key] = value
-                else:
-                    arrays[f"optimizer/{name}/{key}"] = self.to_host(value)
+            arrays.update({f"optimizer/{name}/{key}": self.to_host(value) for key, value in state.items()})
         if self.gathered:
             for name, parameter in optimizer.parameters.items():
                 if parameter.grad is not None:
                     arrays[f"gradient/{name}"] = self.to_host(parameter.grad)
         arrays.update({f"random/{name}": state for name, state in self.device.random_state().items()})
-        facts = {"name": optimizer.name, "num_update": optimizer.num_update, "numbers": numbers}
+        facts = {"name": optimizer.name, "num_update": optimizer.num_update}
         scaler = self.scaler.state_dict() if self.scaler else None
         return {"optimizer": facts, "gathered": self.gathered, "scaler": scaler}, arrays
 
@@ -284,7 +279,7 @@ class TorchSession(Engine):
         if told["name"] != optimizer.name:
             raise GluontuneError(f"{path}: of the optimizer {told['name']!r}, this run has {optimizer.name!r}")
         optimizer.num_update = told["num_update"]
-        optimizer.states = {name: dict(told["numbers"].get(name, {})) for name in optimizer.parameters}
+        optimizer.states = {name: {} for name in optimizer.parameters}
         for key, value in part_of(arrays, "optimizer").items():
             name, _, state = key.rpartition("/")
             optimizer.states[name][state] = self._like(value, optimizer.parameters[name])
