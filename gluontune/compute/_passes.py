@@ -164,17 +164,17 @@ def preserved(net: Any) -> Iterator[None]:
     # Compiled with static_alloc, backward writes running averages outside the engine: only waitall waits for that.
     mxnet().nd.waitall()
     blocks = capture(net)
-    arrays = [_copies(parameter) for parameter in net.collect_params().values() if parameter._data is not None]
+    parameters = [parameter for parameter in net.collect_params().values() if parameter._data is not None]
+    arrays = [saved for parameter in parameters for saved in _copies(parameter)]
     try:
         yield
     finally:
         mxnet().nd.waitall()
         restore(blocks)
-        for saved in arrays:
-            for array, copy, fresh in saved:
-                put_values(array, copy)
-                if fresh is not None:
-                    array._fresh_grad = fresh
+        for array, copy, fresh in arrays:
+            put_values(array, copy)
+            if fresh is not None:
+                array._fresh_grad = fresh
         mxnet().nd.waitall()
 
 

@@ -163,7 +163,7 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
         return scales_vector * rate, wds_vector
 
     def copied(self, key: Any, ctx: Any, *lists: list[float], dtype: Any = "float32") -> tuple[Any, ...]:
-        """``lists`` as vectors on ``ctx``: copied from the host only if others had this ``key`` before."""
+        """``lists`` as vectors on ``ctx``, kept by ``key``: copied from the host only after a change."""
         cached = self._tables.get((key, str(ctx)))
         if cached is None or cached[0] != lists:
             cached = lists, tuple(nd.array(values, ctx=ctx, dtype=dtype) for values in lists)

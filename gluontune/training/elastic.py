@@ -144,7 +144,7 @@ def run_elastic(
                 f"on the other machines (at least {least} must meet at {host}:{port} within {elastic.join_s:.0f} s)"
             )
             error = {"type": "GroupFailed", "message": message, "phase": "starting"}
-            result = RunResult(recipe.to_dict(), machine=runtime.machine_facts(), status="failed", error=error)
+            result = RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts(), status="failed", error=error)
     if stopped is not None:
         result.status, result.error = "interrupted", None
         result.notes.append(f"stopped by {stopped.name}")

@@ -284,14 +284,14 @@ class TorchSession(Engine):
             name, _, state = key.rpartition("/")
             optimizer.states[name][state] = self._like(value, optimizer.parameters[name])
         if epoch is None:
+            self.gathered = header["gathered"]
             for name, value in part_of(arrays, "gradient").items():
                 optimizer.parameters[name].grad = self._like(value, optimizer.parameters[name])
+        else:
+            self.gathered, optimizer.num_update = 0, self.methods.updates.updates(self.progress.steps)
         self.device.restore_random(part_of(arrays, "random"))
         if self.scaler is not None and header.get("scaler"):
             self.scaler.load_state_dict(header["scaler"])
-        self.gathered = header["gathered"]
-        if epoch is not None:
-            self.gathered, optimizer.num_update = 0, self.methods.updates.updates(self.progress.steps)
 
     def loader_state(self) -> dict[str, Any]:
         return dict(self.feed.train.state_dict())
