@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.core.errors import UsageError, did_you_mean
-from gluontune.optim import schedules
 from gluontune.optim._formulas import FORMULAS
+from gluontune.optim.schedules import Schedule, build, stretch
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Parameter, Registry
 from gluontune.recipe.rules import LR_SCALING
@@ -87,17 +87,17 @@ def warmup_mode(options: Mapping[str, Any], usual: str = "linear") -> str:
 
 def rates_of(
     recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = ()
-) -> schedules.Schedule:
+) -> Schedule:
     """The schedule of a recipe, ``num_update -> lr``; arguments as of :func:`gt.optim.setup_recipe`."""
     recipe = recipe.resolved()
     updates = max(1, steps // recipe.accumulate)
     warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
-    rates = schedules.build(
+    rates = build(
         recipe.schedule, base_lr=recipe.scaled_learning_rate, total_updates=updates,
         warmup_updates=min(warmup, updates - 1), warmup_mode=warmup_mode(recipe.optimizer_params),
         **{"updates_per_epoch": steps_per_epoch / recipe.accumulate, **recipe.schedule_params},
     )  # fmt: skip
-    return schedules.stretch(rates, growth=growth) if growth else rates
+    return stretch(rates, growth=growth) if growth else rates
 
 
 #: Decay factors: at least 0 and below 1.
