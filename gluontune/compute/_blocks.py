@@ -141,7 +141,7 @@ class Float32Conv2D(nn.Conv2D):
         if process.started_dtype() != "bfloat16":
             return as_called(super().hybrid_forward, F, x, weight, bias)
         inputs = [F.amp_cast(x, dtype="float32"), weight, *([] if bias is None else [bias])]
-        out = process.float32_operator(F, "Convolution")(*inputs, name="fwd", **self._kwargs)
+        out = process.float32_convolution(F)(*inputs, name="fwd", **self._kwargs)
         return out if self.act is None else self.act(out)
 
 
@@ -179,7 +179,7 @@ for _class in (
 WholeSequential.__name__ = nn.Sequential.__name__
 
 
-class FirstValues(mxnet().init.Xavier):  # type: ignore[misc]
+class FirstValues(mx.init.Xavier):
     """Xavier's rule; parameters that are no matrix, and have no rule, are initialized by their names.
 
     Layers made from a symbol (gluon-cv's SSD, any ``SymbolBlock``) have such parameters, which Xavier's rule refuses.
@@ -203,7 +203,7 @@ class FirstValues(mxnet().init.Xavier):  # type: ignore[misc]
         elif name.endswith(("beta", "bias", "mean")):
             self._init_zero(name, array)
         else:
-            mxnet().init.Uniform()._init_weight(name, array)
+            mx.init.Uniform()._init_weight(name, array)
 
 
 gluon: Any = mx.gluon

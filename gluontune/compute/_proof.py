@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,6 @@ _OUTPUTS = {"bfloat16": 0.2}  # relative; rounding through many layers, not a fa
 _OUTPUTS_FLOAT32 = 5e-3
 
 
-@dataclass(frozen=True)
-class Wrong:
-    """The first layer that a rewrite breaks, and how."""
-
-    path: str
-    reason: str
-
-
 class Proof:
     """Results of a network to compare rewritten ones with. The net stays unchanged.
 
@@ -47,8 +39,10 @@ class Proof:
         with preserved(net), without_dropout(net, True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             set_mode(net, "imperative")
-            if part is not None and self._runs(part):
-                self._inputs = part
+            if part is not None:
+                with contextlib.suppress(Exception):  # a net for one batch size
+                    run(net, part, False)
+                    self._inputs = part
             try:
                 if varies(net, self._inputs, True):
                     self._training = False
@@ -67,13 +61,14 @@ class Proof:
         """Whether results can be compared."""
         return bool(self._plain) and self._comparable
 
-    def wrong(self, targets: list[Any], before: list[tuple[Any, type]]) -> Wrong | None:
-        """The fault of the layers just changed, or None; faulty ones get their old classes back."""
+    def wrong(self, targets: list[Any], before: list[tuple[Any, type]]) -> tuple[str, str] | None:
+        """The path of the first of the layers just changed that is faulty, and how, or None; they are taken back."""
         reason, path = self._compare()
         if not reason:
             return None
         take_back(before)
-        if self._comparable and self._compare_often():  # the plain net differs from itself
+        # The plain net may differ from itself in one of several passes: a ``CustomOp`` of MXNet's may race.
+        if self._comparable and any(self._compare()[0] for _ in range(_ATTEMPTS)):
             self._comparable = False
             give(targets)
             return None
@@ -83,8 +78,8 @@ class Proof:
                 fault = self._compare()[0]
                 take_back(before)
                 if fault:
-                    return Wrong(alone[0].path, fault)
-        return Wrong(path or targets[0].path, reason)
+                    return alone[0].path, fault
+        return path or targets[0].path, reason
 
     def _compare(self) -> tuple[str, str]:
         """The first difference from the plain network, and the block's path if known."""
@@ -97,10 +92,6 @@ class Proof:
                 if reason:
                     return reason, path
         return "", ""
-
-    def _compare_often(self) -> str:
-        """The reason why outputs changed in one of several passes (a ``CustomOp`` of MXNet's may race), or ""."""
-        return next((reason for reason, _ in (self._compare() for _ in range(_ATTEMPTS)) if reason), "")
 
     def _compare_once(self, mode: str, plain: Any) -> tuple[str, str]:
         try:
@@ -124,13 +115,6 @@ class Proof:
         if not all(np.isfinite(o).all() for o in outputs):
             return outputs, []
         return outputs, gradients
-
-    def _runs(self, inputs: tuple[Any, ...]) -> bool:
-        try:
-            run(self._net, inputs, False)
-        except Exception:
-            return False
-        return True
 
 
 def _parts(targets: list[Any]) -> list[list[Any]]:

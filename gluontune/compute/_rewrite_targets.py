@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -290,12 +291,10 @@ def exchange_operands(symbol: Any) -> tuple[Any, int]:
     """
     graph = json.loads(symbol.tojson(remove_amp_cast=False))
     nodes = graph["nodes"]
-    readers: dict[tuple[int, int], int] = {}
-    for entry in [*graph["heads"], *(i for node in nodes for i in node["inputs"])]:
-        readers[entry[0], entry[1]] = readers.get((entry[0], entry[1]), 0) + 1
+    readers = Counter(tuple(entry[:2]) for entry in [*graph["heads"], *(i for node in nodes for i in node["inputs"])])
 
     def is_free(entry: list[int]) -> bool:
-        return nodes[entry[0]]["op"] in _FREE_OUTPUT and readers[entry[0], entry[1]] == 1
+        return nodes[entry[0]]["op"] in _FREE_OUTPUT and readers[tuple(entry[:2])] == 1
 
     count = 0
     for node in nodes:

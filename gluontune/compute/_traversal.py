@@ -38,10 +38,9 @@ def clear_caches(net: Any) -> None:
 @contextlib.contextmanager
 def as_imperative(net: Any) -> Iterator[None]:
     """In this context every block runs imperatively; compiled graphs and settings come back afterwards."""
-    blocks = [block for _, block in walk(net) if hasattr(block, "_active")]
-    before = [(block, block._active) for block in blocks]
+    before = [(block, block._active) for _, block in walk(net) if hasattr(block, "_active")]
     try:
-        for block in blocks:
+        for block, _ in before:
             block._active = False
         yield
     finally:
@@ -88,7 +87,6 @@ def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
     """
     _check_inputs(inputs)
     seen: dict[int, Seen] = {}
-    handles = []
     parameters = net.collect_params().values()
     unknown = [(p, dict(vars(p))) for p in parameters if p._data is None]
 
@@ -98,9 +96,8 @@ def watch(net: Any, *inputs: Any) -> dict[int, Seen]:
         entry.outputs.append(_arrays(out))
         entry.arguments.append(tuple(args))
 
+    handles = [block.register_forward_hook(note) for _, block in walk(net)]
     try:
-        for _, block in walk(net):
-            handles.append(block.register_forward_hook(note))
         with as_imperative(net), mxnet().autograd.pause(train_mode=False):
             out = net(*inputs)
             for array in _arrays(out):

@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any, Callable
 
 from gluontune.compute._eliminate import Budget, Elimination
-from gluontune.compute._passes import check_initialized, preserved, restore
+from gluontune.compute._passes import check_initialized, preserved
 from gluontune.compute._traversal import sample_of
 from gluontune.compute.mode import compile_roots, topmost_hybrid
 from gluontune.compute.process import refuse_endangered
@@ -178,10 +178,8 @@ def _raced(
 
     with preserved(net), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        race = Race(net, step, inputs)
-        elimination = Elimination(race, budget, rounds, hold, began)
+        elimination = Elimination(Race(net, step, inputs), budget, rounds, hold, began)
         elimination.run(names, bool(topmost_hybrid(net)))
-        restore(race.plain)
     if elimination.reference.error:
         raise UsageError(f"net fails on this input in imperative mode: {elimination.reference.error}")
     if len(elimination.trials) == 1 and elimination.untried:
@@ -229,8 +227,8 @@ def _best_plain(modes: list[Trial], batches: int) -> Trial:
     with less overhead a step.
     """
     best = fastest(modes)
-    fixed = [t for t in modes if t.settings == "static" and t.step_ms]
-    return fixed[0] if fixed and best.settings == "static_alloc" and batches == 1 else best
+    fixed = (t for t in modes if t.settings == "static" and t.step_ms)
+    return next(fixed, best) if best.settings == "static_alloc" and batches == 1 else best
 
 
 def _add_notes(report: HybridizeReport, batches: int) -> None:

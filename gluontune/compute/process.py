@@ -29,12 +29,11 @@ from gluontune.runtime.cpu import hidden_amx, processor
 logger = logging.getLogger("gluontune.compute")
 
 _started: str | None = None
-_FLOAT32_OPERATORS = ("Convolution",)
 # Without such kernels on a CPU, unknown to AMP; the second only where an attribute has one of these values.
 _NO_BFLOAT16 = ("dot", "batch_dot", "_contrib_MultiBoxPrior")
 _NOT_ALL_BFLOAT16 = [("Pooling", "pool_type", ["lp", "sum"])]
 _MIXED = ("Concat", "concat", "LeakyReLU")  # refuse bfloat16 beside float32 (PReLU's slope), unknown to AMP
-_operators: dict[tuple[Any, str], Any] = {}  # by module and name, before AMP patched them
+_convolutions: dict[Any, Any] = {}  # by module, before AMP patched them
 
 
 @dataclass(frozen=True)
@@ -134,9 +133,9 @@ def started_dtype() -> str | None:
     return _started
 
 
-def float32_operator(module: Any, name: str) -> Any:
-    """The operator ``name`` of ``mx.nd`` or ``mx.sym`` as it is without AMP's casts to bfloat16."""
-    return _operators.get((module, name)) or getattr(module, name)
+def float32_convolution(module: Any) -> Any:
+    """The convolution of ``mx.nd`` or ``mx.sym`` as it is without AMP's casts to bfloat16."""
+    return _convolutions.get(module) or module.Convolution
 
 
 def amx_bfloat16() -> bool:
@@ -147,9 +146,7 @@ def amx_bfloat16() -> bool:
 
 def _init_amp() -> None:
     mx = mxnet()
-    for module in (mx.nd, mx.sym):
-        for name in _FLOAT32_OPERATORS:
-            _operators[module, name] = getattr(module, name)
+    _convolutions.update({module: module.Convolution for module in (mx.nd, mx.sym)})
     amp = import_module("mxnet.contrib.amp")
     listed = import_module("mxnet.contrib.amp.amp").list_fp32_ops(amp.amp.bfloat16)
     lists = import_module("mxnet.contrib.amp.lists.symbol_bf16")
@@ -157,7 +154,7 @@ def _init_amp() -> None:
     lists.CONDITIONAL_FP32_FUNCS.extend(_NOT_ALL_BFLOAT16)
     alone = [name for name in (*listed, *_NO_BFLOAT16) if _takes_arrays(mx, name) and name != "Deconvolution"]
     amp.init(target_dtype="bfloat16", fp32_ops=list(dict.fromkeys(alone)))
-    keep_weights()
+    _replace(float64=False)  # a parameter that is cast for a deconvolution would end the process
 
 
 def _takes_arrays(mx: Any, name: str) -> bool:
@@ -274,12 +271,8 @@ def _asking(mx: Any) -> Iterator[None]:
             owner.backward = backward
 
 
-def keep_weights() -> None:
-    """In a process with AMP, cast a deconvolution's input to float32, and no parameter: that would end the process."""
-    _replace(float64=False)
-
-
 def _replace(float64: bool) -> None:
+    """Compute deconvolutions in float64; or, in a process with AMP, in float32, casting inputs but no parameter."""
     global _wide, _amp
     mx = mxnet()
     _wide, _amp = _wide or float64, _amp or not float64

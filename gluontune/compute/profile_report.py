@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -59,16 +58,15 @@ class Primitive:
     layers: tuple[str, ...] = ()
 
 
-def parse_log(text: str | Iterable[str]) -> list[Execution]:
+def parse_log(text: str) -> list[Execution]:
     """The executions in a log, without other or damaged lines.
 
     >>> line = "dnnl_verbose,exec,cpu,sum,simple:any,undef,src_f32::blocked:aBcd16b:f0,,,64x16x32x32,0.41"
     >>> parse_log(line)[0].implementation, parse_log(line)[0].ms
     ('simple:any', 0.41)
     """
-    lines = text.splitlines() if isinstance(text, str) else text
     found = []
-    for line in lines:
+    for line in text.splitlines():
         fields = line.strip().split(",")
         if len(fields) < 9 or not fields[0].endswith("_verbose") or "exec" not in fields[:4]:
             continue
@@ -101,10 +99,9 @@ def slow_reason(execution: Execution) -> str:
 
 def summarize(executions: list[Execution], steps: int) -> list[Primitive]:
     """Group executions by kind, a step each, the slowest first; mark slow paths, estimates and cures."""
-    groups: dict[tuple[str, str, str, str, str], list[Execution]] = {}
+    groups: dict[tuple[str, ...], list[Execution]] = {}
     for e in executions:
-        key = (e.primitive, e.implementation, e.direction, e.formats, e.problem)
-        groups.setdefault(key, []).append(e)
+        groups.setdefault((e.primitive, e.implementation, e.direction, e.formats, e.problem), []).append(e)
     rows = []
     for members in groups.values():
         slow = slow_reason(members[0])

@@ -72,21 +72,19 @@ def profile(
     if steps < 1 or warmup < 0:
         raise UsageError(f"profile steps={steps}, warmup={warmup}: at least one step")
     shapes: dict[tuple[Any, ...], list[str]] = {}
-    with tempfile.TemporaryDirectory(prefix="gluontune-profile-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gluontune-profile-") as name:
+        folder = Path(name)
         spec: dict[str, Any] = {"target": None, "mode": mode, "dtype": dtype, "steps": steps, "warmup": warmup}
-        spec["result"] = os.path.join(folder, "result.json")
         spec["path"] = [place or os.getcwd() for place in sys.path]
-        spec["scratch"] = os.path.join(folder, "trace.json")
         if isinstance(target, str):
             spec["target"] = _checked_target(target)
         else:
             spec.update(_ship(target, inputs, folder))
             shapes = _layer_shapes(target, inputs)
-        path = os.path.join(folder, "spec.json")
-        Path(path).write_text(json.dumps(spec), encoding="utf-8")
-        log = _run_child(path, env, timeout)
+        (folder / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
+        log = _run_child(folder / "spec.json", env, timeout)
         try:
-            measured = json.loads(Path(spec["result"]).read_text(encoding="utf-8"))
+            measured = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise GluontuneError(f"the profiled process left no result: {error}") from error
     found = report(log, measured, steps)
@@ -124,7 +122,8 @@ def _shape_key(primitive: Primitive) -> tuple[Any, ...]:
     return (primitive.primitive.replace("_v2", ""), *(n.get(k) for k in ("ic", "ih", "iw")))
 
 
-def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
+def _ship(net: Any, inputs: tuple[Any, ...], folder: Path) -> dict[str, Any]:
+    """Write the net's graph and arrays to ``folder``. Returns the names of its inputs and trained parameters."""
     mx = mxnet()
     if not isinstance(net, mx.gluon.HybridBlock):
         raise UsageError(
@@ -145,18 +144,15 @@ def _ship(net: Any, inputs: tuple[Any, ...], folder: str) -> dict[str, Any]:
     arrays = {name: p.data() for name, p in parameters.items() if name in used}
     arrays.update(zip(names, flat(inputs)))
     arrays = {k: as_nd_array(v).as_in_context(mx.cpu()) for k, v in arrays.items()}
-    mx.nd.save(os.path.join(folder, "arrays.bin"), arrays)
-    graph.save(os.path.join(folder, "graph.json"), remove_amp_cast=False)
-    return {
-        "symbol": os.path.join(folder, "graph.json"), "arrays": os.path.join(folder, "arrays.bin"), "inputs": names,
-        "np_shape": uses_np(net),
-        "trained": [n for n, p in parameters.items() if p.grad_req != "null" and n in used],
-    }  # fmt: skip
+    mx.nd.save(str(folder / "arrays.bin"), arrays)
+    graph.save(str(folder / "graph.json"), remove_amp_cast=False)
+    trained = [n for n, p in parameters.items() if p.grad_req != "null" and n in used]
+    return {"inputs": names, "np_shape": uses_np(net), "trained": trained}
 
 
-def _run_child(spec: str, env: Mapping[str, str] | None, timeout: float) -> str:
+def _run_child(spec: Path, env: Mapping[str, str] | None, timeout: float) -> str:
     environment = {**os.environ, **(env or {}), "DNNL_VERBOSE": "1", "MKLDNN_VERBOSE": "1"}
-    command = python("-m", "gluontune.compute.profiling", spec)
+    command = python("-m", "gluontune.compute.profiling", str(spec))
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=timeout, errors="replace"
@@ -180,12 +176,12 @@ def _checked_target(target: str) -> str:
 
 
 def main(spec_path: str) -> int:
-    """Run warm-up, the logged steps, and as many under MXNet's profiler; write the measurements."""
-    spec = json.loads(Path(spec_path).read_text(encoding="utf-8"))
+    """Run warm-up, the logged steps, and as many under MXNet's profiler; write the measurements beside the file."""
+    spec, folder = json.loads(Path(spec_path).read_text(encoding="utf-8")), Path(spec_path).parent
     if spec["target"]:
         start_process(spec["dtype"], "cpu")
     mx = mxnet()
-    step, relax = (_from_target(spec), None) if spec["target"] else _from_symbol(spec)
+    step, relax = (_from_target(spec), None) if spec["target"] else _from_symbol(spec, folder)
     for _ in range(spec["warmup"]):
         step()
     mx.nd.waitall()
@@ -199,9 +195,9 @@ def main(spec_path: str) -> int:
     if relax is not None:
         relax()
         step()
-    operators = _operators(mx, step, spec["steps"], spec["scratch"])
+    operators = _operators(mx, step, spec["steps"], str(folder / "trace.json"))
     result = {"step_ms": seconds / spec["steps"] * 1e3, "operators": operators}
-    Path(spec["result"]).write_text(json.dumps(result), encoding="utf-8")
+    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     return 0
 
 
@@ -240,20 +236,19 @@ def _from_target(spec: dict[str, Any]) -> Callable[[], Any]:
         found.loader.exec_module(module)
     else:
         module = importlib.import_module(where)
-    step: Callable[[], Any] = getattr(module, name)()
-    return step
+    return getattr(module, name)()
 
 
-def _from_symbol(spec: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _from_symbol(spec: dict[str, Any], folder: Path) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Forward, a stand-in for the user's loss, backward and update of a traced network.
 
     The second function ends static mode, in which MXNet's profiler sees bulks only.
     """
     mx = mxnet()
     mx.util.set_np_shape(spec["np_shape"])  # the graph may have operators of mx.np
-    arrays = mx.nd.load(spec["arrays"])
+    arrays = mx.nd.load(str(folder / "arrays.bin"))
     inputs = [arrays[name] for name in spec["inputs"]]
-    graph = mx.sym.load(spec["symbol"])
+    graph = mx.sym.load(str(folder / "graph.json"))
     net = mx.gluon.SymbolBlock(graph, [mx.sym.var(name) for name in spec["inputs"]])
     for name, parameter in net.collect_params().items():
         parameter._load_init(arrays[name], mx.cpu())

@@ -6,7 +6,7 @@ No rewrite is assumed to help: the callers measure (``gt.compute.hybridize``, th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from gluontune.recipe.registry import Registry, resolve
 
@@ -65,8 +65,7 @@ class Rewrite:
 
     def targets(self, net: Any, seen: dict[int, Any]) -> list[Target]:
         """The layers of ``net`` that this rewrite would change."""
-        found: Callable[[Any, dict[int, Any]], list[Target]] = resolve(self.find)
-        return found(net, seen)
+        return resolve(self.find)(net, seen)
 
 
 REWRITES: Registry[Rewrite] = Registry("rewrite")
@@ -92,9 +91,8 @@ _add(
     "pool-to-mean",
     "no average pooling with 1×1 output",
     replaces="GlobalAvgPool2D, and AvgPool2D whose window is the whole map → mean over the map",
-    why_slow="oneDNN returns the gradient of a pooling with 1×1 output in a layout (acdB16b) for which "
-    "it has only reference kernels: the pooling and every BatchNorm backward up to the next "
-    "convolution run 50–200 times slower",
+    why_slow="oneDNN returns the gradient of a pooling with 1×1 output in a layout (acdB16b) for which it has only "
+    "reference kernels: the pooling and every BatchNorm backward up to the next convolution run 50–200 times slower",
     when_it_helps="hybridized training on a CPU where BatchNorm or an activation stands before the "
     "pooling; in imperative mode and for inference it changes little",
 )
@@ -139,12 +137,10 @@ _add(
     "order-sums",
     "no sum whose second operand alone could be overwritten (a sample input is needed to see it)",
     replaces="residual + branch → branch + residual, in the compiled graph",
-    why_slow="MXNet computes a sum into the memory of an operand that nobody reads any more; its oneDNN "
-    "operator can do that with the first operand only, and for the second it computes elsewhere and "
-    "then copies the whole map",
-    when_it_helps="compiled training on a CPU of residual nets written that way round (the ResNets of both "
-    "zoos) in float32; imperative mode traces no graph, and in bfloat16 casts stand before the sum: neither is "
-    "reached",
+    why_slow="MXNet computes a sum into the memory of an operand that nobody reads any more; its oneDNN operator can "
+    "do that with the first operand only, and for the second it computes elsewhere and then copies the whole map",
+    when_it_helps="compiled training on a CPU of residual nets written that way round (the ResNets of both zoos) in "
+    "float32; imperative mode traces no graph, and in bfloat16 casts stand before the sum: neither is reached",
 )
 _add(
     "keep-blocks",

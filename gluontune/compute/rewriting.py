@@ -113,8 +113,9 @@ def apply_rewrites(net: Any, names: Sequence[str], *sample_inputs: Any, verify: 
         give(targets)
         wrong = proof.wrong(targets, before) if proof is not None else None
         if wrong is not None:
-            applied.refused.append(Change(wrong.path, rewrite.name))
-            applied.notes.append(f"{rewrite.name}: taken back, because at {wrong.path or 'the net'} {wrong.reason}")
+            path, reason = wrong
+            applied.refused.append(Change(path, rewrite.name))
+            applied.notes.append(f"{rewrite.name}: taken back, because at {path or 'the net'} {reason}")
             logger.warning("%s", applied.notes[-1])
             continue
         applied._before += before

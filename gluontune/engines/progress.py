@@ -15,19 +15,10 @@ from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed
 from gluontune.job.job import Job
 from gluontune.loading.base import METHOD, generator
+from gluontune.methods import losses
 from gluontune.methods.batches import UpdatePlan, change_batch
 from gluontune.methods.cards import METHODS, numbers_of
-from gluontune.methods.losses import (
-    Arrays,
-    Put,
-    flipped_views,
-    frozen_layers,
-    is_blended,
-    make_second,
-    mixed,
-    selected,
-    smoothed,
-)
+from gluontune.methods.losses import Arrays, Put, is_blended
 from gluontune.methods.nets import set_values
 from gluontune.recipe import Recipe
 
@@ -57,8 +48,7 @@ class Progress:
         for _ in range(2):
             if self._batches is None:
                 self._batches = iter(self.feed.train.epoch(self.epoch))
-            batch: tuple[Any, ...] | None = next(self._batches, None)
-            if batch is not None:
+            if (batch := next(self._batches, None)) is not None:
                 return batch
             self._batches = None
             self.epoch += 1
@@ -114,10 +104,9 @@ class MethodSteps:
         gradient = numbers_of(recipe.methods, "gradient")
         self._freezing, self._growing = gradient.get("layer-freezing"), gradient.get("batch-growth", {})
         self._flips = numbers_of(recipe.methods, "validation").get("flip-validation")
-        self.second = make_second(numbers_of(recipe.methods, "weights"))
-        self._accumulate = recipe.accumulate
+        self.second = losses.make_second(numbers_of(recipe.methods, "weights"))
+        self._accumulate, self._per_epoch = recipe.accumulate, 1
         self.plan(1)
-        self._per_epoch = 1
 
     def attach(self, loader: Any, mean: Any, layers: list[list[Any]], set_trained: Callable[[Any, bool], None]) -> None:
         """Change the training batches of a loader of ``gt.loading``.
@@ -145,17 +134,15 @@ class MethodSteps:
         """Before a training step, after ``step`` others: freeze the layers whose training is over."""
         if self._freezing is None:
             return
-        count = frozen_layers(step / self._total, len(self._layers), **self._freezing)
+        count = losses.frozen_layers(step / self._total, len(self._layers), **self._freezing)
         for layer in self._layers[self._frozen : count]:
             for parameter in layer:
                 self._set_trained(parameter, False)
         self._frozen = max(count, self._frozen)
 
-    def plan(self, total: int) -> UpdatePlan:
-        """The updates of the next training, of ``total`` steps."""
-        self._total = total
-        self.updates = UpdatePlan(total, self._accumulate, **self._growing)
-        return self.updates
+    def plan(self, total: int) -> None:
+        """Plan the updates of the next training, of ``total`` steps."""
+        self._total, self.updates = total, UpdatePlan(total, self._accumulate, **self._growing)
 
     def begin(self, per_epoch: int) -> None:
         """Start the training of :meth:`plan` at its seeded start."""
@@ -167,10 +154,10 @@ class MethodSteps:
         """The loss of a training batch: smoothed, and of blended labels, by the methods."""
         changed = loss
         if "label-smoothing" in self._loss:
-            changed = smoothed(changed, log_softmax, self._loss["label-smoothing"]["epsilon"], axis)
+            changed = losses.smoothed(changed, log_softmax, self._loss["label-smoothing"]["epsilon"], axis)
         if not {"mixup", "cutmix"} & set(self._batch):
             return changed
-        blend = mixed(changed)
+        blend = losses.mixed(changed)
         return lambda output, label: (blend if is_blended(label) else changed)(output, label)
 
     def class_numbers(self, label: Any) -> Any:
@@ -182,10 +169,10 @@ class MethodSteps:
         asked = self._loss.get("selective-backprop")
         return asked is not None and asked["start"] <= step / self._total < asked["end"] and asked["keep"] < 1
 
-    def select(self, losses: np.ndarray, step: int, place: int = 0) -> np.ndarray:
-        """The images to train on, by their losses (N,): int64 (n,)."""
+    def select(self, values: np.ndarray, step: int, place: int = 0) -> np.ndarray:
+        """The images to train on, by the ``values`` of their losses (N,): int64 (n,)."""
         rng = generator(self._seed, step, METHOD, self._rank, place)
-        return selected(losses, self._loss["selective-backprop"]["keep"], rng)
+        return losses.selected(values, self._loss["selective-backprop"]["keep"], rng)
 
     def after_step(self, steps: int) -> None:
         """After a training step, the ``steps``-th, whether it ends an update or not."""
@@ -232,7 +219,7 @@ class MethodSteps:
             return None
         height, width = (images.shape[axis] for axis in axes)
         total = None
-        for weight, rows, columns in flipped_views(height, width, self._flips["shift"]):
+        for weight, rows, columns in losses.flipped_views(height, width, self._flips["shift"]):
             view = scores(take(take(images, rows, axes[0]), columns, axes[1])) * weight
             total = view if total is None else total + view
         return total
@@ -240,7 +227,6 @@ class MethodSteps:
 
 def initialize(recipe: Recipe, feed: Feed, job: Job, net: Any) -> None:
     """Set the first values of a Gluon net with known shapes by the recipe's methods."""
-    chosen = numbers_of(recipe.methods, "net")
 
     def images(count: int) -> np.ndarray:
         data = job.dataset
@@ -260,7 +246,7 @@ def initialize(recipe: Recipe, feed: Feed, job: Job, net: Any) -> None:
         scaled = (pixels - np.asarray(data.mean, np.float32)) / np.asarray(data.std, np.float32)
         return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
 
-    set_values(chosen, net, images)
+    set_values(numbers_of(recipe.methods, "net"), net, images)
 
 
 def refuse_methods(recipe: Recipe, where: str, why: str, *kinds: str) -> None:

@@ -30,17 +30,16 @@ def change_batch(
         mean: the data set's colour, uint8 (C,). progress: elapsed share of the training, 0 … 1.
     """
     seed, epoch, rank, batch = key
-    rng = generator(seed, epoch, METHOD, rank, batch)
+    rng, grey = generator(seed, epoch, METHOD, rank, batch), round(float(np.mean(mean)))
     for name, params in chosen.items():
         if name == "color-jitter":
             images = color_jitter(images, rng, **params)
         elif name == "randaugment":
-            images = rand_augment(images, rng, **params, fill=round(float(np.mean(mean))))
+            images = rand_augment(images, rng, **params, fill=grey)
         elif name == "cutout":
             images = cutout(images, params["length"], rng, mean)
         elif name == "random-erasing":
             area, ratio = (params["smallest"], params["largest"]), (params["ratio"], 1 / params["ratio"])
-            grey = round(float(np.mean(mean)))
             images = mixing.random_erasing(
                 images, rng, probability=params["probability"], area=area, ratio=ratio, value=grey
             )

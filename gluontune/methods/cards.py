@@ -12,9 +12,6 @@ from gluontune.recipe.registry import Parameter, Registry
 if TYPE_CHECKING:
     from gluontune.recipe import Recipe
 
-#: The target of a method; those of kind ``recipe`` set other fields of a recipe.
-KINDS = ("batch", "loss", "net", "gradient", "weights", "validation", "recipe")
-
 
 @dataclass(frozen=True)
 class MethodCard:
@@ -23,7 +20,8 @@ class MethodCard:
     Args:
         name: the name in :data:`METHODS`.
         summary: one sentence.
-        kind: its target, one of :data:`KINDS`; ``recipe``: it sets other fields of a recipe, ``changes``.
+        kind: its target, ``batch``, ``loss``, ``net``, ``gradient``, ``weights`` or ``validation``; ``recipe``: it
+            sets other fields of a recipe, ``changes``.
         source: the paper.
         when, when_not: when it helps and when not.
         cost: in each step.

@@ -122,10 +122,8 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
         return self.create_state(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        if isinstance(index, (list, tuple)):
-            self._count_and_apply(list(index), list(weight), list(grad), list(state))
-        else:
-            self._count_and_apply([index], [weight], [grad], [state])
+        several = isinstance(index, (list, tuple))
+        self._count_and_apply(*(list(each) if several else [each] for each in (index, weight, grad, state)))
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         if not isinstance(index, (list, tuple)):
@@ -161,20 +159,21 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
         """Rates and decays as float32 vectors on ``ctx``: copied from the host only after a change."""
         rate = self.learning_rate
         scales = [lr / rate if rate else 1.0 for lr in self._get_lrs(indices)]
-        wds = self._get_wds(indices)
-        key = (str(ctx), tuple(indices))
-        cached = self._tables.get(key)
-        if cached is None or cached[0] != (scales, wds):
-            vectors = (nd.array(scales, ctx=ctx), nd.array(wds, ctx=ctx))
-            cached = self._tables[key] = ((scales, wds), vectors)
-        scales_vector, wds_vector = cached[1]
+        scales_vector, wds_vector = self.copied(tuple(indices), ctx, scales, self._get_wds(indices))
         return scales_vector * rate, wds_vector
+
+    def copied(self, key: Any, ctx: Any, *lists: list[float], dtype: Any = "float32") -> tuple[Any, ...]:
+        """``lists`` as vectors on ``ctx``, kept by ``key``: copied from the host only after a change."""
+        cached = self._tables.get((key, str(ctx)))
+        if cached is None or cached[0] != lists:
+            cached = lists, tuple(nd.array(values, ctx=ctx, dtype=dtype) for values in lists)
+            self._tables[key, str(ctx)] = cached
+        return cached[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_tables": {}}
 
 
-mxnet()
 # By its module: a parameter server unpickles this within `import mxnet`, before the package has the attribute.
 lr_scheduler: Any = importlib.import_module("mxnet.lr_scheduler")
 
@@ -252,8 +251,7 @@ def from_mxnet(scheduler: Any) -> Schedule:
     elif type(scheduler) is lr_scheduler.MultiFactorScheduler:
         inner = schedules.multifactor(base_lr=rate, steps=scheduler.step, factor=scheduler.factor)
     else:
-        ends = {"base_lr": scheduler.base_lr_orig, "max_update": scheduler.max_update}
-        ends["final_lr"] = scheduler.final_lr
+        ends = {"base_lr": scheduler.base_lr_orig, "max_update": scheduler.max_update, "final_lr": scheduler.final_lr}
         cosine = type(scheduler) is lr_scheduler.CosineScheduler
         inner = schedules.cosine(**ends) if cosine else schedules.poly(**ends, pwr=scheduler.power)
     if not scheduler.warmup_steps:

@@ -12,7 +12,7 @@ import numpy as np
 from gluontune.core.errors import UsageError
 from gluontune.optim import cards, schedules
 from gluontune.optim._base import to_mxnet
-from gluontune.optim.cards import OPTIMIZERS, is_exempt, scaled_learning_rate
+from gluontune.optim.cards import OPTIMIZERS, is_exempt, rates_of, scaled_learning_rate
 from gluontune.optim.trainer import TunedTrainer
 from gluontune.recipe import Recipe
 from gluontune.recipe.registry import resolve
@@ -162,19 +162,12 @@ def setup_recipe(
     """
     recipe = recipe.resolved()
     assert recipe.wd is not None  # the card's, if the recipe had none
-    updates = max(1, steps // recipe.accumulate)
-    warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
-    trainer = setup(
-        recipe.optimizer, net, learning_rate=recipe.learning_rate, global_batch_size=recipe.global_batch_size,
-        base_batch_size=recipe.base_batch_size, lr_scaling=recipe.lr_scaling, schedule=recipe.schedule,
-        schedule_params=recipe.schedule_params, total_updates=updates, steps_per_epoch=steps_per_epoch,
-        warmup_updates=min(warmup, updates - 1), clip_global_norm=recipe.clip_global_norm,
-        accumulate=recipe.accumulate, momentum=recipe.momentum, wd=recipe.wd,
+    return setup(
+        recipe.optimizer, net, global_batch_size=recipe.global_batch_size,
+        schedule=rates_of(recipe, steps=steps, steps_per_epoch=steps_per_epoch, growth=growth),
+        clip_global_norm=recipe.clip_global_norm, accumulate=recipe.accumulate, momentum=recipe.momentum, wd=recipe.wd,
         multi_precision=recipe.dtype == "float16", **exchange, **recipe.optimizer_params,
     )  # fmt: skip
-    if growth:
-        trainer.begin_schedule(schedules.stretch(trainer.schedule, growth=growth))
-    return trainer
 
 
 def create(

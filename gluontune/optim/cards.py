@@ -1,14 +1,16 @@
-"""The registry of optimizers, with one card each, exempt parameters, the rate by the batch; imports no mxnet."""
+"""The registry of optimizers, with one card each, exempt parameters, a recipe's rates; imports no mxnet."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.core.errors import UsageError, did_you_mean
 from gluontune.optim._formulas import FORMULAS
+from gluontune.optim.schedules import Schedule, build, stretch
+from gluontune.recipe import Recipe
 from gluontune.recipe.registry import Parameter, Registry
 from gluontune.recipe.rules import LR_SCALING
 
@@ -81,6 +83,21 @@ def warmup_mode(options: Mapping[str, Any], usual: str = "linear") -> str:
     """The course of the warm-up before a schedule: that of lbsgd's ``warmup_strategy``, where it has one."""
     strategy = str(options.get("warmup_strategy", ""))
     return strategy if strategy in ("power2", "sqrt") else usual
+
+
+def rates_of(
+    recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = ()
+) -> Schedule:
+    """The schedule of a recipe, ``num_update -> lr``; arguments as of :func:`gt.optim.setup_recipe`."""
+    recipe = recipe.resolved()
+    updates = max(1, steps // recipe.accumulate)
+    warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
+    rates = build(
+        recipe.schedule, base_lr=recipe.scaled_learning_rate, total_updates=updates,
+        warmup_updates=min(warmup, updates - 1), warmup_mode=warmup_mode(recipe.optimizer_params),
+        **{"updates_per_epoch": steps_per_epoch / recipe.accumulate, **recipe.schedule_params},
+    )  # fmt: skip
+    return stretch(rates, growth=growth) if growth else rates
 
 
 #: Decay factors: at least 0 and below 1.

@@ -18,28 +18,26 @@ from gluontune.optim.cards import OPTIMIZERS
 class _OneByOne(TunedOptimizer):
     """An optimizer that is one formula; its arguments and their defaults are on its card."""
 
-    name: ClassVar[str]
+    formula: ClassVar[Formula]
 
     def __init__(self, options: dict[str, float], **kwargs: Any):
         super().__init__(**kwargs)
         self.options = options
         self.__dict__.update(options)  # by MXNet's names, too
-        formula = FORMULAS[self.name]
-        self._rule, self._states, self._copies = formula.rule, formula.states, formula.copies
-        self._clips_decayed = formula.clips_decayed
 
     def create_state(self, index: int, weight: Any) -> tuple[Any, ...]:
-        return tuple(weight.copy() if name in self._copies else nd.zeros_like(weight) for name in self._states)
+        copies = self.formula.copies
+        return tuple(weight.copy() if name in copies else nd.zeros_like(weight) for name in self.formula.states)
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        limit = self.clip_gradient if self._clips_decayed else None
+        limit = self.clip_gradient if self.formula.clips_decayed else None
         grads, rescale = (grads, self.rescale_grad) if limit else self.clipped(grads)
         lists = (indices, weights, grads, states, self._get_lrs(indices), self._get_wds(indices))
         for index, w, g, state, lr, wd in zip(*lists):
             g = g if rescale == 1.0 else g * rescale
             if limit:
                 g, wd = nd.clip(g + wd * w, -limit, limit), 0.0
-            self._rule(nd, w, g, state, lr, wd, self._index_update_count[index], self.options)
+            self.formula.rule(nd, w, g, state, lr, wd, self._index_update_count[index], self.options)
 
 
 def _class_of(name: str, formula: Formula) -> type[_OneByOne]:
@@ -59,7 +57,7 @@ def _class_of(name: str, formula: Formula) -> type[_OneByOne]:
         _OneByOne.__init__(self, options, **more, **bound.arguments["kwargs"])
 
     __init__.__signature__ = signature  # type: ignore[attr-defined]
-    made = {"name": name, "__init__": __init__, "__module__": __name__, "__doc__": formula.rule.__doc__}
+    made = {"formula": formula, "__init__": __init__, "__module__": __name__, "__doc__": formula.rule.__doc__}
     return type(f"GT{formula.kind}", (_OneByOne,), made)
 
 
@@ -114,28 +112,22 @@ class GTYellowFin(TunedOptimizer):
         super()._set_current_context(device_id)
         self._device = device_id
 
-    def _averages(self, ctx: Any) -> dict[str, Any]:
-        if self._device not in self._measured:
-            self._measured[self._device] = self._fresh(ctx)
-        return self._measured[self._device]
-
     def _fresh(self, ctx: Any) -> dict[str, Any]:
         if self._restored is not None:
             return {
                 name: value.copyto(ctx) if isinstance(value, nd.NDArray) else value
                 for name, value in self._restored.items()
             }
-
-        def number(value: float) -> Any:
-            return nd.full((1,), value, ctx=ctx, dtype="float64")
-
+        kind = {"ctx": ctx, "dtype": "float64"}
         names = ("h_max", "h_min", "h", "g_norm", "distance", "mu", "seen_h", "seen_mean")
-        averages = {name: number(0.0) for name in names}
-        window = nd.zeros((WINDOW,), ctx=ctx, dtype="float64")
-        return {**averages, "alpha": number(self.initial_rate), "window": window, "age": 0}
+        averages = {name: nd.zeros((1,), **kind) for name in names}
+        alpha = nd.full((1,), self.initial_rate, **kind)
+        return {**averages, "alpha": alpha, "window": nd.zeros((WINDOW,), **kind), "age": 0}
 
     def apply(self, indices: list[int], weights: list[Any], grads: list[Any], states: list[Any]) -> None:
-        now = self._averages(weights[0].context)
+        if self._device not in self._measured:
+            self._measured[self._device] = self._fresh(weights[0].context)
+        now = self._measured[self._device]
         age = max(self._index_update_count[index] for index in indices)
         if age > now["age"]:
             if now["age"]:

@@ -131,13 +131,11 @@ def select(fitness: Sequence[float], size: int, elite: int, rng: np.random.Gener
     """
     if not 0 <= elite <= size <= len(fitness):
         raise UsageError(f"elite={elite}, population={size}, candidates={len(fitness)}: they must not fall")
-    order = ranked(fitness)
-    rest = order[elite:]
-    able = [place for place in rest if math.isfinite(fitness[place])]
-    unable = [place for place in rest if not math.isfinite(fitness[place])]
-    wanted = size - elite
-    drawn = [able[int(k)] for k in rng.permutation(len(able))[:wanted]]
-    drawn += unable[: wanted - len(drawn)]
+    order, wanted = ranked(fitness), size - elite
+    rest = order[elite:]  # those without a finite fitness come last
+    able = sum(math.isfinite(fitness[place]) for place in rest)
+    drawn = [rest[int(k)] for k in rng.permutation(able)[:wanted]]
+    drawn += rest[able : able + wanted - len(drawn)]
     return order[:elite] + sorted(drawn, key=order.index)
 
 

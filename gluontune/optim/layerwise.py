@@ -184,18 +184,13 @@ _WORTH_THE_GRAM = 1 << 20
 _WORTH_KEEPING = 1 << 20
 
 
-def orthogonalized(matrices: Any, steps: int = 5) -> Any:
+def orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int, steps: int) -> Any:
     r"""The nearest (semi-)orthogonal matrices, approximately: with singular values in about 0.7 … 1.2.
 
-    Newton-Schulz steps :math:`X \leftarrow aX + b(XX^T)X + c(XX^T)^2X`, from :math:`X / \|X\|_F` on, of n matrices at
-    once, float32 (n, rows, cols). A matrix of zeros stays zero.
+    Newton-Schulz steps :math:`X \leftarrow aX + b(XX^T)X + c(XX^T)^2X`, from :math:`X / \|X\|_F` on, of ``count``
+    float32 matrices at once. NDArrays or symbols, which have no shape; ``F`` is the module of either. A matrix of zeros
+    stays zero.
     """
-    count, rows, cols = matrices.shape
-    return _orthogonalized(nd, matrices, count, rows, cols, steps)
-
-
-def _orthogonalized(F: Any, x: Any, count: int, rows: int, cols: int, steps: int) -> Any:
-    """The same for NDArrays or symbols, which have no shape; ``F`` is the module of either."""
     tall = rows > cols
     if tall:  # for the smaller product
         x, rows, cols = F.swapaxes(x, 1, 2), cols, rows
@@ -254,11 +249,11 @@ def _graph(count: int, shape: tuple[int, ...], steps: int) -> Any:
     ahead = sym.broadcast_add(
         *(sym.broadcast_mul(each, by.reshape((1, 1, 1))) for each, by in zip(stacked, (rescale, momentum)))
     )
-    turned = _orthogonalized(sym, ahead, count, *flat[1:], steps)
+    turned = orthogonalized(sym, ahead, count, *flat[1:], steps)
     parts = sym.split(turned, num_outputs=count, axis=0)
     found = sym.Group([sym.reshape(part, shape=shape) for part in (parts if count > 1 else [parts])])
-    names, given = found.list_inputs(), [*grads, *moments, rescale, momentum]
-    order = [[v.name for v in given].index(name) for name in names]
+    given = [variable.name for variable in (*grads, *moments, rescale, momentum)]
+    order = [given.index(name) for name in found.list_inputs()]
     static = str(count * math.prod(shape) <= _WORTH_KEEPING)
     call = nd.CachedOp(found, [("static_alloc", static), ("static_shape", static)])
 
@@ -325,18 +320,10 @@ class GTMuon(GTAdamW):
         ctx = moments[0].context
         if grads[0].context != ctx:  # an updating kvstore has copies elsewhere
             grads = [grad.as_in_context(ctx) for grad in grads]
-        factors = self._factors(rescale, ctx, grads[0].dtype)
+        dtype = np.dtype(grads[0].dtype)
+        factors = self.copied(f"factors, {dtype.name}", ctx, [rescale], [self.momentum], dtype=dtype)
         for ws, gs, ms, rates, decays in chunks(weights, grads, moments, lrs, wds):
             n = len(ws)
             subtract_all(ms, gs, [-1.0] * n, [self.momentum - 1.0] * n, factor=rescale)
             turned = _graph(n, shape, self.ns_steps)(*gs, *ms, *factors)
             subtract_all(ws, turned, rates, decays, factor=scale)
-
-    def _factors(self, rescale: float, ctx: Any, dtype: Any) -> tuple[Any, Any]:
-        """The factors on gradient and momentum, on ``ctx``."""
-        values, place = (rescale, self.momentum), ("factors", str(ctx), np.dtype(dtype).name)
-        cached = self._tables.get(place)
-        if cached is None or cached[0] != values:
-            cached = (values, tuple(nd.full((1,), value, ctx=ctx, dtype=dtype) for value in values))
-            self._tables[place] = cached
-        return cached[1]

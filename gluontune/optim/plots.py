@@ -67,8 +67,7 @@ def plot_schedule(
     labelled = schedules if isinstance(schedules, Mapping) else {"": schedules}
     figure, axes = _figure("Learning-rate schedule", "update", "learning rate")
     for label, schedule in labelled.items():
-        places = range(updates)
-        axes.plot(places, [schedule(n) for n in places], label=label or None)
+        axes.plot(range(updates), [schedule(n) for n in range(updates)], label=label or None)
     if any(labelled):
         axes.legend()
     return save_figure(figure, path)

@@ -342,13 +342,10 @@ def _in_updates(params: Mapping[str, Any], unit: str, updates_per_epoch: float |
         return dict(params)
     if unit != "epochs" or updates_per_epoch is None:
         raise UsageError(f"schedule unit={unit!r}: use 'updates', or 'epochs' together with updates_per_epoch")
-    converted = dict(params)
-    for name in ("step", "max_update"):
-        if name in params:
-            converted[name] = params[name] * updates_per_epoch
+    lengths = {name: params[name] * updates_per_epoch for name in ("step", "max_update") if name in params}
     if "steps" in params:
-        converted["steps"] = [step * updates_per_epoch for step in params["steps"]]
-    return converted
+        lengths["steps"] = [step * updates_per_epoch for step in params["steps"]]
+    return {**params, **lengths}
 
 
 def _fill_length(name: str, card: ScheduleCard, params: dict[str, Any], total: int | None) -> dict[str, Any]:

@@ -13,10 +13,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from gluontune.core.errors import UsageError
-from gluontune.optim import schedules
 from gluontune.optim._formulas import FORMULAS, Options
-from gluontune.optim.cards import OPTIMIZERS, exempt_name, warmup_mode
-from gluontune.recipe import Recipe
+from gluontune.optim.cards import OPTIMIZERS, exempt_name
 from gluontune.recipe.registry import Registry
 from gluontune.runtime.pytorch import torch
 
@@ -123,10 +121,6 @@ def _rmsprop(p: Part, t: int, o: Options) -> None:
         p.w.clamp_(-o["clip_weights"], o["clip_weights"])
 
 
-def _moments(p: Part, g: Any, o: Options) -> tuple[Any, Any]:
-    return (p.kept("m").lerp_(g, 1 - o["beta1"]), p.kept("v").mul_(o["beta2"]).addcmul_(g, g, value=1 - o["beta2"]))
-
-
 def _adaptive(parts: list[Part], t: int, o: Options, decoupled: bool = False) -> None:
     library = torch()
     bias = math.sqrt(1 - o["beta2"] ** t)
@@ -153,7 +147,8 @@ def _adamw(parts: list[Part], t: int, o: Options) -> None:
 
 
 def _lamb(p: Part, t: int, o: Options) -> None:
-    m, v = _moments(p, p.g, o)
+    m = p.kept("m").lerp_(p.g, 1 - o["beta1"])
+    v = p.kept("v").mul_(o["beta2"]).addcmul_(p.g, p.g, value=1 - o["beta2"])
     turn = p.decayed(m / (1 - o["beta1"] ** t) / (v / (1 - o["beta2"] ** t)).sqrt_().add_(o["epsilon"]))
     lr: Any = p.lr
     if p.trusted:
@@ -305,19 +300,3 @@ class TorchOptimizer:
                 decay = self.wd * self.wd_mult.get(name, 1.0 if trusted else 0.0)
                 parts.append(Part(self.states[name], w, g, rate, decay, trusted))
             self.rule(parts, self.num_update, self.options)
-
-
-def rates_of(recipe: Recipe, *, steps: int, steps_per_epoch: int, growth: Sequence[tuple[float, float]] = ()) -> Any:
-    """The schedule of :func:`gt.optim.setup_recipe`, as a function ``num_update -> lr``; arguments as there."""
-    recipe = recipe.resolved()
-    updates = max(1, steps // recipe.accumulate)
-    warmup = round(recipe.warmup_epochs * steps_per_epoch / recipe.accumulate)
-    rates = schedules.build(
-        recipe.schedule,
-        base_lr=recipe.scaled_learning_rate,
-        total_updates=updates,
-        warmup_updates=min(warmup, updates - 1),
-        warmup_mode=warmup_mode(recipe.optimizer_params),
-        **{"updates_per_epoch": steps_per_epoch / recipe.accumulate, **recipe.schedule_params},
-    )
-    return schedules.stretch(rates, growth=growth) if growth else rates

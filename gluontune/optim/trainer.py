@@ -229,11 +229,6 @@ class TunedTrainer(mx.gluon.Trainer):
         self.fixed_rate = rate
         self._follow(constant(base_lr=rate))
 
-    def begin_schedule(self, schedule: Any) -> None:
-        """Take the rate from ``schedule`` in place of that of :func:`setup`, before the first update."""
-        self._first_schedule = schedule
-        self._follow(schedule)
-
     def _follow(self, schedule: Any) -> None:
         """Take the rate from ``schedule``, here and in the optimizer's adapter."""
         self.schedule = self._optimizer.lr_scheduler.schedule = schedule
@@ -285,12 +280,10 @@ class TunedTrainer(mx.gluon.Trainer):
         if self.exchange is not None:
             self.exchange([grads[0] for grads in self._grads()])
 
-    def _trained(self) -> list[Any]:
-        return [param for param in self._params if param.grad_req != "null"]
-
     def _grads(self) -> list[list[Any]]:
         """The gradients of each trained parameter by context, as NDArrays, which share memory with mx.np's arrays."""
-        return [[grad.as_nd_ndarray() for grad in param.list_grad()] for param in self._trained()]
+        trained = (param for param in self._params if param.grad_req != "null")
+        return [[grad.as_nd_ndarray() for grad in param.list_grad()] for param in trained]
 
     def _gather(self, batch_size: float) -> bool:
         """Add the gradients of this micro-batch to the sums. Returns whether they make an update."""

@@ -111,7 +111,7 @@ def _restore(group: Group, path: str, header: dict[str, Any], result: RunResult)
     With another number of ranks the epoch begins anew with the restored weights, because the data are divided
     differently.
     """
-    progress: dict[str, Any] = header["progress"]
+    progress = header["progress"]
     before, now = header["recipe"]["num_devices"], group.recipe.num_devices
     if group.recipe.engine != "ddp" or before == now:
         group.restore(path)

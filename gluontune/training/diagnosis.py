@@ -136,10 +136,10 @@ def _add_profile(found: Examination, profile: Any, recipe: Recipe) -> None:
         names = [*recipe.rewrites, cure.rewrite]
         fix = f"--set 'rewrites=[{', '.join(names)}]', or gt.compute.apply_rewrites(net, {names!r}, x)"
         found.add("job-slow-path", "warning", str(cure), seen, fix)
-    found.sentence = (
-        f"{profile.cures[0]}." if profile.cures else f"No slow path with a known cure in this step: {times}."
-    )
-    if not profile.cures:
+    if profile.cures:
+        found.sentence = f"{profile.cures[0]}."
+    else:
+        found.sentence = f"No slow path with a known cure in this step: {times}."
         found.add("job-slow-path", "ok", "no slow path with a known cure", times)
     for operator in profile.operators:
         if operator.remark:
@@ -175,7 +175,7 @@ def _add_net(found: Examination, recipe: Recipe) -> None:
         found.add("job-hybridize", finding.severity, message, finding.detail, finding.cure)
     if not check.findings:
         found.add("job-hybridize", "ok", "the net compiles and computes the same", "; ".join(check.notes))
-    data = sum(share for name, share in found.phases_pct.items() if name == "data")
+    data = found.phases_pct.get("data", 0.0)
     if data >= _INPUT_PCT:
         message = f"waiting for the next batch takes {data:.0f} % of the step"
         shares = ", ".join(f"{k} {v:.0f} %" for k, v in found.phases_pct.items())

@@ -92,7 +92,7 @@ class Elastic:
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
                 way.connect((host, port))  # sends nothing
-                own: str = way.getsockname()[0]
+                own = way.getsockname()[0]
         except OSError as error:
             raise UsageError(f"--rendezvous {host}:{port}: {error.strerror or error}: is the name right?") from error
         if not is_loopback(own) and not self.insecure_network:
@@ -128,32 +128,27 @@ def run_elastic(
         raise UsageError(f"--restart {elastic.restarts} needs checkpoints to go on from: give --checkpoint DIR")
     with tempfile.TemporaryDirectory(prefix="gluontune-elastic-") as folder:
         spec, path = Path(folder) / "run.json", Path(folder) / "result.json"
-        plan = (
-            None if checkpoints is None else {**asdict(checkpoints), "folder": str(Path(checkpoints.folder).resolve())}
-        )
-        content = {"recipe": recipe.to_dict(), "checkpoints": plan, "time_limit": time_limit, "result": str(path)}
-        content["insecure_network"] = elastic.insecure_network
+        plan = checkpoints and {**asdict(checkpoints), "folder": str(Path(checkpoints.folder).resolve())}
+        content = {
+            "recipe": recipe.to_dict(), "checkpoints": plan, "time_limit": time_limit, "result": str(path),
+            "insecure_network": elastic.insecure_network,
+        }  # fmt: skip
         spec.write_text(json.dumps(content), encoding="utf-8")
         code, stopped = supervise(_command(elastic, spec), _environment(recipe, elastic))
         if path.exists():
             result = RunResult.load(path)
         else:
-            host, port = elastic.rendezvous
-            least = elastic.nodes[0]
-            result = _failed(
-                recipe,
+            (host, port), least = elastic.rendezvous, elastic.nodes[0]
+            message = (
                 f"torchrun ended with code {code} and without a result of rank 0: see the messages above, here and "
-                f"on the other machines (at least {least} must meet at {host}:{port} within {elastic.join_s:.0f} s)",
+                f"on the other machines (at least {least} must meet at {host}:{port} within {elastic.join_s:.0f} s)"
             )
+            error = {"type": "GroupFailed", "message": message, "phase": "starting"}
+            result = RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts(), status="failed", error=error)
     if stopped is not None:
         result.status, result.error = "interrupted", None
         result.notes.append(f"stopped by {stopped.name}")
     return result
-
-
-def _failed(recipe: Recipe, message: str) -> RunResult:
-    error = {"type": "GroupFailed", "message": message, "phase": "starting"}
-    return RunResult(recipe=recipe.to_dict(), machine=runtime.machine_facts(), status="failed", error=error)
 
 
 def _command(elastic: Elastic, spec: Path) -> list[str]:
@@ -188,7 +183,7 @@ def _environment(recipe: Recipe, elastic: Elastic) -> dict[str, str]:
 def read_spec(path: str) -> dict[str, Any]:
     """The specification of :func:`run_elastic` for the ranks of this machine."""
     try:
-        content: dict[str, Any] = parse_json(read_text(path))
+        content = parse_json(read_text(path))
     except (OSError, ValueError) as error:
         raise GluontuneError(f"{path}: not a run of gluontune's: {error}") from error
     if not isinstance(content, dict):
@@ -205,9 +200,8 @@ def _lead(spec: dict[str, Any], place: Place, held: list[Meeting]) -> int:
     recipe = Recipe.from_dict(spec["recipe"]).override(num_devices=place.world)
     target = Path(spec["result"])
     before = RunResult.load(target) if target.exists() else None
-    plan = spec["checkpoints"]
     checkpoints = None
-    if plan is not None:
+    if (plan := spec["checkpoints"]) is not None:
         checkpoints = Checkpoints(**{**plan, "resume": plan["resume"] or place.attempt > 0 or before is not None})
     meeting = open_meeting(recipe, place, spec["insecure_network"])
     held.append(meeting)

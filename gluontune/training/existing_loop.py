@@ -63,14 +63,13 @@ def applied(recipe: Recipe, net: Any, *inputs: Any) -> Iterator[Any]:
             "gt.applied(recipe, net, x)"
         )
     before = capture(net)
-    done = compute.apply_rewrites(net, recipe.rewrites, *inputs) if recipe.rewrites else None
+    if recipe.rewrites:
+        compute.apply_rewrites(net, recipe.rewrites, *inputs)
     try:
         compute.set_mode(net, recipe.hybridize)
         yield net
     finally:
         mxnet().nd.waitall()
-        if done is not None:
-            done.undo()
         restore(before)
         for root in topmost_hybrid(net):
             root._clear_cached_op()

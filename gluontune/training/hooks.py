@@ -249,9 +249,7 @@ class Keeper:
             return []
         self._last_step, self._last_time = step, time.monotonic()
         self._best = self._best if score is None else max(self._best, score)
-        if answer["error"] is None:
-            return []
-        return [f"a checkpoint was not written: {answer['error']}"]
+        return [] if answer["error"] is None else [f"a checkpoint was not written: {answer['error']}"]
 
     def way_on(self) -> str:
         there = checkpoint.files(self.plan.folder)

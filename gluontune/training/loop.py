@@ -69,7 +69,7 @@ class _Course:
         calls: Callbacks,
     ):  # fmt: skip
         self.group, self.result, self.watch, self.calls = group, result, watch, calls
-        self.tell: OnProgress = on_event or (lambda event: None)
+        self.on_event: OnProgress = on_event or (lambda event: None)
         self.keeper, self.recipe = keeper, group.recipe
         self.loss: float | None = None  # of the last window
         self.total = max(1, round(self.recipe.epochs * group.batches_per_epoch))
@@ -113,14 +113,15 @@ class _Course:
             while self.result.steps < epoch_end and not self._out_of_time():
                 if self._stopped():
                     return
-                count = min(window, epoch_end - self.result.steps, self._until_checkpoint())
+                until_due = self.keeper.steps_until_due(self.result.steps) if self.keeper is not None else None
+                count = min(window, epoch_end - self.result.steps, until_due or self.total)
                 seen = self._window(count)
                 for loss in seen["losses"]:  # one by one (`sum` compensates): no digit depends on where windows end
                     self.losses[0] += loss
                 self.losses[1] += count
                 fitting = round(_WINDOW_S / max(seen["seconds"] / count, 1e-6))
                 window = max(1, min(fitting, self.total // _MIN_WINDOWS))
-                self._report(self.result.steps)
+                self._report()
                 self.call("steps_end")
                 if self.keeper and self.result.steps < epoch_end and self.keeper.due(self.result.steps):
                     self._save()
@@ -128,7 +129,7 @@ class _Course:
             self.result.epoch_seconds.append(self.trained_s - self.epoch_start)
             self.result.elapsed_seconds.append(self.trained_s)
             self.epoch_start, self.losses = self.trained_s, [0.0, 0]
-            value = self._validate(self.result.steps)
+            value = self._validate()
             self.call("epoch_end")
             over = self._reached(value) or self._out_of_time() or self.result.steps >= self.total
             self._save(value, last=over)
@@ -149,10 +150,6 @@ class _Course:
         self.calls.tell(now)
         if self.calls.stopped_by is not None and before is None:
             result.notes.append(f"stopped by {self.calls.stopped_by} at step {result.steps}")
-
-    def _until_checkpoint(self) -> int:
-        left = self.keeper.steps_until_due(self.result.steps) if self.keeper is not None else None
-        return self.total if left is None else left
 
     def _save(self, value: float | None = None, last: bool = False) -> None:
         if self.keeper is not None:
@@ -192,8 +189,8 @@ class _Course:
         if text:
             raise RunFailed("Diverged", f"training diverged: {text}; {way_out}", "training")
 
-    def _validate(self, done: int) -> float | None:
-        self.tell(events.progress("validating", done / self.total, self._epoch_text(done)))
+    def _validate(self) -> float | None:
+        self._tell("validating")
         seen = self.group.validate()
         value = seen["metric"]["value"]
         self.result.val_metric["values"].append(value)
@@ -213,18 +210,19 @@ class _Course:
 
     def _out_of_time(self) -> bool:
         """Whether the time is up, or a callback has stopped the run."""
-        if self.calls.stopped_by is not None:
-            return True
-        return self.recipe.seconds is not None and self.trained_s >= self.recipe.seconds
+        limit = math.inf if self.recipe.seconds is None else self.recipe.seconds
+        return self.calls.stopped_by is not None or self.trained_s >= limit
 
-    def _epoch_text(self, done: int) -> str:
-        return f"epoch {done / self.group.batches_per_epoch:.2f}/{self.recipe.epochs:g}"
-
-    def _report(self, done: int) -> None:
+    def _report(self) -> None:
+        done = self.result.steps
         accuracy = self.result.val_accuracy[-1] if self.result.val_accuracy else None
         left = self.trained_s / done * (self.total - done)
-        shown = {"samples_per_sec": self.rates[-1], "val_accuracy": accuracy, "seconds_left": left}
-        self.tell(events.progress("training", done / self.total, self._epoch_text(done), **shown))
+        self._tell("training", samples_per_sec=self.rates[-1], val_accuracy=accuracy, seconds_left=left)
+
+    def _tell(self, stage: str, **shown: float | None) -> None:
+        done = self.result.steps
+        epoch = f"epoch {done / self.group.batches_per_epoch:.2f}/{self.recipe.epochs:g}"
+        self.on_event(events.progress(stage, done / self.total, epoch, **shown))
 
     def finish(self, clean: bool) -> None:
         """Complete the result; the ranks are asked only after a clean end."""

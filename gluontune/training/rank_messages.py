@@ -177,15 +177,13 @@ class RankMessages:
                 message = f"{who} has given no sign of life for {_SILENT_S:.0f} s: stopped, swapped out or cut off?"
                 raise RunFailed("RankSilent", message, "training", self.ranks[silent[0]].tail())
         if missing and now > deadline:
-            behind = min((self._at.get(place, 0) for place in missing), default=0)
-            self._hung([place for place in missing if self._at.get(place, 0) == behind], wanted)
-
-    def _hung(self, places: list[int], wanted: str) -> None:
-        where = self.site.where(places[0])
-        who = f"rank {', '.join(map(str, places))}{where} has" if self.world > 1 else "the training process has"
-        job = f"; does {self.job} ever end?" if self.job else ""
-        message = f"{who} not answered for {self.time_limit:.0f} s{job} (--time-limit sets the limit)"
-        raise RunFailed("TimeLimit", message, _phase(wanted), self.ranks[places[0]].tail())
+            behind = min(self._at.get(place, 0) for place in missing)
+            hung = [place for place in missing if self._at.get(place, 0) == behind]
+            where = self.site.where(hung[0])
+            who = f"rank {', '.join(map(str, hung))}{where} has" if self.world > 1 else "the training process has"
+            job = f"; does {self.job} ever end?" if self.job else ""
+            message = f"{who} not answered for {self.time_limit:.0f} s{job} (--time-limit sets the limit)"
+            raise RunFailed("TimeLimit", message, _phase(wanted), self.ranks[hung[0]].tail())
 
 
 def _phase(wanted: str) -> str:

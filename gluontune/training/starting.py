@@ -24,7 +24,6 @@ from gluontune.parallel.horovod import meeting
 from gluontune.parallel.kvstore import Cluster, free_port, start_cluster
 from gluontune.parallel.shared import PATH_VARIABLE, available, create
 from gluontune.recipe import Recipe
-from gluontune.runtime import applied
 from gluontune.training.rank_messages import RunFailed
 
 
@@ -246,7 +245,7 @@ class ScriptSite(LocalRanks):
         options = {name: getattr(run, name) for name in ("changes", "state", "dtype", "backend", "look")}
         command = script.command(script.Program.of(run.words), _PROCESS, json.dumps(options))
         env = run.environment()
-        self.applied = applied(env)
+        self.applied = runtime.applied(env)
         stream: IO[bytes] | None = None
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)

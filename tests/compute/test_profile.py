@@ -182,8 +182,7 @@ def test_a_norm_between_two_layouts_is_cured_by_keeping_narrow_convolutions_in_f
         "dnnl_verbose,exec,cpu,batch_normalization,{},backward,data_bf16::blocked:acdb:f0 "
         "diff_bf16::blocked:{}:f0,,flags:S,mb128ic16ih32iw32,{}"
     )
-    slow, fast = parse_log(
-        [line.format("bnorm_ref:any", "aBcd16b", 396.5), line.format("bnorm_jit:avx512_core_bf16", "acdb", 2.2)]
-    )
+    lines = line.format("bnorm_ref:any", "aBcd16b", 396.5), line.format("bnorm_jit:avx512_core_bf16", "acdb", 2.2)
+    slow, fast = parse_log("\n".join(lines))
     assert cure_of(slow, [slow, fast]) == "narrow-in-float32" and cure_of(fast, [slow, fast]) == ""
     assert summarize([slow, fast], steps=1)[0].fast_ms == pytest.approx(2.2)

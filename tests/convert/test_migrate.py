@@ -145,7 +145,8 @@ RECIPES = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_rates_and_updates_are_those_of_the_recipe(name, tmp_path, monkeypatch):
-    from gluontune.optim.torch_rules import TorchOptimizer, rates_of
+    from gluontune.optim.cards import rates_of
+    from gluontune.optim.torch_rules import TorchOptimizer
 
     recipe = gt.Recipe(optimizer=name, train_samples=640, val_samples=50, epochs=2, **RECIPES[name])
     _, out = migrated(tmp_path, recipe, "small_cnn")

@@ -158,7 +158,8 @@ def test_muons_steps_on_the_gram_matrix_are_the_steps(shape, spectrum, monkeypat
     taken = []
     steps = layerwise._steps_on_gram
     monkeypatch.setattr(layerwise, "_steps_on_gram", lambda *a: taken.append(1) or steps(*a))
-    found = layerwise.orthogonalized(layerwise.nd.array(matrices.astype("float32"))).asnumpy()
+    given = layerwise.nd.array(matrices.astype("float32"))
+    found = layerwise.orthogonalized(layerwise.nd, given, *given.shape, steps=5).asnumpy()
     assert taken
     x = matrices / np.linalg.norm(matrices, axis=(1, 2), keepdims=True)
     for _ in range(5):

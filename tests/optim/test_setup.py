@@ -522,7 +522,7 @@ def test_a_class_in_place_of_mxnet_s_steps_as_it_does(name, clip, wd):
 
 @pytest.mark.parametrize("strategy", ["linear", "power2", "sqrt", "lars"])
 def test_both_engines_warm_lbsgd_up_alike(strategy):
-    from gluontune.optim.torch_rules import rates_of
+    from gluontune.optim.cards import rates_of
 
     recipe = Recipe(
         optimizer="lbsgd", learning_rate=0.1, schedule="cosine", warmup_epochs=1, epochs=3,

@@ -133,7 +133,7 @@ def test_a_run_gives_a_result_like_any_other():
 
 
 def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
-    # In the middle of an epoch and of an update, with an optimizer that keeps numbers as well as arrays.
+    # In the middle of an epoch and of an update.
     changes = {"optimizer": "nadam", "accumulate": 3, "learning_rate": 0.002, "epochs": 2}
     changes["methods"] = {"ema": {"decay": 0.9}, "mixup": True}
     first, second = torch_session(**changes), torch_session(**changes)

@@ -27,8 +27,8 @@ from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import atomic_write, writable_folder
 from gluontune.loading.augment import AUGMENTS
 from gluontune.optim import _schedules
-from gluontune.optim.cards import exempt_name
-from gluontune.optim.torch_rules import Part, TorchOptimizer, rates_of
+from gluontune.optim.cards import exempt_name, rates_of
+from gluontune.optim.torch_rules import Part, TorchOptimizer
 from gluontune.recipe import Recipe
 from gluontune.runtime import mxnet
 from gluontune.runtime.pytorch import torch

@@ -47,10 +47,8 @@ class JobStep(Step):
         if self._begin is not None:
             if len(values) < 2:
                 raise GluontuneError(f"{self.job.place('step')}step() must return {wanted}")
-            self._states[training][place] = (
-                len(first(part)),
-                mapped(lambda a: None if a is None else a.detach(), values.pop()),
-            )
+            state = mapped(lambda a: None if a is None else a.detach(), values.pop())
+            self._states[training][place] = (len(first(part)), state)
         if not 1 <= len(values) <= 2:
             raise GluontuneError(f"{self.job.place('step')}step() returned {len(values)} values; return {wanted}")
         loss, output = (*values, None)[:2]

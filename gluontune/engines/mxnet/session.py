@@ -130,22 +130,21 @@ class Session(Engine):
         self._new_trainers(self.recipe, total)
 
     def _new_trainers(self, recipe: Recipe, total: int) -> None:
-        work, growth = self.work, self.methods.updates.growth()
-        nets = work.named_nets if self.training_step.updates else {"net": work.net}
-        per_epoch = self.batches_per_epoch
+        nets = self.work.named_nets if self.training_step.updates else {"net": self.work.net}
+        growth, per_epoch = self.methods.updates.growth(), self.batches_per_epoch
         self.optimization.begin(recipe, nets, steps=total, steps_per_epoch=per_epoch, growth=growth)
 
     def begin_run(self) -> None:
-        averaging = self.optimization.averaging
         if not self.rejoins:
-            return None if averaging is None else averaging.publish()
+            if self.optimization.averaging is not None:
+                self.optimization.averaging.publish()
+            return
         # It replaces a dead learner: with the shared weights, and its position in schedule and data.
         steps = self.optimization.rejoin()
         epoch, batch = divmod(steps, self.batches_per_epoch)
         self.progress.move(epoch, steps)
         self.load_loader({**self.loader_state(), "epoch": epoch, "batch": batch}, None)
         self.rejoins = self.fresh = False
-        return None
 
     def begin_epoch(self) -> None:
         self.training_step.begin(True)

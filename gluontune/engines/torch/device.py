@@ -69,10 +69,7 @@ class Device:
         if self.recipe.dtype == "float32":
             return contextlib.nullcontext()
         kind = "cuda" if self.kind == "gpu" else "cpu"
-        cast: contextlib.AbstractContextManager[Any] = self.torch.autocast(
-            kind, dtype=getattr(self.torch, self.recipe.dtype)
-        )
-        return cast
+        return self.torch.autocast(kind, dtype=getattr(self.torch, self.recipe.dtype))
 
     def compiled(self, net: Any) -> Any:
         """The net by ``torch.compile``; on a GPU its kernels are launched together, as CUDA graphs."""

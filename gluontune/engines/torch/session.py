@@ -29,7 +29,8 @@ from gluontune.engines.torch.export import Exported, NotExported, exported_once
 from gluontune.job.batches import Outcome, Score, array_score
 from gluontune.job.checkpoint import part_of
 from gluontune.job.data import Feed, named_loaders
-from gluontune.optim.torch_rules import TorchOptimizer, rates_of
+from gluontune.optim.cards import rates_of
+from gluontune.optim.torch_rules import TorchOptimizer
 from gluontune.recipe import Recipe
 from gluontune.runtime.pytorch import torch
 
@@ -260,19 +261,14 @@ class TorchSession(Engine):
 
     def part_states(self) -> State:
         optimizer, arrays = self.optimizer, {}
-        numbers: dict[str, dict[str, float]] = {}
         for name, state in optimizer.states.items():
-            for key, value in state.items():
-                if isinstance(value, float):
-                    numbers.setdefault(name, {})[key] = value
-                else:
-                    arrays[f"optimizer/{name}/{key}"] = self.to_host(value)
+            arrays.update({f"optimizer/{name}/{key}": self.to_host(value) for key, value in state.items()})
         if self.gathered:
             for name, parameter in optimizer.parameters.items():
                 if parameter.grad is not None:
                     arrays[f"gradient/{name}"] = self.to_host(parameter.grad)
         arrays.update({f"random/{name}": state for name, state in self.device.random_state().items()})
-        facts = {"name": optimizer.name, "num_update": optimizer.num_update, "numbers": numbers}
+        facts = {"name": optimizer.name, "num_update": optimizer.num_update}
         scaler = self.scaler.state_dict() if self.scaler else None
         return {"optimizer": facts, "gathered": self.gathered, "scaler": scaler}, arrays
 
@@ -283,19 +279,19 @@ class TorchSession(Engine):
         if told["name"] != optimizer.name:
             raise GluontuneError(f"{path}: of the optimizer {told['name']!r}, this run has {optimizer.name!r}")
         optimizer.num_update = told["num_update"]
-        optimizer.states = {name: dict(told["numbers"].get(name, {})) for name in optimizer.parameters}
+        optimizer.states = {name: {} for name in optimizer.parameters}
         for key, value in part_of(arrays, "optimizer").items():
             name, _, state = key.rpartition("/")
             optimizer.states[name][state] = self._like(value, optimizer.parameters[name])
         if epoch is None:
+            self.gathered = header["gathered"]
             for name, value in part_of(arrays, "gradient").items():
                 optimizer.parameters[name].grad = self._like(value, optimizer.parameters[name])
+        else:
+            self.gathered, optimizer.num_update = 0, self.methods.updates.updates(self.progress.steps)
         self.device.restore_random(part_of(arrays, "random"))
         if self.scaler is not None and header.get("scaler"):
             self.scaler.load_state_dict(header["scaler"])
-        self.gathered = header["gathered"]
-        if epoch is not None:
-            self.gathered, optimizer.num_update = 0, self.methods.updates.updates(self.progress.steps)
 
     def loader_state(self) -> dict[str, Any]:
         return dict(self.feed.train.state_dict())
