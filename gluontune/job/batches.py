@@ -172,8 +172,7 @@ class _Given:
     def __init__(self, metric: Any, mode: str | None, job: Job):
         self._metric, self._job = metric, job
         metric.reset()
-        found = metric.get()[0]
-        self.name = str(found[0] if isinstance(found, (list, tuple)) else found)
+        self.name = str(first(metric.get()[0]))
         better = mode or direction(self.name)
         if better is None:
             raise GluontuneError(
@@ -196,8 +195,7 @@ class _Given:
             self._metric.get()
 
     def value(self) -> float:
-        found = self._metric.get()[1]
-        return float(found[0] if isinstance(found, (list, tuple)) else found)
+        return float(first(self._metric.get()[1]))
 
 
 def make_score(job: Job, loss: Any, sample: Outcome) -> Score:

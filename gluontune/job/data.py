@@ -212,9 +212,7 @@ class GluonBatches:
 
     def steady_bytes(self) -> int | None:
         """Bytes of one sample; None if samples change when they are read again."""
-        if redrawn(self._dataset, _READ_TWICE) is not None:
-            return None
-        return sample_bytes(self._dataset)
+        return sample_bytes(self._dataset) if redrawn(self._dataset, _READ_TWICE) is None else None
 
     def epoch(self, number: int) -> Any:
         start, self._start = self._start, 0
