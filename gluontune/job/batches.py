@@ -247,8 +247,7 @@ def hits_of(loss: Any, outcome: Outcome) -> np.ndarray:
     Labels are class numbers, or one-hot; two classes of a ``SigmoidBinaryCrossEntropyLoss`` differ by their sign.
     """
     output, label = to_numpy(outcome.output), to_numpy(outcome.label)
-    binary = mxnet().gluon.loss.SigmoidBinaryCrossEntropyLoss
-    if isinstance(loss, binary):
+    if isinstance(loss, mxnet().gluon.loss.SigmoidBinaryCrossEntropyLoss):
         edge = 0.5 if loss._from_sigmoid else 0.0
         return ((output > edge).reshape(-1) == (label > 0.5).reshape(-1)).astype("float32")
     axis = getattr(loss, "_axis", -1)

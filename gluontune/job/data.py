@@ -246,8 +246,7 @@ class GluonBatches:
         """Continue from ``state`` in the next requested epoch."""
         if state.get("items") != len(self._dataset):
             raise UsageError(f"it has {state.get('items')} items, this job's data {len(self._dataset)}")
-        self._epoch, self._done = state["epoch"], state["batch"]
-        self._start = self._done
+        self._epoch, self._done, self._start = state["epoch"], state["batch"], state["batch"]
 
     def close(self) -> None:
         self._loader = None

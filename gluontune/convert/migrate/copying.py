@@ -111,23 +111,22 @@ class _Copy:
         statement = _File(module).defined.get(name)
         if statement is None or name in _GIVEN or (module, name) in self.parts:
             return
-        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(_OWN):
-            if "errors" not in (statement.module or ""):
-                self.take(statement.module or "", name)
-            return
+        source = getattr(statement, "module", None) or ""
         if isinstance(statement, ast.Import):
             self.imports.add(ast.unparse(statement))
-            return
-        if isinstance(statement, ast.ImportFrom):
+        elif source.startswith(_OWN):
+            if "errors" not in source:
+                self.take(source, name)
+        elif isinstance(statement, ast.ImportFrom):
             if name != "Callable":
-                self.names.setdefault(statement.module or "", set()).add(name)
-            return
-        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-            statement.decorator_list = []
-        self.parts[(module, name)] = ""  # for recursion
-        self._names(module, statement)
-        del self.parts[(module, name)]
-        self.parts[(module, name)] = textwrap.dedent(ast.unparse(statement))
+                self.names.setdefault(source, set()).add(name)
+        else:
+            if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+                statement.decorator_list = []
+            self.parts[(module, name)] = ""  # for recursion
+            self._names(module, statement)
+            del self.parts[(module, name)]
+            self.parts[(module, name)] = textwrap.dedent(ast.unparse(statement))
 
 
 @functools.cache

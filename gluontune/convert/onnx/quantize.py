@@ -154,8 +154,7 @@ def _sure(agreed: float, images: int) -> float:
 
 def _by_need(folded: Path, made: Path, images: np.ndarray, batch_size: int, last: list[str]) -> list[list[str]]:
     """The net in stretches of neighbouring nodes, first the one with the smallest error in float32."""
-    onnx = importlib.import_module("onnx")
-    stretches = _stretches(onnx.load(str(folded)).graph)
+    stretches = _stretches(importlib.import_module("onnx").load(str(folded)).graph)
     truth, errors = _scores(folded, images, batch_size), []
     for stretch in stretches:
         _quantize(folded, made, images, batch_size, [*last, *stretch])
