@@ -172,8 +172,7 @@ class _Given:
     def __init__(self, metric: Any, mode: str | None, job: Job):
         self._metric, self._job = metric, job
         metric.reset()
-        found = metric.get()[0]
-        self.name = str(found[0] if isinstance(found, (list, tuple)) else found)
+        self.name = str(first(metric.get()[0]))
         better = mode or direction(self.name)
         if better is None:
             raise GluontuneError(
@@ -196,8 +195,7 @@ class _Given:
             self._metric.get()
 
     def value(self) -> float:
-        found = self._metric.get()[1]
-        return float(found[0] if isinstance(found, (list, tuple)) else found)
+        return float(first(self._metric.get()[1]))
 
 
 def make_score(job: Job, loss: Any, sample: Outcome) -> Score:
@@ -249,8 +247,7 @@ def hits_of(loss: Any, outcome: Outcome) -> np.ndarray:
     Labels are class numbers, or one-hot; two classes of a ``SigmoidBinaryCrossEntropyLoss`` differ by their sign.
     """
     output, label = to_numpy(outcome.output), to_numpy(outcome.label)
-    binary = mxnet().gluon.loss.SigmoidBinaryCrossEntropyLoss
-    if isinstance(loss, binary):
+    if isinstance(loss, mxnet().gluon.loss.SigmoidBinaryCrossEntropyLoss):
         edge = 0.5 if loss._from_sigmoid else 0.0
         return ((output > edge).reshape(-1) == (label > 0.5).reshape(-1)).astype("float32")
     axis = getattr(loss, "_axis", -1)

@@ -212,9 +212,7 @@ class GluonBatches:
 
     def steady_bytes(self) -> int | None:
         """Bytes of one sample; None if samples change when they are read again."""
-        if redrawn(self._dataset, _READ_TWICE) is not None:
-            return None
-        return sample_bytes(self._dataset)
+        return sample_bytes(self._dataset) if redrawn(self._dataset, _READ_TWICE) is None else None
 
     def epoch(self, number: int) -> Any:
         start, self._start = self._start, 0
@@ -248,8 +246,7 @@ class GluonBatches:
         """Continue from ``state`` in the next requested epoch."""
         if state.get("items") != len(self._dataset):
             raise UsageError(f"it has {state.get('items')} items, this job's data {len(self._dataset)}")
-        self._epoch, self._done = state["epoch"], state["batch"]
-        self._start = self._done
+        self._epoch, self._done, self._start = state["epoch"], state["batch"], state["batch"]
 
     def close(self) -> None:
         self._loader = None

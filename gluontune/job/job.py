@@ -6,6 +6,7 @@ parameter ``trainers`` (a dict by the nets' names; or ``trainer``, for one net) 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -16,7 +17,7 @@ from typing import Any
 
 from gluontune import compute, datasets
 from gluontune.core.errors import GluontuneError, UsageError, nearest
-from gluontune.job.user_file import call, load_module, place_of_function
+from gluontune.job.user_file import call, load_module, place_of
 from gluontune.methods.cards import numbers_of
 from gluontune.methods.nets import change_net
 from gluontune.recipe import Recipe, rules
@@ -51,7 +52,7 @@ class Job:
 
     def place(self, name: str) -> str:
         """``job.py:12: ``, the definition of ``name`` in the job, as the start of a message."""
-        return place_of_function(self.file, self.function(name))
+        return place_of(self.file, None, self.function(name))
 
     @property
     def step(self) -> Callable[..., Any] | None:
@@ -90,7 +91,6 @@ def load_job(recipe: Recipe) -> Job:
     Raises:
         GluontuneError: the job file, its data or its functions do not fit; names the file and function.
 
-    >>> from gluontune.recipe import Recipe
     >>> load_job(Recipe(dataset="sample")).__class__.__name__
     'Job'
     """
@@ -105,10 +105,9 @@ def load_job(recipe: Recipe) -> Job:
         return given if _is_ready(given) else call(recipe.job, name, given)
 
     data = make("data") if has("data") else recipe.dataset
-    own_loss = has("loss")
     job = Job(
         net=lambda: make("net"), file=recipe.job, module=module,
-        loss=lambda: make("loss") if own_loss else mxnet().gluon.loss.SoftmaxCrossEntropyLoss(),
+        loss=lambda: make("loss") if has("loss") else mxnet().gluon.loss.SoftmaxCrossEntropyLoss(),
     )  # fmt: skip
     _check_step(job)
     if isinstance(data, str):
@@ -170,14 +169,10 @@ def _pair(data: Any, job: Job) -> tuple[Any, Any]:
     fits = isinstance(data, (tuple, list)) and len(data) == 2
     if not fits or not all(hasattr(d, "__len__") and hasattr(d, "__getitem__") for d in data):
         loaders = fits and all(hasattr(d, "__iter__") for d in data)
-        hint = (
-            " (of loaders: return their data sets; gluontune makes the loaders; own batches: batchify(samples))"
-            if loaders
-            else ""
-        )
+        hint = " (of loaders: return their data sets; gluontune makes the loaders; own batches: batchify(samples))"
         raise GluontuneError(
-            f"{job.place('data')}data() returned {type(data).__name__}{hint}; return a pair (train, val) of Gluon "
-            "datasets, or the name of a data set of images, such as 'folder:/data/birds'"
+            f"{job.place('data')}data() returned {type(data).__name__}{hint if loaders else ''}; return a pair "
+            "(train, val) of Gluon datasets, or the name of a data set of images, such as 'folder:/data/birds'"
         )
     for name, part in zip(("training", "validation"), data):
         if len(part) == 0:
@@ -257,12 +252,10 @@ for _name, _hidden in {
 def _zoos() -> list[Any]:
     """The available ``get_model`` functions, gluoncv's first, each with its names."""
     found = []
-    try:
+    with contextlib.suppress(ImportError):
         mxnet()
         zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")
         found.append((zoo.get_model, set(zoo._models)))
-    except ImportError:
-        pass
     vision = mxnet().gluon.model_zoo.vision
     names = {n for n in dir(vision) if callable(getattr(vision, n)) and n[0].islower() and n != "get_model"}
     found.append((lambda name, **kw: getattr(vision, name)(**kw), names - {"get_resnet", "get_vgg"}))
@@ -275,10 +268,7 @@ def net_names() -> list[str]:
     >>> "small_cnn" in net_names()
     True
     """
-    names = set(SMALL_NETS.names())
-    for _, known in _zoos():
-        names |= known
-    return sorted(names)
+    return sorted(set(SMALL_NETS.names()).union(*(known for _, known in _zoos())))
 
 
 def build_net(name: str, classes: int) -> Any:

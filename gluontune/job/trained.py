@@ -142,22 +142,20 @@ def load(source: str | Path, *, pixels: bool = False, job: str | Path | None = N
     saved = checkpoint.weights_in(arrays)
     made = work.net()
     if isinstance(made, Mapping):
-        nets = {str(name): net for name, net in made.items()}
-        for name, net in nets.items():
+        made = {str(name): net for name, net in made.items()}
+        for name, net in made.items():
             own = {k[len(name) + 1 :]: v for k, v in saved.items() if k.startswith(f"{name}.")}
             set_parameters(net, own, f"{path} ({name})")
-        found: Any = nets
     else:
         set_parameters(made, saved, str(path))
-        found = made
     if not pixels:
-        return found
+        return made
     data = work.dataset
-    if data is None or isinstance(found, dict):
+    if data is None or isinstance(made, dict):
         raise UsageError(
             "pixels=True: the job brings its own datasets, which no input stage stands before; leave it out"
         )
-    return compute.with_input_stage(found, compute.InputStage(data.mean, data.std))
+    return compute.with_input_stage(made, compute.InputStage(data.mean, data.std))
 
 
 def _own(job: Job) -> str | None:

@@ -73,16 +73,16 @@ def load_module(path: str | Path) -> ModuleType:
             loader.exec_module(module)
     except _TrainsAtImport as error:
         raise GluontuneError(
-            f"{place_of(file, error)}: the file trains while it is imported; put what trains under "
+            f"{place_of(file, error)}the file trains while it is imported; put what trains under "
             "`if __name__ == '__main__':`, so that its net() can be had without"
         ) from error
     except SystemExit as error:
         raise GluontuneError(
-            f"{place_of(file, error)}: the file ends itself (exit code {error.code}) while it is imported, without "
+            f"{place_of(file, error)}the file ends itself (exit code {error.code}) while it is imported, without "
             "arguments; put what ends it, or needs arguments, under `if __name__ == '__main__':`"
         ) from error
     except Exception as error:
-        raise GluontuneError(f"{place_of(file, error)}: the job raised {in_words(error)}") from error
+        raise GluontuneError(f"{place_of(file, error)}the job raised {in_words(error)}") from error
     if not any(callable(getattr(module, name, None)) for name in NAMES):
         raise GluontuneError(
             f"{path}: the job defines none of net(), data(), loss(); define at least one, or "
@@ -149,37 +149,25 @@ def blaming(
     except GluontuneError:
         raise
     except (Exception, SystemExit) as error:
-        at = f"{place_of(path, error, function)}: " if path is not None else ""
         given = f" for {seen}" if seen else ""
         told = in_words(error)
         hint = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, told)), "")
-        raise GluontuneError(f"{at}{name} failed{given}{'' if hint else guess}: {told}{hint}") from error
+        failed = f"{place_of(path, error, function)}{name} failed{given}{'' if hint else guess}"
+        raise GluontuneError(f"{failed}: {told}{hint}") from error
 
 
-def place_of(path: str | Path, error: BaseException, function: Any = None) -> str:
-    """``file:line`` of the innermost frame of the user's file in a traceback, else of ``function``."""
+def place_of(path: str | Path | None, error: BaseException | None, function: Any = None) -> str:
+    """The start of a message: ``file:line: `` of the file's innermost frame in a traceback, else of ``function``."""
+    if path is None:
+        return ""
     file = Path(path).resolve()
-    line = None
+    line = getattr(getattr(function, "__code__", None), "co_firstlineno", None)
     if isinstance(error, SyntaxError) and error.filename == str(file):
-        line = error.lineno
-    for frame, number in traceback.walk_tb(error.__traceback__):
+        line = error.lineno or line
+    for frame, number in traceback.walk_tb(error.__traceback__ if error is not None else None):
         if Path(frame.f_code.co_filename).resolve() == file:
             line = number
-    return _at(file, line or _line_of(function))
-
-
-def place_of_function(path: str | Path | None, function: Any) -> str:
-    """``file:line: `` of the definition of ``function``, as the start of a message."""
-    return "" if path is None else f"{_at(Path(path).resolve(), _line_of(function))}: "
-
-
-def _line_of(function: Any) -> int | None:
-    code = getattr(function, "__code__", None)
-    return code.co_firstlineno if code is not None else None
-
-
-def _at(file: Path, line: int | None) -> str:
-    return f"{file}:{line}" if line else str(file)
+    return f"{file}:{line}: " if line else f"{file}: "
 
 
 def in_words(error: BaseException) -> str:
@@ -203,5 +191,5 @@ def call(path: str | Path | None, name: str, function: Callable[..., Any], *argu
         except GluontuneError:
             raise
         except (Exception, SystemExit) as error:
-            at = f"{place_of(path, error, function)}: " if path is not None else ""
-            raise GluontuneError(f"{at}{name}() of the job raised {in_words(error)}") from error
+            raised = f"{name}() of the job raised {in_words(error)}"
+            raise GluontuneError(f"{place_of(path, error, function)}{raised}") from error

@@ -46,7 +46,7 @@ def written(graph):
     nodes = [number for number, node in enumerate(graph.nodes) if node.op is not None]
     call = Call("", "Net", takes=takes, gives=list(graph.outputs), graph=graph, nodes=nodes)
     part = Home(writer, "", []).made([call], [flow_of(call, lambda name, path: False)]).part
-    texts = {"model.py": tidied(model_text(part, "One operator.", set()))}
+    texts = {"model.py": tidied(model_text(part, "One operator.", writer.used))}
     return {**texts, "operators.py": tidied(copied(writer.used))} if writer.used else texts
 
 

@@ -13,7 +13,6 @@ from gluontune.capture.project.changing import SCALING
 from gluontune.capture.project.sections import Differentiated, Plan, Section
 from gluontune.capture.project.tracing import BlockCall, Told
 from gluontune.convert.bridge.names import is_attribute
-from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.convert.bridge.source import Source
 from gluontune.convert.graph.schemas import schema
 from gluontune.convert.graph.symbol import Graph, Node
@@ -135,10 +134,7 @@ def step_text(plan: Plan, names: Mapping[str, str], frozen: set[str], trainers: 
     classes, build = class_texts(made.part)
     functions = dict(writer.used)
     training, nets, builders = _with_builders(classes[-1], [label for label, _ in made.part.parts], set(names.values()))
-    needs: set[str] = set()
-    model = headed("The nets, migrated from MXNet Gluon.", "\n\n".join([*classes[:-1], *builders]), needs)
-    if "BatchNorm" in needs:
-        functions["BatchNorm"] = OPERATORS["BatchNorm"].run
+    model = headed("The nets, migrated from MXNet Gluon.", "\n\n".join([*classes[:-1], *builders]), functions)
     lines = _Lines(plan, made.methods, names, trainers)
     return StepText(model, training, build, lines.text(), functions, nets, sorted(lines.helpers))
 

@@ -14,7 +14,7 @@ from gluontune.compute.tracing import traced
 from gluontune.convert.bridge.names import gluon_names
 from gluontune.convert.bridge.references import NOTHING, Writer, right_way
 from gluontune.convert.bridge.registry import default_of
-from gluontune.convert.bridge.source import settle
+from gluontune.convert.bridge.source import as_numpy, settle
 from gluontune.convert.bridge.stand_ins import stand_in
 from gluontune.core.arrays import flat, gap, size
 from gluontune.core.errors import GluontuneError, UsageError, first_line
@@ -78,7 +78,7 @@ def check(net: Any, module: Any, sample: Any, *, train: bool = False, dtype: str
     """
     if dtype not in ("float32", "float64"):
         raise UsageError(f"check compares in float32 or float64, not {dtype!r}")
-    samples = [_numpy(s) for s in (sample if isinstance(sample, (tuple, list)) else (sample,))]
+    samples = [as_numpy(s) for s in (sample if isinstance(sample, (tuple, list)) else (sample,))]
     samples = [s.astype(dtype) if s.dtype.kind == "f" else s for s in samples]
     try:
         theirs = _in_mxnet(net, samples, train, dtype)
@@ -120,10 +120,6 @@ def _shaped(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     return ours.reshape(theirs.shape) if ours.size == theirs.size == 1 and not ours.shape else ours
 
 
-def _numpy(array: Any) -> np.ndarray:
-    return array.asnumpy() if hasattr(array, "asnumpy") else np.asarray(array)
-
-
 def _weights(shape: tuple[int, ...], number: int, dtype: str) -> np.ndarray:
     return np.random.default_rng(number).standard_normal(shape).astype(dtype)
 
@@ -132,9 +128,7 @@ def _steady(symbol: str, dtype: str) -> str:
     """A symbol's JSON without dropout or undefined values, whose new arrays have ``dtype``."""
     # Deterministic, and with operators that MXNet computes correctly.
     write = Writer("defined")
-    document = write.rewritten(
-        json.loads(symbol), lambda number, node, own: stand_in(node, own, node["inputs"], write.add)
-    )
+    document = write.rewritten(json.loads(symbol), lambda number, node, own: stand_in(node, own, write.add))
     for node in document["nodes"]:
         attrs = node.get("attrs", {})
         if node["op"] in ("Dropout", "RNN") and "p" in attrs:

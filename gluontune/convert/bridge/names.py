@@ -66,7 +66,7 @@ def _is_spelled(name: str) -> bool:
 
 def is_free(name: str) -> bool:
     """Whether PyTorch's modules have no attribute of that name."""
-    return bool(name) and name not in _of_modules()
+    return bool(name) and not hasattr(torch().nn.Module(), name)
 
 
 class Places:
@@ -105,11 +105,6 @@ def _plain(part: str) -> bool:
 
 
 @functools.cache
-def _of_modules() -> frozenset[str]:
-    return frozenset(dir(torch().nn.Module()))
-
-
-@functools.cache
 def _reserved() -> frozenset[str]:
     """Attributes of every converted module."""
     library = torch()
@@ -138,9 +133,8 @@ def from_torch(module: Any, to: Any = None) -> dict[str, np.ndarray]:
     names, arrays = gluon_names(module), {}
     for place, tensor in module.state_dict().items():
         tensor = tensor.detach().cpu()
-        arrays[names.get(place, place)] = (
-            (tensor.float() if tensor.dtype == library.bfloat16 else tensor).numpy().copy()
-        )
+        tensor = tensor.float() if tensor.dtype == library.bfloat16 else tensor
+        arrays[names.get(place, place)] = tensor.numpy().copy()
     if isinstance(to, (str, Path)):
         trained = {names.get(place, place) for place, _ in module.named_parameters()}
         write_params(to, {("arg:" if n in trained else "aux:") + n: a for n, a in arrays.items()})
@@ -180,16 +174,6 @@ def quicken(module: Any) -> int:
 
     Returns:
         the number of changed layers.
-
-    >>> library = torch()
-    >>> nodes = [{"op": "null", "name": "x", "inputs": []},
-    ...   {"op": "Activation", "name": "relu", "attrs": {"act_type": "relu"}, "inputs": [[0, 0, 0]]},
-    ...   {"op": "Pooling", "name": "pool", "attrs": {"kernel": "(2, 2)", "pool_type": "max"}, "inputs": [[1, 0, 0]]}]
-    >>> import json
-    >>> from gluontune.bridge import to_torch
-    >>> net = to_torch(json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[2, 0, 0]]}), {})
-    >>> quicken(net), net(library.tensor([[[[-3.0, 1.0], [2.0, -1.0]]]])).tolist()
-    (2, [[[[2.0]]]])
     """
     importlib.import_module("gluontune.convert.bridge.operators")
     parts = [part for part in module.modules() if isinstance(part, torch().fx.GraphModule)]  # two modes have three

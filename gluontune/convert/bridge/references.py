@@ -239,7 +239,6 @@ def right_way(
     Args:
         symbol: of mxnet's. shapes: of its inputs, by name. frozen: variables without gradients.
 
-    >>> from gluontune.runtime import mxnet
     >>> sym = mxnet().sym
     >>> other, faults = right_way(sym.LeakyReLU(sym.var("x"), act_type="selu"), {"x": (2, 3)}, "float32")
     >>> faults
@@ -279,7 +278,6 @@ def right_way(
 def doubtful(net: Any) -> list[str]:
     """Possible faults of MXNet's gradients of ``net`` on a CPU, a sentence for each layer.
 
-    >>> from gluontune.runtime import mxnet
     >>> doubtful(mxnet().gluon.rnn.LSTM(3, num_layers=2))
     []
     """

@@ -92,6 +92,10 @@ def parameters_of(net: Any, wanted: set[str]) -> tuple[dict[str, np.ndarray], se
     return arrays, frozen
 
 
+def as_numpy(array: Any) -> np.ndarray:
+    return array.asnumpy() if hasattr(array, "asnumpy") else np.asarray(array)
+
+
 def _arrays(params: Any) -> dict[str, np.ndarray] | None:
     if params is None:
         return None
@@ -100,8 +104,5 @@ def _arrays(params: Any) -> dict[str, np.ndarray] | None:
     if isinstance(params, Mapping):
         if any(hasattr(v, "asnumpy") for v in params.values()):
             settle()
-        return {
-            (k[4:] if k.startswith(("arg:", "aux:")) else k): v.asnumpy() if hasattr(v, "asnumpy") else np.asarray(v)
-            for k, v in params.items()
-        }
+        return {k[4:] if k.startswith(("arg:", "aux:")) else k: as_numpy(v) for k, v in params.items()}
     raise UsageError(f"params is the path of a .params file or a dict of arrays, not {type(params).__name__}")

@@ -15,14 +15,14 @@ Entry = list[Any]  # node, output, version
 Add = Callable[..., Entry]
 
 
-def stand_in(node: dict[str, Any], own: Entry, inputs: list[Entry], add: Add) -> list[Entry]:
+def stand_in(node: dict[str, Any], own: Entry, add: Add) -> list[Entry]:
     """The replacements of an operator's outputs; empty for the operator itself.
 
     Args:
-        node: of a symbol's JSON. own: its entry. inputs: its input entries.
+        node: of a symbol's JSON. own: its entry.
         add: adds an operator by name, inputs and attributes as text; returns its entry.
     """
-    op, attrs = node["op"], node.get("attrs", {})
+    op, attrs, inputs = node["op"], node.get("attrs", {}), node["inputs"]
     name = op.replace("_random_", "").replace("_sample_", "").replace("_npi_", "")
     if op == "_contrib_ROIAlign":
         return [_of_images(own, inputs, add)]

@@ -139,8 +139,6 @@ def set_parameters(net: Any, arrays: Mapping[str, Any], source: str = "parameter
     Raises:
         GluontuneError: names one that is missing, left over, or of another shape.
 
-    >>> from gluontune.runtime import mxnet, set_data
-    >>> import numpy as np
     >>> net = mxnet().gluon.nn.Dense(1, in_units=2)
     >>> net.initialize()
     >>> set_parameters(net, {"weight": np.ones((1, 2)), "bias": np.zeros(1)})

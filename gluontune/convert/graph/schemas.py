@@ -56,12 +56,9 @@ class OperatorSchema:
         """
         found: dict[str, Any] = {}
         for name, attribute in self.attributes.items():
-            if name in attrs:
-                found[name] = parse(attribute, attrs[name], f"{where or self.name}: {name}")
-            elif attribute.required:
+            if attribute.required and name not in attrs:
                 raise UsageError(f"{where or self.name}: {self.name} lacks its attribute {name!r}")
-            else:
-                found[name] = parse(attribute, attribute.default, f"{self.name}: {name}")
+            found[name] = parse(attribute, attrs.get(name, attribute.default), f"{where or self.name}: {name}")
         others = {k: v for k, v in attrs.items() if k not in found and not k.startswith("__")}
         return {**found, **others}
 
@@ -89,11 +86,7 @@ def schema(name: str) -> OperatorSchema:
 
 
 def known_schema(name: str | None) -> OperatorSchema | None:
-    """The schema of an operator, or None where MXNet 1.9.1 has no such one.
-
-    >>> known_schema("_Plus").name, known_schema("my_operator")
-    ('elemwise_add', None)
-    """
+    """The schema of an operator, or None where MXNet 1.9.1 has no such one."""
     operators, aliases = _table()
     return operators.get(aliases.get(name or "", name or ""))
 
@@ -184,7 +177,12 @@ def _untyped(text: str) -> Any:
         return text
 
 
-def new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]:
+# What the codes of a new shape mean, in mx.nd and in mx.npx; -1 infers in both.
+_CODES = {0: "keep", -2: "keep the rest", -3: "join", -4: "split"}
+_NPX_CODES = {0: "keep", -2: "keep", -3: "drop", -4: "keep the rest", -5: "join", -6: "split"}
+
+
+def new_shape(old: Any, codes: Any, reverse: bool = False, meaning: Any = _CODES) -> tuple[int, ...]:
     """The shape of Reshape's codes: 0 keeps, -1 infers, -2 keeps the rest, -3 joins two, -4 splits one.
 
     >>> new_shape((2, 3, 4), (0, -1)), new_shape((2, 3, 4), (-3, 0)), new_shape((2, 6), (0, -4, 2, -1))
@@ -194,25 +192,27 @@ def new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]:
     """
     old, codes = list(old), list(codes)
     if reverse:
-        return tuple(reversed(new_shape(old[::-1], codes[::-1])))  # a split is (a, b, -4) here
+        return new_shape(old[::-1], codes[::-1], meaning=meaning)[::-1]  # a split is (a, b, -4) here
     found: list[int] = []
     at = i = 0
     while i < len(codes):
-        code = codes[i]
-        if code == 0:
+        what = meaning.get(codes[i])
+        if what == "keep":
             found.append(old[at])
-        elif code == -2:
+        elif what == "keep the rest":
             found += old[at:]
             at = len(old) - 1
-        elif code == -3:
+        elif what == "join":
             found.append(old[at] * old[at + 1])
             at += 1
-        elif code == -4:
+        elif what == "split":
             a, b = codes[i + 1 : i + 3]
             found += [old[at] // b if a == -1 else a, old[at] // a if b == -1 else b]
             i += 2
-        else:
-            found.append(code)
+        elif what != "drop":
+            found.append(codes[i])
+        elif old[at : at + 1] != [1]:
+            raise ValueError(f"-3 of {tuple(codes)} drops a side of 1, which {tuple(old)} does not have there")
         at, i = at + 1, i + 1
     if -1 in found:
         known = -math.prod(found)
@@ -226,27 +226,7 @@ def np_new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]
     >>> np_new_shape((2, 3, 4), (-2, -5)), np_new_shape((2, 1, 4), (-2, -3, -1))
     ((2, 12), (2, 4))
     """
-    old, codes = list(old), list(codes)
-    if -3 in codes:
-        sizes = old[::-1] if reverse else old
-        ones = _places_of(codes[::-1] if reverse else codes, -3)
-        if any(place >= len(sizes) or sizes[place] != 1 for place in ones):
-            raise ValueError(f"-3 of {tuple(codes)} drops a side of 1, which {tuple(old)} does not have there")
-        kept = [size for place, size in enumerate(sizes) if place not in ones]
-        old, codes = kept[::-1] if reverse else kept, [code for code in codes if code != -3]
-    plain = [{-2: 0, -4: -2, -5: -3, -6: -4}.get(code, code) for code in codes]
-    return new_shape(old, plain, reverse)
-
-
-def _places_of(codes: list[int], wanted: int) -> list[int]:
-    """The axes of the old shape for the code ``wanted``, without codes after one that infers."""
-    found, at, i = [], 0, 0
-    while i < len(codes):
-        if codes[i] == wanted:
-            found.append(at)
-        at += 2 if codes[i] == -5 else 1
-        i += 3 if codes[i] == -6 else 1
-    return found
+    return new_shape(old, codes, reverse, _NPX_CODES)
 
 
 def axes_of(rank: int, axis: Any, exclude: bool = False) -> tuple[int, ...]:

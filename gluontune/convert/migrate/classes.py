@@ -47,9 +47,8 @@ class Writer:
             found, declared = None, set(self.declared)
             if plain:
                 found = self._alike([self._layer(c, f) for c, f in zip(calls, flows)])
-            if found is None:
+            if plain and found is None:
                 self.declared = declared
-            if found is None and plain:
                 found = self._alike([self._sequence(c, f) for c, f in zip(calls, flows)])
             if found is not None:
                 self.made[path] = Made(found if path else flattening(found))
@@ -117,7 +116,7 @@ class Writer:
         if len(flow.units) == 1:
             self.declared.update(variables)
             return Part(layer.kind, layer.values, before=layer.before)
-        if not chain(flow, flow.inputs) or not layer.names:
+        if not chain(flow) or not layer.names:
             return None
         kept = set(self.declared)
         rest = Flow([self._plain(u, call) for u in flow.units[1:]], list(flow.units[0].gives), flow.outputs)
@@ -143,7 +142,7 @@ class Writer:
         row = [f"{call.path}.{i}" if call.path else str(i) for i in range(len(flow.units))]
         if not call.kind.endswith("Sequential") or [c.path for c in calls] != row or len(flow.units) < 1:
             return None
-        if len(flow.inputs) != 1 or not chain(flow, flow.inputs) or len({c.path for c in calls}) < len(calls):
+        if len(flow.inputs) != 1 or not chain(flow) or len({c.path for c in calls}) < len(calls):
             return None
         parts: list[tuple[str, Part]] = []
         before = ""

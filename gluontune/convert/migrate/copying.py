@@ -38,10 +38,8 @@ def copied(named: Mapping[str, Any], header: str = _HEADER, more: str = "") -> s
         if isinstance(made, ast.Lambda):
             text = f"def {name}({ast.unparse(made.args)}):\n    return {ast.unparse(made.body)}"
         lines += [text if text.startswith("def ") else f"{name} = {text}"] if text != name else []
-    body = "\n\n".join([*work.parts.values(), *lines, *([more] if more else [])]).replace(
-        "torch()", "torch"
-    )  # the library in place of the function
-    body = _bare_generators(body)
+    body = "\n\n".join([*work.parts.values(), *lines, *([more] if more else [])])
+    body = _bare_generators(body.replace("torch()", "torch"))  # the library in place of the function
     read = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
     libraries = sorted(line for line in work.imports if line.startswith("import numpy"))
     ours = sorted(work.imports - set(libraries))
@@ -93,7 +91,7 @@ class _Copy:
             place = "F" if getattr(torch().nn.functional, value.__name__, None) is value else "torch"
             return f"{place}.{value.__name__}"
         if inspect.isfunction(value) and value.__code__.co_name == "<lambda>":
-            found = _file(module).lambda_of(value)
+            found = _File(module).lambda_of(value)
             self._names(module, found)
             return ast.unparse(found)
         if name.isidentifier():
@@ -110,33 +108,28 @@ class _Copy:
             self.take(module, used)
 
     def take(self, module: str, name: str) -> None:
-        statement = _file(module).defined.get(name)
+        statement = _File(module).defined.get(name)
         if statement is None or name in _GIVEN or (module, name) in self.parts:
             return
-        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(_OWN):
-            if "errors" not in (statement.module or ""):
-                self.take(statement.module or "", name)
-            return
+        source = getattr(statement, "module", None) or ""
         if isinstance(statement, ast.Import):
             self.imports.add(ast.unparse(statement))
-            return
-        if isinstance(statement, ast.ImportFrom):
+        elif source.startswith(_OWN):
+            if "errors" not in source:
+                self.take(source, name)
+        elif isinstance(statement, ast.ImportFrom):
             if name != "Callable":
-                self.names.setdefault(statement.module or "", set()).add(name)
-            return
-        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-            statement.decorator_list = []
-        self.parts[(module, name)] = ""  # for recursion
-        self._names(module, statement)
-        del self.parts[(module, name)]
-        self.parts[(module, name)] = textwrap.dedent(ast.unparse(statement))
+                self.names.setdefault(source, set()).add(name)
+        else:
+            if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+                statement.decorator_list = []
+            self.parts[(module, name)] = ""  # for recursion
+            self._names(module, statement)
+            del self.parts[(module, name)]
+            self.parts[(module, name)] = textwrap.dedent(ast.unparse(statement))
 
 
 @functools.cache
-def _file(module: str) -> _File:
-    return _File(module)
-
-
 class _File:
     """A module's statements by their defined names."""
 

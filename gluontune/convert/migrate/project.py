@@ -16,7 +16,7 @@ import numpy as np
 
 from gluontune.convert.bridge.agreement import gradients_of, outputs_of
 from gluontune.convert.bridge.names import is_attribute
-from gluontune.convert.bridge.registry import OPERATORS
+from gluontune.convert.bridge.source import as_numpy
 from gluontune.convert.bridge.stand_ins import rounded
 from gluontune.convert.migrate.calls import Trace, nested, trace_calls
 from gluontune.convert.migrate.classes import Writer
@@ -80,7 +80,6 @@ def migrate(net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = N
             PyTorch is missing. UsageError: ``out`` is not empty.
 
     >>> import tempfile
-    >>> from gluontune.runtime import mxnet
     >>> net = mxnet().gluon.nn.Dense(3, in_units=2)
     >>> net.initialize()
     >>> made = migrate(net, Path(tempfile.mkdtemp()) / "project", np.ones((4, 2), "float32"))
@@ -91,7 +90,8 @@ def migrate(net: Any, out: str | Path, sample: Any, *, recipe: Recipe | None = N
     place = Path(out)
     if place.is_dir() and any(place.iterdir()):
         raise UsageError(f"{place}: holds files already; name a new folder")
-    given = _numpy(sample if isinstance(sample, tuple) else (sample,))
+    sample = sample if isinstance(sample, tuple) else (sample,)
+    given = nested(sample, map(as_numpy, flat(sample)))
     trace, texts = written(net, given)
     source, names = trace.source, trace.names
     texts["pyproject.toml"] = "[tool.ruff]\nline-length = 100\n"
@@ -141,20 +141,11 @@ def written(net: Any, given: tuple[Any, ...]) -> tuple[Trace, dict[str, str]]:
     """A net as ``model.py`` and, if needed, ``operators.py``."""
     trace = trace_calls(net, given)
     writer = Writer(trace)
-    needs: set[str] = set()
-    model = model_text(writer.net(), f"{_title(net)}, migrated from MXNet Gluon.", needs)
-    used = dict(writer.used)
-    if "BatchNorm" in needs:
-        used["BatchNorm"] = OPERATORS["BatchNorm"].run
-    texts = {"model.py": tidied(model)}
-    if used:
-        texts["operators.py"] = tidied(copied(used))
+    root = writer.net()
+    texts = {"model.py": tidied(model_text(root, f"{_title(net)}, migrated from MXNet Gluon.", writer.used))}
+    if writer.used:
+        texts["operators.py"] = tidied(copied(writer.used))
     return trace, texts
-
-
-def _numpy(nest: Any) -> Any:
-    arrays = (item.asnumpy() if hasattr(item, "asnumpy") else np.asarray(item) for item in flat(nest))
-    return nested(nest, arrays)
 
 
 def _reference(trace: Trace, given: Any) -> dict[str, np.ndarray]:
@@ -215,9 +206,7 @@ def write_training(
     if reason is not None:
         return reason
     recipe = recipe.resolved()
-    train, test = (_images(split, most) for split, most in (
-        (data.train, recipe.train_samples), (data.test, recipe.val_samples)
-    ))  # fmt: skip
+    train, test = _images(data.train, recipe.train_samples), _images(data.test, recipe.val_samples)
     batch = recipe.global_batch_size
     per_epoch = len(train[0]) // batch
     if per_epoch == 0:
@@ -246,8 +235,7 @@ def write_training(
     for name, content in (("train.py", tidied(text)), ("rules.py", rules)):
         _write(place / name, content.rstrip("\n") + "\n")
     with atomic_write(place / "data.npz") as stream:
-        names = ("train_images", "train_labels", "test_images", "test_labels")
-        np.savez(stream, **dict(zip(names, (*train, *test))))
+        np.savez(stream, train_images=train[0], train_labels=train[1], test_images=test[0], test_labels=test[1])
     return None
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluontune.convert.bridge.names import is_attribute
+from gluontune.convert.bridge.registry import OPERATORS
 from gluontune.core.errors import literal
 
 #: The number of a layer's positional settings.
@@ -72,11 +73,11 @@ class _Group:
         return [f"{column}={name(start + place)}" for column, place in first.items()]
 
 
-def model_text(root: Part, title: str, needs: set[str]) -> str:
-    """The text of ``model.py``; ``needs`` gets the names of imports."""
+def model_text(root: Part, title: str, used: dict[str, Any]) -> str:
+    """The text of ``model.py``; ``used`` as in :func:`headed`."""
     classes, made = class_texts(root)
     build = f'\n\ndef build():\n    """The net, with random weights."""\n    return {made}\n'
-    return headed(title, "\n\n".join(classes) + build, needs)
+    return headed(title, "\n\n".join(classes) + build, used)
 
 
 def class_texts(root: Part) -> tuple[list[str], str]:
@@ -90,8 +91,8 @@ def class_texts(root: Part) -> tuple[list[str], str]:
     return [_class_text(group, groups) for group in groups.values()], made
 
 
-def headed(title: str, body: str, needs: set[str]) -> str:
-    """The text of a module with the imports that it uses; ``needs`` gets their names."""
+def headed(title: str, body: str, used: dict[str, Any]) -> str:
+    """The text of a module with the imports that it uses; ``used``, the functions of operators.py, gets BatchNorm's."""
     norm = _NORM if re.search(r"\bBatchNorm\(", body) else ""
     lines = [f'"""{title}"""', "", "import torch"]
     if "F." in body:
@@ -99,9 +100,8 @@ def headed(title: str, body: str, needs: set[str]) -> str:
     lines.append("from torch import nn")
     if "operators." in body or norm:
         lines += ["", "import operators"]
-        needs.add("operators")
     if norm:
-        needs.add("BatchNorm")
+        used["BatchNorm"] = OPERATORS["BatchNorm"].run
     if "torch." not in body + norm:
         lines.remove("import torch")
     return "\n".join(lines) + "\n\n" + norm + "\n" + body

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import graphlib
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -74,28 +76,25 @@ def _add(entries: list[Entry], entry: Entry) -> None:
 
 def _sorted(units: list[Unit], home: dict[int, int]) -> list[Unit]:
     """Each unit after its inputs; among ready units the first in the graph."""
-    waits = [{home[e[0]] for e in unit.reads if e[0] in home} for unit in units]
-    readers: list[list[int]] = [[] for _ in units]
-    for place, others in enumerate(waits):
-        for other in others:
-            readers[other].append(place)
     first = [unit.what if isinstance(unit.what, int) else min(unit.what.all_nodes()) for unit in units]
-    ready = [(first[place], place) for place, others in enumerate(waits) if not others]
-    heapq.heapify(ready)
+    reads = {place: {home[e[0]] for e in unit.reads if e[0] in home} for place, unit in enumerate(units)}
+    order = graphlib.TopologicalSorter(reads)
+    with contextlib.suppress(graphlib.CycleError):  # its units are left out
+        order.prepare()
+    ready: list[tuple[int, int]] = []
     done: list[Unit] = []
-    while ready:
+    while order.is_active():
+        for place in order.get_ready():
+            heapq.heappush(ready, (first[place], place))
         place = heapq.heappop(ready)[1]
         done.append(units[place])
-        for reader in readers[place]:
-            waits[reader].discard(place)
-            if not waits[reader]:
-                heapq.heappush(ready, (first[reader], reader))
+        order.done(place)
     return done
 
 
-def chain(flow: Flow, entries: Iterable[Entry]) -> bool:
+def chain(flow: Flow) -> bool:
     """Whether each unit reads only the previous one."""
-    last = list(entries)
+    last = flow.inputs
     for unit in flow.units:
         if unit.reads != last or len(unit.gives) != 1:
             return False

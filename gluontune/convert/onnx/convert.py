@@ -126,8 +126,8 @@ def to_onnx(
     if batch_size is not None:
         model = _convert(symbol, params, (batch_size, channels, height, width), dynamic=False)
     found.dynamic_batch = batch_size is None
-    name_batch(model, batch_size)
     found.removed = tidy(model)
+    name_batch(model, batch_size)
     if preprocess:
         assert mean is not None and std is not None
         add_preprocessing(model, image_shape, mean, std, batch_size)
@@ -298,15 +298,11 @@ def _rename(graph: Any, names: Mapping[str, str]) -> None:
 
 def name_batch(model: Any, batch_size: int | None) -> None:
     """Set the first dimension of inputs and outputs to its name, or to a fixed number."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    for value in [v for v in model.graph.input if v.name not in weights] + list(model.graph.output):
+    for value in (*model.graph.input, *model.graph.output):
         dims = value.type.tensor_type.shape.dim
-        if not dims:
-            continue
-        dims[0].Clear()
-        if batch_size is None:
-            dims[0].dim_param = _BATCH
-        else:
+        if dims and batch_size is None:
+            dims[0].dim_param = _BATCH  # instead of its number
+        elif dims:
             dims[0].dim_value = batch_size
 
 

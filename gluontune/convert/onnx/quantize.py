@@ -64,11 +64,8 @@ def quantize_onnx(
 
     >>> import tempfile
     >>> from gluontune.runtime import mxnet
-    >>> import numpy as np
     >>> from gluontune.export import to_onnx
-    >>> nn = mxnet().gluon.nn
-    >>> net = nn.HybridSequential()
-    >>> net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(2))
+    >>> net = mxnet().gluon.nn.Dense(2)
     >>> net.initialize()
     >>> path = Path(tempfile.mkdtemp()) / "net.onnx"
     >>> made = to_onnx(net, path, image_shape=(8, 8, 3))
@@ -157,8 +154,7 @@ def _sure(agreed: float, images: int) -> float:
 
 def _by_need(folded: Path, made: Path, images: np.ndarray, batch_size: int, last: list[str]) -> list[list[str]]:
     """The net in stretches of neighbouring nodes, first the one with the smallest error in float32."""
-    onnx = importlib.import_module("onnx")
-    stretches = _stretches(onnx.load(str(folded)).graph)
+    stretches = _stretches(importlib.import_module("onnx").load(str(folded)).graph)
     truth, errors = _scores(folded, images, batch_size), []
     for stretch in stretches:
         _quantize(folded, made, images, batch_size, [*last, *stretch])
@@ -199,20 +195,22 @@ def _quantize(source: Path, target: Path, images: np.ndarray, batch_size: int, k
     )  # fmt: skip
 
 
+def _fed(session: Any, images: np.ndarray, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    name = session.get_inputs()[0].name
+    for start in range(0, len(images), batch_size):
+        yield {name: np.ascontiguousarray(images[start : start + batch_size], "float32")}
+
+
 def _scores(path: Path, images: np.ndarray, batch_size: int) -> np.ndarray:
     session = open_session(path)
-    name = session.get_inputs()[0].name
-    batches = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
-    return np.concatenate([session.run(None, {name: np.ascontiguousarray(b, "float32")})[0] for b in batches])
+    return np.concatenate([session.run(None, fed)[0] for fed in _fed(session, images, batch_size)])
 
 
 def _reader(tools: Any, source: Path, images: np.ndarray, batch_size: int) -> Any:
-    name = open_session(source).get_inputs()[0].name
-    batches = iter([images[i : i + batch_size] for i in range(0, len(images), batch_size)])
+    batches = _fed(open_session(source), images, batch_size)
 
     class Reader(tools.CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> Any:
-            batch = next(batches, None)
-            return None if batch is None else {name: np.ascontiguousarray(batch, "float32")}
+            return next(batches, None)
 
     return Reader()

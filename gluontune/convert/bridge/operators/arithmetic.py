@@ -125,20 +125,6 @@ operator("_grad_add")(torch.add)
 operator("_npi_true_divide")(torch.div)
 
 
-@operator("add_n")
-def add_n(*arrays: Any) -> Any:
-    total = arrays[0]
-    for array in arrays[1:]:
-        total = total + array
-    return total
-
-
-@operator("smooth_l1")
-def smooth_l1(x: Any, scalar: float) -> Any:
-    square = scalar * scalar
-    return torch.where(x.abs() < 1 / square, 0.5 * square * x * x, x.abs() - 0.5 / square)
-
-
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "softsign": F.softsign,
     "softrelu": F.softplus, "log_sigmoid": F.logsigmoid, "mish": F.mish,
@@ -174,6 +160,9 @@ class LeakyReLU(torch.nn.Module):
 
 
 operators(globals(), {
+    "add_n": lambda *arrays: sum(arrays[1:], arrays[0]),
+    "smooth_l1": lambda x, scalar:
+        torch.where(x.abs() < 1 / scalar**2, 0.5 * scalar**2 * x * x, x.abs() - 0.5 / scalar**2),
     "BlockGrad": lambda x: x.detach(),
     "clip": lambda x, a_min, a_max: x.clamp(a_min, a_max),
     "hard_sigmoid": lambda x, alpha=0.2, beta=0.5: (alpha * x + beta).clamp(0, 1),
@@ -197,13 +186,6 @@ def dot(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) ->
     return torch.tensordot(left, right, 1)
 
 
-@operator("_np_dot")
-def np_dot(a: Any, b: Any) -> Any:
-    if a.dim() == 0 or b.dim() == 0:
-        return a * b
-    return torch.tensordot(a, b, dims=([-1], [-2 if b.dim() > 1 else 0]))
-
-
 # Attention of several heads with interleaved queries, keys and values in one array (gluon-nlp, sockeye), as in MXNet's
 # src/operator/contrib/transformer.cc.
 def _heads(x: Any, heads: int, parts: int) -> Any:
@@ -218,15 +200,7 @@ def _together(found: Any, heads: int) -> Any:
     return found.reshape(*found.shape[:2], -1)
 
 
-@operator("_contrib_interleaved_matmul_selfatt_qk")
-def selfatt_qk(x: Any, heads: int) -> Any:
-    queries, keys, _ = _heads(x, heads, 3)
-    return torch.matmul(queries / queries.shape[-1] ** 0.5, keys.transpose(1, 2))
-
-
-@operator("_contrib_interleaved_matmul_encdec_qk")
-def encdec_qk(queries: Any, keys_values: Any, heads: int) -> Any:
-    queries, keys = _heads(queries, heads, 1)[0], _heads(keys_values, heads, 2)[0]
+def _scores(queries: Any, keys: Any) -> Any:
     return torch.matmul(queries / queries.shape[-1] ** 0.5, keys.transpose(1, 2))
 
 
@@ -234,47 +208,32 @@ operator("_linalg_inverse")(torch.inverse)
 operator("_linalg_det")(torch.det)
 
 
-def _triangle(a: Any, lower: bool) -> Any:
-    return torch.tril(a) if lower else torch.triu(a)
+def _triangle(a: Any, lower: bool, transpose: bool = False) -> Any:
+    return _turn(torch.tril(a) if lower else torch.triu(a), transpose)
 
 
-@operator("_linalg_potrf")
-def potrf(a: Any, lower: bool = True) -> Any:
-    found = torch.linalg.cholesky(a)
-    return found if lower else found.mT
-
-
-@operator("_linalg_trsm")
-def trsm(
-    a: Any, b: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
-) -> Any:
-    a = _turn(_triangle(a, lower), transpose)
-    return alpha * torch.linalg.solve_triangular(a, b, upper=lower == transpose, left=not rightside)
-
-
-@operator("_linalg_trmm")
-def trmm(
-    a: Any, b: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
-) -> Any:
-    a = _turn(_triangle(a, lower), transpose)
-    return alpha * (torch.matmul(b, a) if rightside else torch.matmul(a, b))
+def _product(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
+    return torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b))
 
 
 operators(globals(), {
-    "batch_dot": lambda a, b, transpose_a=False, transpose_b=False:
-        torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b)),
+    "batch_dot": lambda a, b, transpose_a=False, transpose_b=False: _product(a, b, transpose_a, transpose_b),
     "_linalg_gemm2": lambda a, b, transpose_a=False, transpose_b=False, alpha=1.0, axis=-2:
-        alpha * torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b)),
+        alpha * _product(a, b, transpose_a, transpose_b),
+    "_np_dot": lambda a, b:
+        torch.tensordot(a, b, dims=([-1], [-2 if b.dim() > 1 else 0])) if a.dim() and b.dim() else a * b,
     "_npi_matmul": lambda a, b: torch.matmul(a, b),
+    "_contrib_interleaved_matmul_selfatt_qk": lambda x, heads: _scores(*_heads(x, heads, 3)[:2]),
+    "_contrib_interleaved_matmul_encdec_qk": lambda queries, keys_values, heads:
+        _scores(_heads(queries, heads, 1)[0], _heads(keys_values, heads, 2)[0]),
     "_contrib_interleaved_matmul_selfatt_valatt": lambda x, attention, heads:
         _together(torch.matmul(attention, _heads(x, heads, 3)[2]), heads),
     "_contrib_interleaved_matmul_encdec_valatt": lambda keys_values, attention, heads:
         _together(torch.matmul(attention, _heads(keys_values, heads, 2)[1]), heads),
     "_contrib_div_sqrt_dim": lambda x: x / x.shape[-1] ** 0.5,
     "_linalg_gemm": lambda a, b, c, transpose_a=False, transpose_b=False, alpha=1.0, beta=1.0:
-        alpha * torch.matmul(_turn(a, transpose_a), _turn(b, transpose_b)) + beta * c,
-    "_linalg_syrk": lambda a, transpose=False, alpha=1.0:
-        alpha * torch.matmul(_turn(a, transpose), _turn(a, not transpose)),
+        alpha * _product(a, b, transpose_a, transpose_b) + beta * c,
+    "_linalg_syrk": lambda a, transpose=False, alpha=1.0: alpha * _product(a, a, transpose, not transpose),
     "_linalg_sumlogdiag": lambda a: a.diagonal(dim1=-2, dim2=-1).log().sum(-1),
     "_linalg_extractdiag": lambda a, offset=0: a.diagonal(offset, -2, -1),
     "_linalg_makediag": lambda a, offset=0: torch.diag_embed(a, offset),
@@ -282,5 +241,12 @@ operators(globals(), {
     "_npi_tensordot_int_axes": lambda a, b, axes: torch.tensordot(a, b, axes),
     "_npi_tensordot": lambda a, b, a_axes_summed, b_axes_summed:
         torch.tensordot(a, b, (tuple(a_axes_summed), tuple(b_axes_summed))),
+    "_linalg_potrf": lambda a, lower=True: _turn(torch.linalg.cholesky(a), not lower),
+    "_linalg_trsm": lambda a, b, transpose=False, rightside=False, lower=True, alpha=1.0:
+        alpha * torch.linalg.solve_triangular(
+            _triangle(a, lower, transpose), b, upper=lower == transpose, left=not rightside),
+    "_linalg_trmm": lambda a, b, transpose=False, rightside=False, lower=True, alpha=1.0:
+        alpha * (torch.matmul(b, _triangle(a, lower, transpose)) if rightside
+                 else torch.matmul(_triangle(a, lower, transpose), b)),
     "_linalg_potri": lambda a, lower=True: torch.cholesky_inverse(_triangle(a, lower), upper=not lower),
 })  # fmt: skip

@@ -126,7 +126,7 @@ def multibox_detection(scores: Any, moves: Any, anchors: Any, clip: bool = True,
                        variances: Any = (0.1, 0.1, 0.2, 0.2), nms_topk: int = -1) -> Any:  # fmt: skip
     scores, moves, anchors = scores.detach(), moves.detach(), anchors.detach()  # MXNet has no gradient here
     best, label = scores[:, 1:].max(1)
-    label = torch.where(best < threshold, torch.full_like(label, -1), label)
+    label = label.masked_fill(best < threshold, -1)
     size = anchors[..., 2:] - anchors[..., :2]
     moved = moves.reshape(moves.shape[0], -1, 4) * moves.new_tensor(variances)
     center = moved[..., :2] * size + (anchors[..., :2] + anchors[..., 2:]) / 2

@@ -68,12 +68,8 @@ def broadcast_axis(x: Any, axis: Any = (), size: Any = ()) -> Any:
 
 @operator("broadcast_to", "_npi_broadcast_to")
 def broadcast_to(x: Any, shape: Any = ()) -> Any:
-    shape = tuple(shape)
-    whole = (
-        *shape[: len(shape) - x.dim()],
-        *[o if n == 0 else n for o, n in zip(x.shape, shape[len(shape) - x.dim() :])],
-    )
-    return x.expand(whole)
+    new = len(shape) - x.dim()
+    return x.expand([*shape[:new], *(n or old for n, old in zip(shape[new:], x.shape))])
 
 
 @operator("broadcast_like")
@@ -183,10 +179,8 @@ def pick(x: Any, index: Any, axis: int | None = -1, keepdims: bool = False, mode
 @operator("one_hot")
 def one_hot(x: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, dtype: str = "float32") -> Any:
     same = x.long().unsqueeze(-1) == torch.arange(depth, device=x.device)
-    kind = dtype_of(dtype)
-    return torch.where(
-        same, torch.tensor(on_value, dtype=kind, device=x.device), torch.tensor(off_value, dtype=kind, device=x.device)
-    )
+    values = (torch.tensor(value, dtype=dtype_of(dtype), device=x.device) for value in (on_value, off_value))
+    return torch.where(same, *values)
 
 
 @operator("where", "_npi_where")
@@ -208,16 +202,10 @@ operator("argmax")(_arg(torch.argmax))
 operator("argmin")(_arg(torch.argmin))
 
 
-@operator("argsort")
-def argsort(x: Any, axis: int | None = -1, is_ascend: bool = True, dtype: str = "float32") -> Any:
+def _in_order(x: Any, axis: int | None, is_ascend: bool) -> Any:
+    """Values and their places; of the whole array for ``axis`` None."""
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
-    return torch.sort(x, dim=axis, descending=not is_ascend, stable=True).indices.to(dtype_of(dtype))
-
-
-@operator("sort")
-def sort(x: Any, axis: int | None = -1, is_ascend: bool = True) -> Any:
-    x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
-    return torch.sort(x, dim=axis, descending=not is_ascend, stable=True).values
+    return torch.sort(x, dim=axis, descending=not is_ascend, stable=True)
 
 
 @operator("topk", many=lambda attrs: attrs.get("ret_typ") == "both")
@@ -225,8 +213,7 @@ def topk(x: Any, axis: int | None = -1, k: int = 1, ret_typ: str = "indices", is
          dtype: str = "float32") -> Any:  # fmt: skip
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
     count = x.shape[axis] if k < 1 else k
-    values, places = torch.sort(x, dim=axis, descending=not is_ascend, stable=True)
-    values, places = values.narrow(axis, 0, count), places.narrow(axis, 0, count)
+    values, places = (each.narrow(axis, 0, count) for each in _in_order(x, axis, is_ascend))
     if ret_typ == "mask":
         return torch.zeros_like(x).scatter(axis, places, 1.0)
     indices = places.to(dtype_of(dtype))
@@ -268,6 +255,9 @@ def sequence_reverse(x: Any, length: Any = None, use_sequence_length: bool = Fal
 
 
 operators(globals(), {
+    "argsort": lambda x, axis=-1, is_ascend=True, dtype="float32":
+        _in_order(x, axis, is_ascend).indices.to(dtype_of(dtype)),
+    "sort": lambda x, axis=-1, is_ascend=True: _in_order(x, axis, is_ascend).values,
     "gather_nd": lambda x, indices: x[tuple(indices.long().unbind(0))],
     "batch_take": lambda x, indices: x.gather(1, indices.long().unsqueeze(1)).squeeze(1),
     "_npi_argmax": lambda x, axis=None, keepdims=False: torch.argmax(x, axis, keepdim=keepdims),

@@ -58,9 +58,7 @@ def up_sampling(
         return F.conv_transpose2d(x, weight, None, scale, pad, groups=x.shape[1])
     side = arrays[0].shape[2] * scale
     grown = [a.repeat_interleave(side // a.shape[2], 2).repeat_interleave(side // a.shape[2], 3) for a in arrays]
-    if multi_input_mode == "sum":
-        return torch.stack(grown).sum(0)
-    return torch.cat(grown, 1)
+    return torch.stack(grown).sum(0) if multi_input_mode == "sum" else torch.cat(grown, 1)
 
 
 def corners(boxes: Any, form: str) -> Any:
