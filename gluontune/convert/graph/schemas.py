@@ -177,9 +177,9 @@ def _untyped(text: str) -> Any:
         return text
 
 
-# What the codes of a new shape mean, in mx.nd and in mx.npx; -1 infers in both.
+# What the codes of a new shape mean, in mx.nd and in mx.npx, where 0 is a size; -1 infers in both.
 _CODES = {0: "keep", -2: "keep the rest", -3: "join", -4: "split"}
-_NPX_CODES = {0: "keep", -2: "keep", -3: "drop", -4: "keep the rest", -5: "join", -6: "split"}
+_NPX_CODES = {-2: "keep", -3: "drop", -4: "keep the rest", -5: "join", -6: "split"}
 
 
 def new_shape(old: Any, codes: Any, reverse: bool = False, meaning: Any = _CODES) -> tuple[int, ...]:
@@ -223,8 +223,8 @@ def new_shape(old: Any, codes: Any, reverse: bool = False, meaning: Any = _CODES
 def np_new_shape(old: Any, codes: Any, reverse: bool = False) -> tuple[int, ...]:
     """The same for ``npx.reshape``: -2 keeps one, -3 drops a 1, -4 keeps the rest, -5 joins two, -6 splits one.
 
-    >>> np_new_shape((2, 3, 4), (-2, -5)), np_new_shape((2, 1, 4), (-2, -3, -1))
-    ((2, 12), (2, 4))
+    >>> np_new_shape((2, 3, 4), (-2, -5)), np_new_shape((2, 1, 4), (-2, -3, -1)), np_new_shape((2, 0), (0, 2))
+    ((2, 12), (2, 4), (0, 2))
     """
     return new_shape(old, codes, reverse, _NPX_CODES)
 
