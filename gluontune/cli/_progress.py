@@ -15,9 +15,10 @@ from gluontune.core.events import OnProgress, Progress
 LOG_EVERY = 30.0
 
 
-def _quiet(work: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """The generator ``work``, meanwhile with libraries' output on stderr: stdout has only the result."""
+def _quiet(work: Callable[..., Iterator[Any]]) -> Callable[..., contextlib.AbstractContextManager[Any]]:
+    """A context manager of ``work``, meanwhile with libraries' output on stderr: stdout has only the result."""
 
+    @contextlib.contextmanager
     @functools.wraps(work)
     def quiet(*given: Any, **how: Any) -> Iterator[Any]:
         with _common.stdout_reserved():
@@ -39,7 +40,6 @@ def _in_log() -> Callable[[str], None]:
     return say
 
 
-@contextlib.contextmanager
 @_quiet
 def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
     """A function that shows a status on stderr: a moving line, or a line now and then in a batch job's log."""
@@ -52,7 +52,6 @@ def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
         yield lambda line: status.update(escape(line))
 
 
-@contextlib.contextmanager
 @_quiet
 def progress_line() -> Iterator[OnProgress]:
     """A function that shows the events of one training run on stderr, as a bar or, in a log, as lines."""
@@ -72,7 +71,6 @@ def progress_line() -> Iterator[OnProgress]:
         yield show
 
 
-@contextlib.contextmanager
 @_quiet
 def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable[[int, int], None]]:
     """A function of (done, total), in ``unit`` after division by ``scale``, that shows how far the work is."""

@@ -13,7 +13,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, RECORD, argument, deliver, names_of, option, stdout
+from gluontune.cli._common import deliver, stdout
+from gluontune.cli._options import JSON_OPTION, RECORD, argument, names_of, option
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import grouped
 from gluontune.core.errors import UsageError

@@ -8,18 +8,9 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    argument,
-    deliver,
-    option,
-    parse_settings,
-    say,
-    say_table,
-    stderr,
-    stdout,
-    stdout_reserved,
-)  # fmt: skip
+from gluontune.cli._common import deliver, say, say_table, stderr, stdout, stdout_reserved
+from gluontune.cli._options import JSON_OPTION, argument, option
+from gluontune.cli._recipe import parse_settings
 from gluontune.core.errors import UsageError
 
 FOLDER = option(None, "The notebooks [default: ./notebooks, or those of gluontune].", "--folder")

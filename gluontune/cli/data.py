@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    RECORD,
-    SHOWN,
-    argument,
-    deliver,
-    first_of,
-    option,
-    say,
-    say_table,
-    stderr,
-    stdout,
-)  # fmt: skip
+from gluontune.cli._common import SHOWN, deliver, first_of, say, say_table, stderr, stdout
+from gluontune.cli._options import JSON_OPTION, RECORD, argument, option
 from gluontune.cli._progress import progress_bar, status_line
 from gluontune.core.errors import UsageError
 
@@ -138,7 +127,7 @@ class Packing:
     exact: bool = option(False, "Copy each file untouched, whatever is in it.")
     root: Optional[str] = option(None, "Where relative paths of a list or table start.")
     path_column: Optional[str] = option(None, "CSV column with the path.")
-    label_column: Optional[list[str]] = option(None, "CSV column with a label; repeatable.")
+    label_columns: Optional[list[str]] = option(None, "CSV column with a label; repeatable.", "--label-column")
     shuffle: Optional[bool] = option(
         None, "Pack in random order. Default: yes, but not for a .lst.", "--shuffle/--no-shuffle"
     )
@@ -171,9 +160,7 @@ def pack(
     from gluontune.records import pack as pack_records
 
     with progress_bar("packing", "images") as progress:
-        given = {**vars(how), "label_columns": how.label_column}
-        del given["label_column"]
-        report = pack_records(src if len(src) > 1 else src[0], out, progress=progress, **given)
+        report = pack_records(src if len(src) > 1 else src[0], out, progress=progress, **vars(how))
     deliver(report.to_dict(), as_json, lambda: _packed(report))
 
 
@@ -181,17 +168,13 @@ def _packed(report: PackReport) -> None:
     for text, found in (("left out", report.skipped), ("packed as it is", report.incomplete)):
         say(*first_of([f"{text}: {skip.path}: {skip.reason}" for skip in found]))
     facts = [f"{report.bytes / 1e6:,.1f} MB", f"{report.images_per_sec:,.0f} images/s"]
-    if report.converted:
-        facts.append(f"{report.converted:,} encoded anew")
-    if report.incomplete:
-        facts.append(f"{len(report.incomplete):,} incomplete")
-    if report.resumed:
-        facts.append(f"{report.resumed:,} from the interrupted run")
+    counts = (report.converted, "encoded anew"), (len(report.incomplete), "incomplete")
+    facts += [f"{n:,} {what}" for n, what in (*counts, (report.resumed, "from the interrupted run")) if n]
     if report.classes is not None:
         facts.append(f"{len(report.classes)} classes")
     more = f" (first of {len(report.outputs)} files)" if len(report.outputs) > 1 else ""
-    counts = f"{report.packed:,} images packed, {len(report.skipped):,} left out"
-    say(f"{report.outputs[0]}{more}: {counts}; {', '.join(facts)}")
+    packed = f"{report.packed:,} images packed, {len(report.skipped):,} left out"
+    say(f"{report.outputs[0]}{more}: {packed}; {', '.join(facts)}")
 
 
 def verify(

@@ -7,23 +7,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Optional
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    RECORD,
-    TIME_LIMIT_OPTION,
-    argument,
-    deliver,
-    finish,
-    names_of,
-    numbers_of,
-    option,
-    say,
-    say_table,
-    show_traceback,
-    stderr,
-    stdout,
-    stdout_reserved,
-)  # fmt: skip
+from gluontune.cli._common import deliver, finish, say, say_table, show_traceback, stderr, stdout, stdout_reserved
+from gluontune.cli._options import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, argument, names_of, numbers_of, option
 from gluontune.cli._progress import progress_line, status_line
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe

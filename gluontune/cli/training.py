@@ -10,17 +10,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    argument,
-    emit,
-    launched,
-    option,
-    say,
-    show_traceback,
-    stderr,
-)  # fmt: skip
+from gluontune.cli._common import emit, launched, say, show_traceback, stderr
+from gluontune.cli._options import JSON_OPTION, TIME_LIMIT_OPTION, argument, option
 from gluontune.cli._progress import progress_line
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
@@ -79,17 +70,13 @@ def train(
             follow(recipe, place, insecure_network=insecure_network)
         say(f"{place}", to=stderr)
     plan = None if checkpoint is None else room.Checkpoints(checkpoint, checkpoint_every, keep, resume)
-
-    def pass_on(rank: int, line: str) -> None:
-        say(f"[{rank}] {line}", to=stderr)
-
     if placed:
         meeting = room.Elastic.parse(ranks=recipe.num_devices, restarts=restart, **placed)
         result = room.run_elastic(recipe, meeting, plan, time_limit)
     else:
         with progress_line() as show:
-            how: dict[str, Any] = {"on_event": show, "time_limit": time_limit}
-            how["on_log"] = None if recipe.engine == "local" else pass_on
+            log = None if recipe.engine == "local" else lambda rank, line: say(f"[{rank}] {line}", to=stderr)
+            how: dict[str, Any] = {"on_event": show, "on_log": log, "time_limit": time_limit}
             if place is not None:
                 result = lead(recipe, place, plan, insecure_network=insecure_network, **how)
             else:

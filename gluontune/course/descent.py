@@ -17,13 +17,11 @@ SURFACES: dict[str, Surface] = {
 }
 
 
-def line_points(
-    count: int = 256, seed: int = 0, slope: float = 2.0, offset: float = 1.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy points about a straight line: ``x`` and ``y``, float32 (count,)."""
+def line_points(count: int = 256, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy points about the line of slope 2 and offset 1: ``x`` and ``y``, float32 (count,)."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 3, count)
-    y = slope * x + offset + rng.normal(0, 0.7, count)
+    y = 2.0 * x + 1.0 + rng.normal(0, 0.7, count)
     return x.astype(np.float32), y.astype(np.float32)
 
 

@@ -40,11 +40,7 @@ class Lesson:
 
 
 def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
-    """The lessons of a folder (default: ``notebooks`` here, or :func:`own_folder`), in order.
-
-    Raises:
-        UsageError: no lessons there.
-    """
+    """The lessons of a folder (default: ``notebooks`` here, or :func:`own_folder`), in order; a UsageError if none."""
     places = [Path("notebooks"), own_folder()] if folder is None else [Path(folder)]
     for place in places:
         if found := [_read(path) for path in sorted(place.glob(_NAME))]:
@@ -89,8 +85,7 @@ MOVED = {
 def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
     """The named lessons, in the lessons' order; a name is ``02``, ``2`` or ``02_multi_worker``; all if none is named.
 
-    Raises:
-        UsageError: a name that fits no lesson.
+    A UsageError for a name that fits no lesson.
     """
     wanted = set()
     for name in names:

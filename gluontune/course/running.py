@@ -195,7 +195,7 @@ def _earlier(folder: Path) -> dict[str, Outcome]:
 
 
 def solved(source: str) -> str:
-    """The source of a cell with its exercises answered.
+    """The source of a cell with its exercises answered; that of other cells as it is.
 
     >>> solved('check("step-time-ms", ..., result=result)')
     'check("step-time-ms", 1000 * batch_size_per_device / result.samples_per_sec[\\'median\\'], result=result)'
@@ -214,11 +214,6 @@ def solved(source: str) -> str:
     return "\n".join([*above, answered])
 
 
-def solution_of(source: str) -> str:
-    """The cell that :func:`solved_notebook` puts after an exercise; other cells as they are."""
-    return solved(source) if _STUB.search(source) else source
-
-
 def solved_notebook(lesson: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
     """Write a copy of a lesson with a solution after each exercise. Returns the number of exercises."""
     import nbformat
@@ -227,10 +222,9 @@ def solved_notebook(lesson: str | os.PathLike[str], target: str | os.PathLike[st
     cells, count = [], 0
     for cell in notebook.cells:
         cells.append(cell)
-        found = _STUB.findall(cell.source) if cell.cell_type == "code" else []
-        if found:
+        if cell.cell_type == "code" and (found := len(_STUB.findall(cell.source))):
             cells.append(nbformat.v4.new_code_cell(solved(cell.source)))  # type: ignore[no-untyped-call]
-            count += len(found)
+            count += found
     notebook.cells = cells
     Path(target).write_text(nbformat.writes(notebook), encoding="utf-8")  # type: ignore[no-untyped-call]
     return count

@@ -18,7 +18,7 @@ from typing import Any
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder
 from gluontune.course.lessons import Lesson
-from gluontune.course.running import need, solution_of
+from gluontune.course.running import need, solved
 
 _ASSETS = ("site.css", "iframe-worker.js")  # in templates/; the second lets the search run in a page from a file
 _PALETTE = [
@@ -118,7 +118,7 @@ def _shown(cells: Sequence[Any], path: Path) -> Iterator[Any]:
             yield cell
             continue
         after = cells[number].source if number < len(cells) else ""
-        if "injected-parameters" in cell.metadata.get("tags", []) or solution_of(cell.source) == after != cell.source:
+        if "injected-parameters" in cell.metadata.get("tags", []) or solved(cell.source) == after != cell.source:
             continue
         kept = []
         for output in cell.get("outputs", []):

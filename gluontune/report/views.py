@@ -115,9 +115,7 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
 
 def _facts_line(ladder: Mapping[str, Any]) -> str:
     data = ladder["dataset"]
-    parts = []
-    if data.get("name"):
-        parts.append(f"{'script' if ladder.get('script') else 'data set'} {data['name']}")
+    parts = [f"{'script' if ladder.get('script') else 'data set'} {data['name']}"] if data.get("name") else []
     images, classes = data.get("num_train"), data.get("classes")
     classes = len(classes) if isinstance(classes, list) else classes
     for count, what in ((images, "training images"), (classes, "classes")):
