@@ -104,8 +104,7 @@ def export_command(
 
     site_folder(site)  # before lessons run for an hour
     outcomes = _execute(names or [], folder, out, settings, solved=solved, time_limit=time_limit)
-    failed = [outcome for outcome in outcomes if outcome.status != "passed"]
-    if failed:
+    if any(outcome.status != "passed" for outcome in outcomes):
         _show(outcomes, out, console=stderr)
         raise typer.Exit(1)
     written, broken = write_site(pick(find_lessons(folder), names or []), out, site)

@@ -192,8 +192,7 @@ def launch(
     if not command or command[0] not in ["train", *studies]:
         given = " ".join(command) or "nothing"
         raise UsageError(f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1")
-    taken = [flag for flag in _OURS.split() if any(word.split("=")[0] == flag for word in command)]
-    if taken:
+    if taken := [flag for flag in _OURS.split() if any(word.split("=")[0] == flag for word in command)]:
         raise UsageError(f"{' and '.join(taken)} after `--`: launch's own options go before it (-n, --engine, …)")
     if print_for is not None:
         print(_script(print_for, command, engine, ranks, nnodes, hosts, insecure_network), end="")

@@ -289,9 +289,10 @@ def record_fields(path: str | os.PathLike[str], offset: int = 0) -> list[dict[st
         ("id2", 24, 8, f"{second}"),
         ("image", 32, 4, f"{payload:,} bytes, then zeros up to a multiple of four"),
     ]
-    shown = {name: head[at : at + size].hex(" ") + " …" * (name == "image") for name, at, size, _ in rows}
-    names = ("byte", "field", "bytes in hex", "meaning")
-    return [dict(zip(names, (offset + at, name, shown[name], meaning))) for name, at, _, meaning in rows]
+    return [
+        {"byte": offset + at, "field": name, "bytes in hex": head[at : at + size].hex(" ") + " …" * (name == "image"),
+         "meaning": meaning} for name, at, size, meaning in rows
+    ]  # fmt: skip
 
 
 def flip_bit(path: str | os.PathLike[str], offset: int) -> None:

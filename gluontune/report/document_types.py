@@ -160,8 +160,7 @@ def benchmark_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     parts = document.get("parts") or {}
     for title, rows in (groups or {name: list(part["rows"]) for name, part in document["parts"].items()}).items():
         tables.append(_table(title, rows))
-        unit = next((k for k in rows[0] if k in _UNITS), None) if rows else None
-        if unit is not None:
+        if rows and (unit := next((k for k in rows[0] if k in _UNITS), None)) is not None:
             values = [
                 {"name": str(r["name"]), "part": "cumulative" if r.get("peer") in (None, "gluontune") else "other",
                  "value": r.get(unit), "lost": "" if r.get(unit) else str(r.get("status"))} for r in rows

@@ -52,8 +52,7 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     rows = ladder["rungs"]
     measured = [row for row in rows if row["status"] == "ran" and row["samples_per_sec"]]
     if not measured:
-        failed = next((row for row in rows if row["status"] == "failed"), None)
-        if failed is not None:
+        if (failed := next((row for row in rows if row["status"] == "failed"), None)) is not None:
             return [f"no rung could be measured: {fmt.clean(failed['name'], 60)} failed{_why(failed)}"]
         return ["no rung was measured" if ladder["complete"] else "interrupted before the first rung was measured"]
     naive = next((row for row in measured if row["name"] == "naive"), None)

@@ -167,8 +167,7 @@ def print_sources(console: Console, sources: Sequence[Source]) -> None:
         if source.ladder is not None:
             console.print(ladder_table(source.ladder))
             console.print(Text(f"\n{ladder_sentence(source.ladder)}\n", style="bold"))
-    runs = {s.label: row_of(s.run, s.label, str(s.path)) for s in sources if s.run is not None}
-    if runs:
+    if runs := {s.label: row_of(s.run, s.label, str(s.path)) for s in sources if s.run is not None}:
         console.print(runs_table(runs))
     for source in sources:
         if source.study is not None:

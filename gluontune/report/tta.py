@@ -88,8 +88,7 @@ def tta_sentence(document: Mapping[str, Any]) -> str:
     if times["cv_pct"] is not None:
         text += f", varying by {times['cv_pct']:.1f} %"
     text += f"; {times['reached']} of {times['repeats']} repeats reached it"
-    ratio = (document["ratio"] or {}).get("train_seconds")
-    if ratio:
+    if ratio := (document["ratio"] or {}).get("train_seconds"):
         compared = "the speed of" if ratio["median"] < 1 else "faster than"
         text += f"; {fmt.gain(ratio)} {compared} {titles(document)['against']}"
     return text

@@ -249,8 +249,7 @@ def _run(
         outs.append(Path(places["taken"]))
         given = {"data": str(data / f"rank-{rank}"), "out": places["out"], "rank": rank, "ranks": ranks}
         tasks.append({**places, "data": given["data"], "env": {VARIABLE: json.dumps(given)}})
-    copy = place / script.name
-    shutil.copyfile(script, copy)
+    copy = shutil.copyfile(script, place / script.name)
     limits = {"engine": how["engine"], "seconds": how["seconds"], "memory_mib": how["memory"]}
     spec = {**limits, "command": [sys.executable, str(copy)], "tasks": tasks, "read": [str(copy)]}
     env = {**runtime.child_env(how["settings"], processes=ranks), "PYTHONPATH": _search_path(script.parent)}
