@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rich.markup import escape
+from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+
 from gluontune.cli import _common
 from gluontune.core.events import OnProgress, Progress
 
@@ -46,8 +49,6 @@ def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
     if not _common.stderr.is_terminal:
         yield _in_log()
         return
-    from rich.markup import escape
-
     with _common.stderr.status(start) as status:
         yield lambda line: status.update(escape(line))
 
@@ -55,8 +56,6 @@ def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
 @_quiet
 def progress_line() -> Iterator[OnProgress]:
     """A function that shows the events of one training run on stderr, as a bar or, in a log, as lines."""
-    from rich.progress import BarColumn, Progress as Bar, TextColumn
-
     if not _common.stderr.is_terminal:
         say = _in_log()
         yield lambda event: say(f"{event['stage']} {100 * event['done']:.0f} %: {_detail(event)}")
@@ -74,8 +73,6 @@ def progress_line() -> Iterator[OnProgress]:
 @_quiet
 def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable[[int, int], None]]:
     """A function of (done, total), in ``unit`` after division by ``scale``, that shows how far the work is."""
-    from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
-
     first: list[float] = []
 
     def rate(done: int) -> float:

@@ -12,6 +12,7 @@ from gluontune.cli._common import deliver, say, say_table, stderr, stdout, stdou
 from gluontune.cli._options import JSON_OPTION, argument, option
 from gluontune.cli._recipe import parse_settings
 from gluontune.core.errors import UsageError
+from gluontune.course import assessment
 
 FOLDER = option(None, "The notebooks [default: ./notebooks, or those of gluontune].", "--folder")
 NAMES = argument(None, "02, or 02_multi_worker; none: all.", metavar="[LESSON…]")
@@ -167,8 +168,6 @@ def assess(
     """
     if (script is None) == (new is None):
         raise UsageError("assess: give the script to grade, or --new FILE to get one to begin with")
-    from gluontune.course import assessment
-
     if new is not None:
         written = assessment.new_script(new)
         begin = f"{written}: begin here; `gluontune assess {quote(str(written))}` grades it"

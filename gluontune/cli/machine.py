@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Optional
 
 from rich.text import Text
 
+from gluontune import runtime
 from gluontune.cli._common import deliver, emit, say, stderr
 from gluontune.cli._options import JSON_OPTION, argument, option
 from gluontune.cli._progress import status_line
@@ -133,9 +134,7 @@ def _summary(findings: list[Finding], folded: bool) -> str:
 
 
 def _show_settings(processes: int, as_json: bool) -> None:
-    from gluontune.runtime import launch_settings
-
-    found = launch_settings(processes)
+    found = runtime.launch_settings(processes)
     if as_json:
         emit({"settings": [row._asdict() for row in found.rows], "cpus": list(found.cpu_lists)})
         return
@@ -146,9 +145,7 @@ def _show_settings(processes: int, as_json: bool) -> None:
 
 
 def _install_kernel(as_json: bool) -> None:
-    from gluontune.runtime import install_kernel
-
-    folder = install_kernel()
+    folder = runtime.install_kernel()
     text = f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,"
     how = "or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb"
     deliver({"kernel": str(folder)}, as_json, lambda: say(text, how))
