@@ -16,6 +16,7 @@ from gluontune.cli._progress import progress_line
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.parallel import environment, mpi
+from gluontune.parallel.scripts import SCRIPTS, Layout
 from gluontune.recipe import Recipe
 
 
@@ -183,7 +184,6 @@ def launch(
     from the newest checkpoint; -n is then of each machine.
     """
     from gluontune.cli.main import main
-    from gluontune.parallel.mpi import Hosts
 
     if (place := environment.here()) is not None:
         raise UsageError(f"launch starts ranks, and this is already {place}: call gluontune train --engine {engine}")
@@ -203,7 +203,7 @@ def launch(
         placed = {**_meeting(engine, hosts, nnodes, rendezvous), "join_s": connect_timeout or 600.0}
         ranks = ranks or 1
     elif hosts is not None:
-        machines = Hosts.parse(
+        machines = mpi.Hosts.parse(
             hosts, rsh=rsh or None, python=python or None, port=port, connect_s=connect_timeout or 30.0,
             insecure_network=insecure_network,
         )  # fmt: skip
@@ -224,9 +224,6 @@ def _script(
     insecure_network: bool,
 ) -> str:  # fmt: skip
     """What a cluster is given."""
-    from gluontune.parallel.mpi import Hosts
-    from gluontune.parallel.scripts import SCRIPTS, Layout
-
     if kind not in SCRIPTS:
         raise UsageError(f"--print {kind!r}: choose one of {', '.join(SCRIPTS)}")
     if hosts is not None and kind != "mpi":
@@ -235,7 +232,7 @@ def _script(
         raise UsageError(f"--nnodes {nnodes!r}: give a number of machines")
     nodes, each = int(nnodes or 1), ranks or (1 if kind == "slurm-array" else 2)
     if hosts is not None:
-        known = Hosts.parse(hosts)
+        known = mpi.Hosts.parse(hosts)
         if len(set(known.slots)) > 1:
             raise UsageError(f"--hosts {hosts}: give each machine the same number of ranks")
         nodes, each = len(known.names), known.slots[0]

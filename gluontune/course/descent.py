@@ -52,12 +52,9 @@ def walk(
     """Walk down a surface with one of ``gt.optim``'s optimizers, as a net of two parameters.
 
     Args:
-        optimizer: a name of ``gt.optim.list_optimizers()``.
-        surface: a name of ``SURFACES``, or a function of two NDArrays.
-        start: of x and y.
-        learning_rate: constant.
+        optimizer: of ``gt.optim.list_optimizers()``. surface: one of ``SURFACES``, or a function of two NDArrays.
+        start: of x and y. learning_rate: constant. options: of ``gt.optim.setup``, such as ``momentum``.
         updates: at most; the walk ends early once it leaves the map (beyond 1e3).
-        options: of ``gt.optim.setup``, such as ``momentum``.
 
     Returns:
         float64 (updates + 1, 2), the start first.

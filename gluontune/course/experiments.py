@@ -299,8 +299,7 @@ def flip_bit(path: str | os.PathLike[str], offset: int) -> None:
     """Flip the lowest bit of one byte of a file, as a bad disk or cable does."""
     with open(path, "r+b") as stream:
         stream.seek(offset)
-        byte = stream.read(1)
-        if not byte:
+        if not (byte := stream.read(1)):
             raise UsageError(f"{os.fspath(path)}: the file has no byte {offset}")
         stream.seek(offset)
         stream.write(bytes([byte[0] ^ 1]))

@@ -200,11 +200,8 @@ def progress_of(lesson: Lesson) -> Progress:
     printed = ["".join("".join(output.get("text", "")) for output in cell.get("outputs", [])) for cell in cells]
     calls = [(call, text) for cell, text in zip(cells, printed) for call in _calls("".join(cell["source"]))]
     predictions = [call for call, _ in calls if call[0] == "predict"]
-    exercises = {call[1]: False for call, _ in calls if call[0] == "check"}
-    for call, text in calls:
-        if call[0] == "check" and f"{call[1]}{RIGHT}" in text:
-            exercises[call[1]] = True
-    right = sum(exercises.values())
+    exercises = {call[1] for call, _ in calls if call[0] == "check"}
+    right = len({call[1] for call, text in calls if call[0] == "check" and f"{call[1]}{RIGHT}" in text})
     done = bool(cells) and ran == len(cells) and right == len(exercises)
     return Progress(
         lesson.name, "done" if done else "begun" if ran else "not begun", ran, len(cells),
@@ -228,7 +225,6 @@ def _calls(source: str) -> list[tuple[str, str, bool]]:
             continue
         if len(node.args) < 2 or not isinstance(node.args[0], ast.Constant):
             continue
-        answer = node.args[1]
-        given = not (isinstance(answer, ast.Constant) and answer.value is ...)
+        given = ast.unparse(node.args[1]) != "..."
         found.append((node.func.id, str(node.args[0].value), given))  # type: ignore[attr-defined]
     return found

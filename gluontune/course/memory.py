@@ -66,8 +66,7 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
     """A net's inference graph before and after MXNet folds operators together for oneDNN.
 
     Args:
-        net: an initialized HybridBlock after a forward pass.
-        x: a batch.
+        net: an initialized HybridBlock after a forward pass. x: a batch.
 
     Returns:
         ``before`` and ``after``: operators by name; ``seconds``: of one pass each, interleaved, as lists;

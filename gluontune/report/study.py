@@ -13,6 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from gluontune.core.files import atomic_write, write_json
 from gluontune.report import formatting as fmt
 
@@ -119,8 +122,6 @@ def keyed(view: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def text_table(headings: str, rows: Iterable[Iterable[Any]] = (), **options: Any) -> Any:
     """A table for a terminal; headings are separated by ``|``, and ``>`` before one aligns its column to the right."""
-    from rich.table import Table
-
     shown = Table(box=None, pad_edge=False, header_style="bold", **options)
     for heading in headings.split("|"):
         right = heading.startswith(">")
@@ -132,8 +133,6 @@ def text_table(headings: str, rows: Iterable[Iterable[Any]] = (), **options: Any
 
 def text_tables(tables: Iterable[Mapping[str, Any]]) -> list[Any]:
     """The tables of a study for a terminal."""
-    from rich.text import Text
-
     shown = []
     for found in tables:
         lines = text_table("|>".join(found["head"]), title=found["title"], title_justify="left")

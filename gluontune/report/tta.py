@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.reading import read_json
 from gluontune.report import formatting as fmt, study_figures as figures
 from gluontune.report.study import figure, finish, row, study, table, text_table
-
-TITLES = {"this": "this recipe", "against": "the other recipe"}
 
 
 def titles(document: Mapping[str, Any]) -> dict[str, str]:
@@ -20,7 +20,7 @@ def titles(document: Mapping[str, Any]) -> dict[str, str]:
     >>> titles({"given": {"trainers": {"against": "PyTorch compile"}}})["against"]
     'PyTorch compile'
     """
-    return {**TITLES, **document["given"].get("trainers", {})}
+    return {"this": "this recipe", "against": "the other recipe", **document["given"].get("trainers", {})}
 
 
 def load_tta(path: str | Path) -> dict[str, Any]:
@@ -116,8 +116,6 @@ def tta_table(document: Mapping[str, Any]) -> Any:
     recipe       seed  status  epochs  training s  sustained s  all s   final
     this recipe     0  ok           —           —            —      —  71.0 %
     """
-    from rich.text import Text
-
     shown = text_table("recipe|>seed|status|>epochs|>training s|>sustained s|>all s|>final")
     shown.columns[0].max_width, shown.columns[0].overflow, shown.columns[2].no_wrap = 20, "fold", True
     for r in document["done"]:
