@@ -210,10 +210,9 @@ def launch(
         world, tell = ranks or machines.total, partial(say, to=stderr)
         return mpi.launch(machines, world, command, engine, restart, tell)
     else:
-        given_away = (("--rsh", rsh), ("--python", python), ("--port", port))
-        for flag, value in (*given_away, ("--insecure-network", insecure_network)):
-            if value:
-                raise UsageError(f"{flag} goes with --hosts")
+        of_hosts = {"--rsh": rsh, "--python": python, "--port": port, "--insecure-network": insecure_network}
+        if given_flags := [flag for flag, value in of_hosts.items() if value]:
+            raise UsageError(f"{given_flags[0]} goes with --hosts")
     context = copy_context()
     context.run(launched.set, {**placed, "insecure_network": insecure_network} if placed else {})
     return context.run(main, [*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])

@@ -147,17 +147,16 @@ def text_tables(tables: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 
 def finish(
-    document: dict[str, Any], folder: str | os.PathLike[str] | None, name: str,
+    document: dict[str, Any], folder: str | os.PathLike[str], name: str,
     sentence: Callable[[Mapping[str, Any]], str], view: Callable[[Mapping[str, Any], str], Mapping[str, Any]],
 ) -> None:  # fmt: skip
-    """Add a document's sentence; write ``NAME.json`` and then ``NAME.html`` if there is a folder.
+    """Add a document's sentence; write ``NAME.json`` and then ``NAME.html``.
 
     The page comes last, so that the measurements are on disk if a figure fails.
     """
     document["sentence"] = sentence(document)
-    if folder is not None:
-        write_json(Path(folder) / f"{name}.json", fmt.finite(document))
-        write_study(Path(folder) / f"{name}.html", view(document, name), document)
+    write_json(Path(folder) / f"{name}.json", fmt.finite(document))
+    write_study(Path(folder) / f"{name}.html", view(document, name), document)
 
 
 def page(title: str, data: Any, views: Sequence[Mapping[str, Any]]) -> str:

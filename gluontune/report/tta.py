@@ -189,9 +189,9 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def finish_tta(
-    document: dict[str, Any], folder: str | Path | None, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    document: dict[str, Any], folder: str | Path, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
 ) -> None:
-    """Add the document's sentence; write ``tta.json`` and ``tta.html`` if there is a folder.
+    """Add the document's sentence; write ``tta.json`` and ``tta.html``.
 
     ``beside`` are ``(label, document)`` of other results to show on the cost plot.
     """
