@@ -50,8 +50,7 @@ def numbers_of(
     >>> numbers_of("3, 5", "--seeds", "0,1,2", least=0), numbers_of(None, "--seeds", "0,1,2")
     ([3, 5], None)
     """
-    names = names_of(text, option)
-    if names is None:
+    if (names := names_of(text, option)) is None:
         return None
     with contextlib.suppress(ValueError):
         values = [kind(name) for name in names]

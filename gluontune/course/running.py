@@ -203,8 +203,7 @@ def solved(source: str) -> str:
     above: list[str] = []
 
     def answer(found: re.Match[str]) -> str:
-        name = found.group(1)
-        if name not in SOLUTIONS:
+        if (name := found[1]) not in SOLUTIONS:
             raise GluontuneError(f"exercise {name!r} has no solution in gluontune.course.exercises")
         *lines, expression = SOLUTIONS[name].splitlines()
         above.extend([*lines, "", ""] if lines else [])

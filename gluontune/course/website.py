@@ -163,8 +163,7 @@ def with_formulas(text: str) -> str:
     """
 
     def draw(found: re.Match[str]) -> str:
-        latex = found["own"] or found["within"]
-        if latex is None:
+        if (latex := found["own"] or found["within"]) is None:
             return found[0]
         try:
             image = _drawn(" ".join(latex.split()))

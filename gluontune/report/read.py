@@ -153,8 +153,7 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
         ...
     gluontune.errors.GluontuneError: old.json: schema_version 7, but this gluontune reads 1; ...
     """
-    version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if (version := document.get("schema_version")) != SCHEMA_VERSION:
         raise GluontuneError(
             f"{source}: schema_version {version!r}, but this gluontune reads {SCHEMA_VERSION}; "
             "read it with the version that wrote it, or climb again"
