@@ -157,8 +157,9 @@ def _packed(report: records.PackReport) -> None:
     for text, found in (("left out", report.skipped), ("packed as it is", report.incomplete)):
         say(*first_of([f"{text}: {skip.path}: {skip.reason}" for skip in found]))
     facts = [f"{report.bytes / 1e6:,.1f} MB", f"{report.images_per_sec:,.0f} images/s"]
-    counts = (report.converted, "encoded anew"), (len(report.incomplete), "incomplete")
-    facts += [f"{n:,} {what}" for n, what in (*counts, (report.resumed, "from the interrupted run")) if n]
+    incomplete = len(report.incomplete)
+    counts = {"encoded anew": report.converted, "incomplete": incomplete, "from the interrupted run": report.resumed}
+    facts += [f"{count:,} {what}" for what, count in counts.items() if count]
     if report.classes is not None:
         facts.append(f"{len(report.classes)} classes")
     more = f" (first of {len(report.outputs)} files)" if len(report.outputs) > 1 else ""

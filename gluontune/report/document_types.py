@@ -108,8 +108,9 @@ def esgd_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
         reached = fmt.accuracy(last["accuracy"])
         headline = f"{reached} after {len(document['generations'])} generations of {given['plan']['population']}"
         tiles = [("accuracy of the best", reached, "on images that take no part in the selection")]
-        shown = (("trained on", "trained_images"), ("scored", "scored_images")) if cost else ()
-        tiles += [(title, f"{cost[name]:,}", "images") for title, name in shown]
+        if cost:
+            tiles.append(("trained on", f"{cost['trained_images']:,}", "images"))
+            tiles.append(("scored", f"{cost['scored_images']:,}", "images"))
     caption = "Line: the best individual. Dots: the whole population. Smaller is better."
     return study(
         key=key,
