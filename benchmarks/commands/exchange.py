@@ -8,7 +8,8 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, names_of, numbers_of, parse_settings
+from gluontune.cli._options import JSON_OPTION, names_of, numbers_of
+from gluontune.cli._recipe import parse_settings
 from gluontune.cli.bench import OUT, RESUME, carry_out
 
 __all__ = ["register"]

@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, deliver
+from gluontune.cli._common import deliver
+from gluontune.cli._options import JSON_OPTION
 from gluontune.records import compare_formats
 
 __all__ = ["register"]

@@ -8,7 +8,7 @@ from typing import Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION
+from gluontune.cli._options import JSON_OPTION
 from gluontune.cli.bench import OUT, carry_out
 
 __all__ = ["register"]

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, names_of
+from gluontune.cli._options import JSON_OPTION, names_of
 from gluontune.cli._recipe import takes_recipe
 from gluontune.cli.bench import OUT, carry_out
 from gluontune.recipe import Recipe

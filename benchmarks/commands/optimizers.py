@@ -8,17 +8,10 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    emit,
-    numbers_of,
-    parse_settings,
-    stderr,
-    stdout,
-    stdout_reserved,
-)
+from gluontune.cli._common import emit, stderr, stdout, stdout_reserved
+from gluontune.cli._options import JSON_OPTION, TIME_LIMIT_OPTION, numbers_of
 from gluontune.cli._progress import status_line
+from gluontune.cli._recipe import parse_settings
 from gluontune.core.errors import UsageError
 
 __all__ = ["register"]

@@ -13,11 +13,9 @@ from gluontune.report import document_types as documents
 __all__ = ["KINDS", "register"]
 
 KINDS = {
-    "optimizers": documents.Kind(
-        "python -m benchmarks optimizers", documents.named("optimizers"), optimizers_view, folder=True
-    ),
-    "operators": documents.Kind("python -m benchmarks operators", documents.named("operators"), operators_view, None),
-    "published": documents.Kind("python -m benchmarks", documents.named("published"), published_view),
+    "optimizers": documents.Kind("python -m benchmarks optimizers", optimizers_view, folder=True),
+    "operators": documents.Kind("python -m benchmarks operators", operators_view, None),
+    "published": documents.Kind("python -m benchmarks", published_view),
 }
 
 

@@ -7,7 +7,8 @@ from typing import Optional
 
 import typer
 
-from gluontune.cli._common import names_of, stdout, stdout_reserved
+from gluontune.cli._common import stdout, stdout_reserved
+from gluontune.cli._options import names_of
 from gluontune.cli._progress import status_line
 
 __all__ = ["register"]

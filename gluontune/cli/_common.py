@@ -1,36 +1,18 @@
-"""Common parts of the commands: the ``--json`` option, the consoles, output, lists of names and numbers."""
+"""What the commands print: the consoles, results as JSON or text, exit codes."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
 from contextvars import ContextVar
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.segment import Segment
 
-from gluontune.core.errors import UsageError, printable
-from gluontune.core.reading import parse_yaml
-
-
-def option(default: Any, text: str, *flags: str, **how: Any) -> Any:
-    """An option of a command; its flag is its parameter's name, unless ``flags`` are given."""
-    return typer.Option(default, *flags, help=text, **how)
-
-
-def argument(default: Any, text: str, **how: Any) -> Any:
-    """An argument of a command; ``...`` as its default makes it required."""
-    return typer.Argument(default, help=text, **how)
-
-
-JSON_OPTION = option(False, "One JSON document on stdout; all else goes to stderr.", "--json")
-
-TIME_LIMIT_OPTION = option(600.0, "Seconds after which a silent training process counts as hung.", "--time-limit")
+from gluontune.core.errors import printable
 
 
 class Terminal(Console):
@@ -97,67 +79,10 @@ def first_of(lines: Sequence[str]) -> list[str]:
     return [*lines[:SHOWN], *more]
 
 
-def names_of(text: str | None, option: str, may_be_none: bool = False) -> list[str] | None:
-    """The names between commas; None if the option is not given; none at all only if that ``may_be_none``.
-
-    >>> names_of("a, b,", "--rungs"), names_of(None, "--rungs")
-    (['a', 'b'], None)
-    """
-    if text is None:
-        return None
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    if not names and not may_be_none:
-        raise UsageError(f"{option} {text!r} names nothing: name one or more, or leave it out")
-    return names
-
-
-def numbers_of(
-    text: str | None, option: str, example: str, kind: type = int, least: int | None = None
-) -> list[Any] | None:
-    """The numbers between commas, at least ``least``, else above 0; None if the option is not given.
-
-    >>> numbers_of("3, 5", "--seeds", "0,1,2", least=0), numbers_of(None, "--seeds", "0,1,2")
-    ([3, 5], None)
-    """
-    names = names_of(text, option)
-    if names is None:
-        return None
-    with contextlib.suppress(ValueError):
-        values = [kind(name) for name in names]
-        if all(0 < value < math.inf if least is None else least <= value for value in values):
-            return values
-    numbers = "whole numbers" if kind is int else "numbers"
-    bound = "above 0" if least is None else f"of at least {least}"
-    raise UsageError(f"{option} {text!r}: give {numbers} {bound}, such as {option} {example}")
-
-
-@contextlib.contextmanager
-def stdout_reserved() -> Iterator[None]:
+def stdout_reserved() -> AbstractContextManager[Any]:
     """Redirect libraries' output to stderr, so that stdout has only JSON."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
+    return redirect_stdout(sys.stderr)
 
-
-def parse_settings(settings: list[str], option: str = "--set", example: str = "epochs=3") -> dict[str, Any]:
-    """``["epochs=3", "dtype=bfloat16"]`` as a mapping; values are read as YAML.
-
-    >>> parse_settings(["epochs=3", "train_samples=null", "dtype=bfloat16"])
-    {'epochs': 3, 'train_samples': None, 'dtype': 'bfloat16'}
-    """
-    values = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{option} {setting!r}: write FIELD=VALUE, such as {option} {example}")
-        try:
-            values[name.strip()] = parse_yaml(text)
-        except ValueError as error:
-            raise UsageError(f"{option} {setting!r}: the value is not valid YAML") from error
-    return values
-
-
-#: Stands for a frozen record of options, whose fields describe themselves.
-RECORD: Any = None
 
 #: How many of many lines a terminal shows.
 SHOWN = 20

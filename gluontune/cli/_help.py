@@ -124,8 +124,7 @@ class HelpedCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = option_record(parameter, ctx)
-            if record is not None:
+            if (record := option_record(parameter, ctx)) is not None:
                 argument = parameter.param_type_name == "argument"
                 panel = getattr(parameter, "rich_help_panel", None)
                 groups.setdefault("Arguments" if argument else panel or "Options", []).append(record)

@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rich.markup import escape
+from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+
 from gluontune.cli import _common
 from gluontune.core.events import OnProgress, Progress
 
@@ -15,9 +18,10 @@ from gluontune.core.events import OnProgress, Progress
 LOG_EVERY = 30.0
 
 
-def _quiet(work: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """The generator ``work``, meanwhile with libraries' output on stderr: stdout has only the result."""
+def _quiet(work: Callable[..., Iterator[Any]]) -> Callable[..., contextlib.AbstractContextManager[Any]]:
+    """A context manager of ``work``, meanwhile with libraries' output on stderr: stdout has only the result."""
 
+    @contextlib.contextmanager
     @functools.wraps(work)
     def quiet(*given: Any, **how: Any) -> Iterator[Any]:
         with _common.stdout_reserved():
@@ -39,25 +43,19 @@ def _in_log() -> Callable[[str], None]:
     return say
 
 
-@contextlib.contextmanager
 @_quiet
 def status_line(start: str = "starting") -> Iterator[Callable[[str], None]]:
     """A function that shows a status on stderr: a moving line, or a line now and then in a batch job's log."""
     if not _common.stderr.is_terminal:
         yield _in_log()
         return
-    from rich.markup import escape
-
     with _common.stderr.status(start) as status:
         yield lambda line: status.update(escape(line))
 
 
-@contextlib.contextmanager
 @_quiet
 def progress_line() -> Iterator[OnProgress]:
     """A function that shows the events of one training run on stderr, as a bar or, in a log, as lines."""
-    from rich.progress import BarColumn, Progress as Bar, TextColumn
-
     if not _common.stderr.is_terminal:
         say = _in_log()
         yield lambda event: say(f"{event['stage']} {100 * event['done']:.0f} %: {_detail(event)}")
@@ -72,12 +70,9 @@ def progress_line() -> Iterator[OnProgress]:
         yield show
 
 
-@contextlib.contextmanager
 @_quiet
 def progress_bar(title: str, unit: str, scale: float = 1.0) -> Iterator[Callable[[int, int], None]]:
     """A function of (done, total), in ``unit`` after division by ``scale``, that shows how far the work is."""
-    from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
-
     first: list[float] = []
 
     def rate(done: int) -> float:

@@ -15,9 +15,10 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import emit, parse_settings
+from gluontune.cli._common import emit
 from gluontune.cli._help import FOLDED, show_recipe_flags
 from gluontune.core.errors import UsageError
+from gluontune.core.reading import parse_yaml
 from gluontune.recipe import Recipe, own_recipes, rules
 from gluontune.recipe.registry import resolve
 
@@ -50,6 +51,24 @@ def field_help() -> dict[str, str]:
         for name in names.split(", "):
             found[name] = " ".join(sentence.replace("``", "").replace("None: ", "left out: ").split())
     return found
+
+
+def parse_settings(settings: list[str], option: str = "--set", example: str = "epochs=3") -> dict[str, Any]:
+    """``["epochs=3", "dtype=bfloat16"]`` as a mapping; values are read as YAML.
+
+    >>> parse_settings(["epochs=3", "train_samples=null", "dtype=bfloat16"])
+    {'epochs': 3, 'train_samples': None, 'dtype': 'bfloat16'}
+    """
+    values = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} {setting!r}: write FIELD=VALUE, such as {option} {example}")
+        try:
+            values[name.strip()] = parse_yaml(text)
+        except ValueError as error:
+            raise UsageError(f"{option} {setting!r}: the value is not valid YAML") from error
+    return values
 
 
 #: What ``--list`` knows, by the flag.

@@ -13,10 +13,12 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import JSON_OPTION, RECORD, argument, deliver, names_of, option, stdout
+from gluontune.cli._common import deliver, stdout
+from gluontune.cli._options import JSON_OPTION, RECORD, argument, names_of, option
 from gluontune.cli._progress import status_line
 from gluontune.cli._recipe import grouped
 from gluontune.core.errors import UsageError
+from gluontune.recipe import Recipe
 
 ROUNDS = option(9, "Interleaved rounds; from 9 on one disturbed is left out.", "--rounds", min=1)
 SECONDS = option(1.0, "Length of each contender's slice of a round.", "--seconds", min=0.05)
@@ -179,12 +181,10 @@ def inference(
     out: Optional[Path] = OUT,
 ) -> None:
     """Inference: imperative, hybridized, fused, bfloat16, int8, ONNX Runtime; latency, throughput, accuracy."""
-    from gluontune.recipe import Recipe
-
     if deck or only:
         raise moved("inference --deck", "deck")
     recipe = Recipe(net=net, dataset=dataset)
-    measure("inference", locals(), leave="net dataset rungs deck only Recipe", modes=names_of(rungs, "--rungs"))
+    measure("inference", locals(), leave="net dataset rungs deck only", modes=names_of(rungs, "--rungs"))
 
 
 def bridge(

@@ -8,19 +8,11 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    argument,
-    deliver,
-    option,
-    parse_settings,
-    say,
-    say_table,
-    stderr,
-    stdout,
-    stdout_reserved,
-)  # fmt: skip
+from gluontune.cli._common import deliver, say, say_table, stderr, stdout, stdout_reserved
+from gluontune.cli._options import JSON_OPTION, argument, option
+from gluontune.cli._recipe import parse_settings
 from gluontune.core.errors import UsageError
+from gluontune.course import assessment
 
 FOLDER = option(None, "The notebooks [default: ./notebooks, or those of gluontune].", "--folder")
 NAMES = argument(None, "02, or 02_multi_worker; none: all.", metavar="[LESSON…]")
@@ -113,8 +105,7 @@ def export_command(
 
     site_folder(site)  # before lessons run for an hour
     outcomes = _execute(names or [], folder, out, settings, solved=solved, time_limit=time_limit)
-    failed = [outcome for outcome in outcomes if outcome.status != "passed"]
-    if failed:
+    if any(outcome.status != "passed" for outcome in outcomes):
         _show(outcomes, out, console=stderr)
         raise typer.Exit(1)
     written, broken = write_site(pick(find_lessons(folder), names or []), out, site)
@@ -177,8 +168,6 @@ def assess(
     """
     if (script is None) == (new is None):
         raise UsageError("assess: give the script to grade, or --new FILE to get one to begin with")
-    from gluontune.course import assessment
-
     if new is not None:
         written = assessment.new_script(new)
         begin = f"{written}: begin here; `gluontune assess {quote(str(written))}` grades it"

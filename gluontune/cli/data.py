@@ -7,34 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    RECORD,
-    SHOWN,
-    argument,
-    deliver,
-    first_of,
-    option,
-    say,
-    say_table,
-    stderr,
-    stdout,
-)  # fmt: skip
+from gluontune import datasets, loading, records
+from gluontune.cli._common import SHOWN, deliver, first_of, say, say_table, stderr, stdout
+from gluontune.cli._options import JSON_OPTION, RECORD, argument, option
 from gluontune.cli._progress import progress_bar, status_line
 from gluontune.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from gluontune.records import PackReport, VerifyReport
 
 
 def list_(as_json: bool = JSON_OPTION) -> None:
     """List all data sets: source, licence, size, mean and deviation, and whether they are installed."""
-    from gluontune import datasets
     from gluontune.core.files import cache_dir
 
     rows = datasets.list_datasets()
@@ -69,8 +55,6 @@ def fetch(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Download a data set (resumable), check its SHA-256, install it."""
-    from gluontune import datasets
-
     with _progress(f"fetching {name}") as report:
         result = datasets.fetch(name, url=url, force=force, progress=report)
     _show(result, as_json)
@@ -82,8 +66,6 @@ def add(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Install a data set from an archive on this machine; wrong contents are refused."""
-    from gluontune import datasets
-
     with _progress(f"adding {name}") as report:
         result = datasets.add(name, archive, progress=report)
     _show(result, as_json)
@@ -97,8 +79,6 @@ def make(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Generate a data set: synthetic images, or the embedded sample from the official files."""
-    from gluontune import datasets
-
     options: dict[str, Any] = {}
     if name == "sample":
         if source is None:
@@ -138,7 +118,7 @@ class Packing:
     exact: bool = option(False, "Copy each file untouched, whatever is in it.")
     root: Optional[str] = option(None, "Where relative paths of a list or table start.")
     path_column: Optional[str] = option(None, "CSV column with the path.")
-    label_column: Optional[list[str]] = option(None, "CSV column with a label; repeatable.")
+    label_columns: Optional[list[str]] = option(None, "CSV column with a label; repeatable.", "--label-column")
     shuffle: Optional[bool] = option(
         None, "Pack in random order. Default: yes, but not for a .lst.", "--shuffle/--no-shuffle"
     )
@@ -168,30 +148,23 @@ def pack(
     (rotated by EXIF, CMYK, palette, 16 bits, transparent) are made plain. Damaged ones are listed and left out;
     incomplete ones (their data end early, and decoders fill in grey) are listed and packed.
     """
-    from gluontune.records import pack as pack_records
-
     with progress_bar("packing", "images") as progress:
-        given = {**vars(how), "label_columns": how.label_column}
-        del given["label_column"]
-        report = pack_records(src if len(src) > 1 else src[0], out, progress=progress, **given)
+        report = records.pack(src if len(src) > 1 else src[0], out, progress=progress, **vars(how))
     deliver(report.to_dict(), as_json, lambda: _packed(report))
 
 
-def _packed(report: PackReport) -> None:
+def _packed(report: records.PackReport) -> None:
     for text, found in (("left out", report.skipped), ("packed as it is", report.incomplete)):
         say(*first_of([f"{text}: {skip.path}: {skip.reason}" for skip in found]))
     facts = [f"{report.bytes / 1e6:,.1f} MB", f"{report.images_per_sec:,.0f} images/s"]
-    if report.converted:
-        facts.append(f"{report.converted:,} encoded anew")
-    if report.incomplete:
-        facts.append(f"{len(report.incomplete):,} incomplete")
-    if report.resumed:
-        facts.append(f"{report.resumed:,} from the interrupted run")
+    incomplete = len(report.incomplete)
+    counts = {"encoded anew": report.converted, "incomplete": incomplete, "from the interrupted run": report.resumed}
+    facts += [f"{count:,} {what}" for what, count in counts.items() if count]
     if report.classes is not None:
         facts.append(f"{len(report.classes)} classes")
     more = f" (first of {len(report.outputs)} files)" if len(report.outputs) > 1 else ""
-    counts = f"{report.packed:,} images packed, {len(report.skipped):,} left out"
-    say(f"{report.outputs[0]}{more}: {counts}; {', '.join(facts)}")
+    packed = f"{report.packed:,} images packed, {len(report.skipped):,} left out"
+    say(f"{report.outputs[0]}{more}: {packed}; {', '.join(facts)}")
 
 
 def verify(
@@ -207,8 +180,6 @@ def verify(
     Without a .crc file, damage inside an image shows only if it breaks the image's format.
     With --repair, 0 means that the new file is written, however much was wrong with the old one.
     """
-    from gluontune import records
-
     with progress_bar("verifying", "MB", 1e6) as progress:
         how: dict[str, Any] = {"decode": decode, "workers": workers, "progress": progress}
         repaired = None if repair is None else records.repair(file, repair, index, **how)
@@ -228,7 +199,7 @@ def verify(
     raise typer.Exit(0 if report.ok or repaired is not None else 1)
 
 
-def _verified(report: VerifyReport) -> Iterator[str]:
+def _verified(report: records.VerifyReport) -> Iterator[str]:
     if report.no_record_file:
         yield f"{report.path}: this is no record file: no record starts anywhere in it"
         yield "gluontune pack FOLDER OUT.rec makes one of images"
@@ -264,10 +235,8 @@ def size(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Measure loaders, workers and prefetch here; choose the smallest that keep up with your step."""
-    from gluontune.loading import size as measure
-
     with status_line("sizing") as tell:
-        report = measure(
+        report = loading.size(
             source, image_shape=(image_size, image_size, channels), batch_size=batch_size, augment=augment,
             step_time_ms=step_time_ms, loaders=loader, max_workers=max_workers, seconds=seconds, disk=disk,
             progress=lambda at: tell(f"measuring {at}"),

@@ -10,11 +10,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-import typer
 from rich.text import Text
 
-from gluontune.cli._common import JSON_OPTION, argument, deliver, emit, option, parse_settings, say, stderr
+from gluontune import runtime
+from gluontune.cli._common import deliver, emit, say, stderr
+from gluontune.cli._options import JSON_OPTION, argument, option
 from gluontune.cli._progress import status_line
+from gluontune.cli._recipe import parse_settings
 from gluontune.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,26 +41,26 @@ def doctor(
     fields: Optional[list[str]] = option(
         None, "With --job or --net: FIELD=VALUE of the recipe, such as dtype=bfloat16.", "--set"
     ),
-) -> None:
+) -> int:
     """Check installation, GPUs and machine; say what to mend. Exits with 1 if it finds an error.
 
     With --job or --net: profile a training step, and name its slowest path and the cure in one sentence. With a script:
     run its first steps, unchanged, and say where their time goes and what gluontune run can do about it.
     """
     if words or job is not None or net is not None:
-        _examine(words, job, net, fields or [], as_json)
-        return
+        return _examine(words, job, net, fields or [], as_json)
     if fields:
         raise UsageError("--set belongs to --job or --net")
     if settings:
         _show_settings(processes, as_json)
     if install_kernel:
         _install_kernel(as_json)
-    if not settings and not install_kernel:
-        _check(data, only or [], as_json, everything or bool(only))
+    if settings or install_kernel:
+        return 0
+    return _check(data, only or [], as_json, everything or bool(only))
 
 
-def _check(data: Path | None, only: list[str], as_json: bool, everything: bool) -> None:
+def _check(data: Path | None, only: list[str], as_json: bool, everything: bool) -> int:
     from gluontune.runtime.doctor import Options, iter_checks
 
     findings = []
@@ -73,11 +75,10 @@ def _check(data: Path | None, only: list[str], as_json: bool, everything: bool) 
         say(_summary(findings, folded=len(shown) < len(findings)))
 
     deliver({"findings": [finding.to_dict() for finding in findings]}, as_json, show)
-    if any(finding.severity == "error" for finding in findings):
-        raise typer.Exit(1)
+    return int(any(finding.severity == "error" for finding in findings))
 
 
-def _examine(words: list[str] | None, job: str | None, net: str | None, fields: list[str], as_json: bool) -> None:
+def _examine(words: list[str] | None, job: str | None, net: str | None, fields: list[str], as_json: bool) -> int:
     """Profile a training step: of a script, or of a job or a net."""
     from gluontune.recipe import Recipe
     from gluontune.runtime.doctor import Finding
@@ -103,8 +104,7 @@ def _examine(words: list[str] | None, job: str | None, net: str | None, fields: 
         say(f"\n{found.sentence}")
 
     deliver(dataclasses.asdict(found), as_json, show)
-    if any(finding["severity"] == "error" for finding in found.findings):
-        raise typer.Exit(1)
+    return int(any(finding["severity"] == "error" for finding in found.findings))
 
 
 def _print(findings: list[Finding]) -> None:
@@ -134,9 +134,7 @@ def _summary(findings: list[Finding], folded: bool) -> str:
 
 
 def _show_settings(processes: int, as_json: bool) -> None:
-    from gluontune.runtime import launch_settings
-
-    found = launch_settings(processes)
+    found = runtime.launch_settings(processes)
     if as_json:
         emit({"settings": [row._asdict() for row in found.rows], "cpus": list(found.cpu_lists)})
         return
@@ -147,9 +145,7 @@ def _show_settings(processes: int, as_json: bool) -> None:
 
 
 def _install_kernel(as_json: bool) -> None:
-    from gluontune.runtime import install_kernel
-
-    folder = install_kernel()
+    folder = runtime.install_kernel()
     text = f"Jupyter kernel 'gluontune' is in {folder}: choose 'Python 3 (gluontune)' in JupyterLab,"
     how = "or run a notebook with: papermill -k gluontune NOTEBOOK.ipynb OUT.ipynb"
     deliver({"kernel": str(folder)}, as_json, lambda: say(text, how))
@@ -168,7 +164,7 @@ def monitor(
     seconds: Optional[float] = option(None, "Without a command: stop after these."),
     out: Optional[Path] = option(None, "Also write each sample to FILE.jsonl."),
     as_json: bool = JSON_OPTION,
-) -> None:
+) -> int:
     """Show utilization and how steady it is, live or around any command.
 
     Exits 0 if the command did, 1 if it failed, 2 if there is no such command.
@@ -199,8 +195,7 @@ def monitor(
             document = {"pid": pid, "log": log_file, **summary(seen)}
             begin = f"watched for {(seen.latest() or {}).get('t_s', 0):.1f} s"
     deliver(document, as_json, lambda: say(begin, *closing_lines(seen), *end, to=stderr))
-    if failed:
-        raise typer.Exit(1)
+    return int(failed)
 
 
 def _gpus(text: str) -> str | list[int]:

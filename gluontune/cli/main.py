@@ -153,7 +153,3 @@ def entry() -> None:
     if sys.stdout is not None and sys.stdout.errors == "strict":  # a file's name may be no UTF-8, or a terminal's none
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(main())
-
-
-if __name__ == "__main__":
-    entry()

@@ -10,18 +10,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Optional
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    argument,
-    deliver,
-    emit,
-    names_of,
-    option,
-    say,
-    stderr,
-    stdout,
-    stdout_reserved,
-)  # fmt: skip
+from gluontune.cli._common import deliver, emit, say, stderr, stdout, stdout_reserved
+from gluontune.cli._options import JSON_OPTION, argument, names_of, option
 from gluontune.cli._progress import status_line
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.recipe import Recipe
@@ -45,10 +35,9 @@ def run(
     from gluontune.capture.script import CHANGES, ENVIRONMENT, start
 
     left = names_of(leave, "--leave") or []
-    unknown = [name for name in left if name not in (ENVIRONMENT, *CHANGES)]
-    if unknown:
-        names = ", ".join([ENVIRONMENT, *CHANGES])
-        raise UsageError(f"--leave {leave!r}: {unknown[0]!r} is no change; choose of {names}")
+    changes = (ENVIRONMENT, *CHANGES)
+    if unknown := next((name for name in left if name not in changes), None):
+        raise UsageError(f"--leave {leave!r}: {unknown!r} is no change; choose of {', '.join(changes)}")
     if backend not in ("mxnet", "torch"):
         raise UsageError(f"--backend {backend!r}: choose mxnet or torch")
     if backend == "torch" and ("blocks" in left or dtype != "float32"):

@@ -7,23 +7,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Optional
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    RECORD,
-    TIME_LIMIT_OPTION,
-    argument,
-    deliver,
-    finish,
-    names_of,
-    numbers_of,
-    option,
-    say,
-    say_table,
-    show_traceback,
-    stderr,
-    stdout,
-    stdout_reserved,
-)  # fmt: skip
+from gluontune.cli._common import deliver, finish, say, say_table, show_traceback, stderr, stdout, stdout_reserved
+from gluontune.cli._options import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, argument, names_of, numbers_of, option
 from gluontune.cli._progress import progress_line, status_line
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
@@ -67,14 +52,13 @@ def ladder(
     budget_s = room.parse_budget(budget) if budget is not None else pace.budget_s
     if "val_samples" not in given and recipe.job is None and budget_s <= SHORT_S:
         recipe = recipe.override(val_samples=room.FEW_VALIDATE)
-    how: dict[str, Any] = {"out": out, "pace": pace, "budget_s": budget_s, "resume": resume, "time_limit": time_limit}
+    how: dict[str, Any] = {"out": out, "pace": pace, "budget_s": budget_s, "time_limit": time_limit}
     with stdout_reserved(), report.LiveLadder(stderr if as_json else stdout) as live:
         how.update(rungs=names_of(rungs, "--rungs"), on_event=live.on_event)
         if words:
-            del how["resume"]
             found = room.climb_script(words, dtype=recipe.dtype, **how)
         else:
-            found = room.climb(recipe, **how)
+            found = room.climb(recipe, resume=resume, **how)
     for row in found["rungs"]:
         show_traceback(row["error"])
     finish_ladder(found, out)

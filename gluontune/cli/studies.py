@@ -8,23 +8,10 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    RECORD,
-    TIME_LIMIT_OPTION,
-    argument,
-    emit,
-    finish,
-    finish_part,
-    names_of,
-    numbers_of,
-    option,
-    parse_settings,
-    say,
-    stderr,
-    stdout,
-)  # fmt: skip
+from gluontune.cli._common import emit, finish, finish_part, say, stderr, stdout
+from gluontune.cli._options import JSON_OPTION, RECORD, TIME_LIMIT_OPTION, argument, names_of, numbers_of, option
 from gluontune.cli._progress import pieces_progress, study_progress
+from gluontune.cli._recipe import parse_settings
 from gluontune.core.errors import UsageError
 from gluontune.recipe import Recipe
 

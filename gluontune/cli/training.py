@@ -10,21 +10,13 @@ from typing import Any, Optional
 
 import typer
 
-from gluontune.cli._common import (
-    JSON_OPTION,
-    TIME_LIMIT_OPTION,
-    argument,
-    emit,
-    launched,
-    option,
-    say,
-    show_traceback,
-    stderr,
-)  # fmt: skip
+from gluontune.cli._common import emit, launched, say, show_traceback, stderr
+from gluontune.cli._options import JSON_OPTION, TIME_LIMIT_OPTION, argument, option
 from gluontune.cli._progress import progress_line
 from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.parallel import environment, mpi
+from gluontune.parallel.scripts import SCRIPTS, Layout
 from gluontune.recipe import Recipe
 
 
@@ -79,17 +71,13 @@ def train(
             follow(recipe, place, insecure_network=insecure_network)
         say(f"{place}", to=stderr)
     plan = None if checkpoint is None else room.Checkpoints(checkpoint, checkpoint_every, keep, resume)
-
-    def pass_on(rank: int, line: str) -> None:
-        say(f"[{rank}] {line}", to=stderr)
-
     if placed:
         meeting = room.Elastic.parse(ranks=recipe.num_devices, restarts=restart, **placed)
         result = room.run_elastic(recipe, meeting, plan, time_limit)
     else:
         with progress_line() as show:
-            how: dict[str, Any] = {"on_event": show, "time_limit": time_limit}
-            how["on_log"] = None if recipe.engine == "local" else pass_on
+            log = None if recipe.engine == "local" else lambda rank, line: say(f"[{rank}] {line}", to=stderr)
+            how: dict[str, Any] = {"on_event": show, "on_log": log, "time_limit": time_limit}
             if place is not None:
                 result = lead(recipe, place, plan, insecure_network=insecure_network, **how)
             else:
@@ -196,7 +184,6 @@ def launch(
     from the newest checkpoint; -n is then of each machine.
     """
     from gluontune.cli.main import main
-    from gluontune.parallel.mpi import Hosts
 
     if (place := environment.here()) is not None:
         raise UsageError(f"launch starts ranks, and this is already {place}: call gluontune train --engine {engine}")
@@ -205,8 +192,7 @@ def launch(
     if not command or command[0] not in ["train", *studies]:
         given = " ".join(command) or "nothing"
         raise UsageError(f"launch runs `train`, not {given!r}: write gluontune launch -n 2 -- train --epochs 1")
-    taken = [flag for flag in _OURS.split() if any(word.split("=")[0] == flag for word in command)]
-    if taken:
+    if taken := [flag for flag in _OURS.split() if any(word.split("=")[0] == flag for word in command)]:
         raise UsageError(f"{' and '.join(taken)} after `--`: launch's own options go before it (-n, --engine, …)")
     if print_for is not None:
         print(_script(print_for, command, engine, ranks, nnodes, hosts, insecure_network), end="")
@@ -217,17 +203,16 @@ def launch(
         placed = {**_meeting(engine, hosts, nnodes, rendezvous), "join_s": connect_timeout or 600.0}
         ranks = ranks or 1
     elif hosts is not None:
-        machines = Hosts.parse(
+        machines = mpi.Hosts.parse(
             hosts, rsh=rsh or None, python=python or None, port=port, connect_s=connect_timeout or 30.0,
             insecure_network=insecure_network,
         )  # fmt: skip
         world, tell = ranks or machines.total, partial(say, to=stderr)
         return mpi.launch(machines, world, command, engine, restart, tell)
     else:
-        given_away = (("--rsh", rsh), ("--python", python), ("--port", port))
-        for flag, value in (*given_away, ("--insecure-network", insecure_network)):
-            if value:
-                raise UsageError(f"{flag} goes with --hosts")
+        of_hosts = {"--rsh": rsh, "--python": python, "--port": port, "--insecure-network": insecure_network}
+        if given_flags := [flag for flag, value in of_hosts.items() if value]:
+            raise UsageError(f"{given_flags[0]} goes with --hosts")
     context = copy_context()
     context.run(launched.set, {**placed, "insecure_network": insecure_network} if placed else {})
     return context.run(main, [*command, "--engine", engine, "--num-devices", str(ranks or 2), *options])
@@ -238,9 +223,6 @@ def _script(
     insecure_network: bool,
 ) -> str:  # fmt: skip
     """What a cluster is given."""
-    from gluontune.parallel.mpi import Hosts
-    from gluontune.parallel.scripts import SCRIPTS, Layout
-
     if kind not in SCRIPTS:
         raise UsageError(f"--print {kind!r}: choose one of {', '.join(SCRIPTS)}")
     if hosts is not None and kind != "mpi":
@@ -249,7 +231,7 @@ def _script(
         raise UsageError(f"--nnodes {nnodes!r}: give a number of machines")
     nodes, each = int(nnodes or 1), ranks or (1 if kind == "slurm-array" else 2)
     if hosts is not None:
-        known = Hosts.parse(hosts)
+        known = mpi.Hosts.parse(hosts)
         if len(set(known.slots)) > 1:
             raise UsageError(f"--hosts {hosts}: give each machine the same number of ranks")
         nodes, each = len(known.names), known.slots[0]

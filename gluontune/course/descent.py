@@ -17,13 +17,11 @@ SURFACES: dict[str, Surface] = {
 }
 
 
-def line_points(
-    count: int = 256, seed: int = 0, slope: float = 2.0, offset: float = 1.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy points about a straight line: ``x`` and ``y``, float32 (count,)."""
+def line_points(count: int = 256, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy points about the line of slope 2 and offset 1: ``x`` and ``y``, float32 (count,)."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 3, count)
-    y = slope * x + offset + rng.normal(0, 0.7, count)
+    y = 2.0 * x + 1.0 + rng.normal(0, 0.7, count)
     return x.astype(np.float32), y.astype(np.float32)
 
 
@@ -54,12 +52,9 @@ def walk(
     """Walk down a surface with one of ``gt.optim``'s optimizers, as a net of two parameters.
 
     Args:
-        optimizer: a name of ``gt.optim.list_optimizers()``.
-        surface: a name of ``SURFACES``, or a function of two NDArrays.
-        start: of x and y.
-        learning_rate: constant.
+        optimizer: of ``gt.optim.list_optimizers()``. surface: one of ``SURFACES``, or a function of two NDArrays.
+        start: of x and y. learning_rate: constant. options: of ``gt.optim.setup``, such as ``momentum``.
         updates: at most; the walk ends early once it leaves the map (beyond 1e3).
-        options: of ``gt.optim.setup``, such as ``momentum``.
 
     Returns:
         float64 (updates + 1, 2), the start first.

@@ -289,17 +289,17 @@ def record_fields(path: str | os.PathLike[str], offset: int = 0) -> list[dict[st
         ("id2", 24, 8, f"{second}"),
         ("image", 32, 4, f"{payload:,} bytes, then zeros up to a multiple of four"),
     ]
-    shown = {name: head[at : at + size].hex(" ") + " …" * (name == "image") for name, at, size, _ in rows}
-    names = ("byte", "field", "bytes in hex", "meaning")
-    return [dict(zip(names, (offset + at, name, shown[name], meaning))) for name, at, _, meaning in rows]
+    return [
+        {"byte": offset + at, "field": name, "bytes in hex": head[at : at + size].hex(" ") + " …" * (name == "image"),
+         "meaning": meaning} for name, at, size, meaning in rows
+    ]  # fmt: skip
 
 
 def flip_bit(path: str | os.PathLike[str], offset: int) -> None:
     """Flip the lowest bit of one byte of a file, as a bad disk or cable does."""
     with open(path, "r+b") as stream:
         stream.seek(offset)
-        byte = stream.read(1)
-        if not byte:
+        if not (byte := stream.read(1)):
             raise UsageError(f"{os.fspath(path)}: the file has no byte {offset}")
         stream.seek(offset)
         stream.write(bytes([byte[0] ^ 1]))

@@ -17,20 +17,14 @@ from gluontune.report.read import row_of
 _VIEW = re.compile(r'<svg viewBox="[\d.]+ [\d.]+ ([\d.]+) [\d.]+"')
 
 
-class Markup:
+class Markup(str):
     """HTML that Jupyter shows. ``str(m)`` is the markup itself."""
 
-    def __init__(self, text: str):
-        self.text = text
-
     def _repr_html_(self) -> str:
-        return self.text
-
-    def __str__(self) -> str:
-        return self.text
+        return str(self)
 
     def __repr__(self) -> str:
-        return f"<figure of {len(self.text)} characters; show it in a notebook>"
+        return f"<figure of {len(self)} characters; show it in a notebook>"
 
 
 def show(kind: str, results: Mapping[str, RunResult]) -> Markup:

@@ -40,11 +40,7 @@ class Lesson:
 
 
 def find_lessons(folder: str | os.PathLike[str] | None = None) -> list[Lesson]:
-    """The lessons of a folder (default: ``notebooks`` here, or :func:`own_folder`), in order.
-
-    Raises:
-        UsageError: no lessons there.
-    """
+    """The lessons of a folder (default: ``notebooks`` here, or :func:`own_folder`), in order; a UsageError if none."""
     places = [Path("notebooks"), own_folder()] if folder is None else [Path(folder)]
     for place in places:
         if found := [_read(path) for path in sorted(place.glob(_NAME))]:
@@ -89,8 +85,7 @@ MOVED = {
 def pick(lessons: Sequence[Lesson], names: Sequence[str]) -> list[Lesson]:
     """The named lessons, in the lessons' order; a name is ``02``, ``2`` or ``02_multi_worker``; all if none is named.
 
-    Raises:
-        UsageError: a name that fits no lesson.
+    A UsageError for a name that fits no lesson.
     """
     wanted = set()
     for name in names:
@@ -205,11 +200,8 @@ def progress_of(lesson: Lesson) -> Progress:
     printed = ["".join("".join(output.get("text", "")) for output in cell.get("outputs", [])) for cell in cells]
     calls = [(call, text) for cell, text in zip(cells, printed) for call in _calls("".join(cell["source"]))]
     predictions = [call for call, _ in calls if call[0] == "predict"]
-    exercises = {call[1]: False for call, _ in calls if call[0] == "check"}
-    for call, text in calls:
-        if call[0] == "check" and f"{call[1]}{RIGHT}" in text:
-            exercises[call[1]] = True
-    right = sum(exercises.values())
+    exercises = {call[1] for call, _ in calls if call[0] == "check"}
+    right = len({call[1] for call, text in calls if call[0] == "check" and f"{call[1]}{RIGHT}" in text})
     done = bool(cells) and ran == len(cells) and right == len(exercises)
     return Progress(
         lesson.name, "done" if done else "begun" if ran else "not begun", ran, len(cells),
@@ -233,7 +225,6 @@ def _calls(source: str) -> list[tuple[str, str, bool]]:
             continue
         if len(node.args) < 2 or not isinstance(node.args[0], ast.Constant):
             continue
-        answer = node.args[1]
-        given = not (isinstance(answer, ast.Constant) and answer.value is ...)
+        given = ast.unparse(node.args[1]) != "..."
         found.append((node.func.id, str(node.args[0].value), given))  # type: ignore[attr-defined]
     return found

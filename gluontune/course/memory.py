@@ -66,8 +66,7 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
     """A net's inference graph before and after MXNet folds operators together for oneDNN.
 
     Args:
-        net: an initialized HybridBlock after a forward pass.
-        x: a batch.
+        net: an initialized HybridBlock after a forward pass. x: a batch.
 
     Returns:
         ``before`` and ``after``: operators by name; ``seconds``: of one pass each, interleaved, as lists;
@@ -80,11 +79,7 @@ def folded(net: Any, x: Any) -> dict[str, Any]:
     bound = {}
     with mock.patch.dict(os.environ, MXNET_SUBGRAPH_BACKEND="NONE"):  # else MXNet folds what is bound for inference
         for key, symbol in symbols.items():
-            given, states = (
-                {name: arrays[name] for name in names}
-                for names in (symbol.list_arguments(), symbol.list_auxiliary_states())
-            )
-            bound[key] = symbol.bind(mx.cpu(), given, aux_states=states, grad_req="null")
+            bound[key] = symbol.bind(mx.cpu(), arrays, aux_states=arrays, grad_req="null")
     outputs = {key: one.forward(is_train=False)[0].asnumpy() for key, one in bound.items()}
     seconds: dict[str, list[float]] = {key: [] for key in bound}
     for _ in range(8):

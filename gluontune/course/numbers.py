@@ -80,8 +80,7 @@ def round_to(values: Any, format: str) -> np.ndarray:
 def lost_shares(gradients: np.ndarray, scales: Any, format: str = "float16") -> dict[str, list[float]]:
     """Percent of gradients that lose precision in a format, for each loss scale.
 
-    ``vanish``: become zero; ``digits``: are kept with fewer digits, below the smallest normal number;
-    ``overflow``: become infinite.
+    ``vanish``: become zero; ``digits``: below the smallest normal number, with fewer digits; ``overflow``: infinite.
     """
     shares: dict[str, list[float]] = {"vanish": [], "digits": [], "overflow": []}
     normal = FORMATS[format].smallest_normal

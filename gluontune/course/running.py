@@ -195,7 +195,7 @@ def _earlier(folder: Path) -> dict[str, Outcome]:
 
 
 def solved(source: str) -> str:
-    """The source of a cell with its exercises answered.
+    """The source of a cell with its exercises answered; that of other cells as it is.
 
     >>> solved('check("step-time-ms", ..., result=result)')
     'check("step-time-ms", 1000 * batch_size_per_device / result.samples_per_sec[\\'median\\'], result=result)'
@@ -203,8 +203,7 @@ def solved(source: str) -> str:
     above: list[str] = []
 
     def answer(found: re.Match[str]) -> str:
-        name = found.group(1)
-        if name not in SOLUTIONS:
+        if (name := found[1]) not in SOLUTIONS:
             raise GluontuneError(f"exercise {name!r} has no solution in gluontune.course.exercises")
         *lines, expression = SOLUTIONS[name].splitlines()
         above.extend([*lines, "", ""] if lines else [])
@@ -212,11 +211,6 @@ def solved(source: str) -> str:
 
     answered = _STUB.sub(answer, source)
     return "\n".join([*above, answered])
-
-
-def solution_of(source: str) -> str:
-    """The cell that :func:`solved_notebook` puts after an exercise; other cells as they are."""
-    return solved(source) if _STUB.search(source) else source
 
 
 def solved_notebook(lesson: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
@@ -227,10 +221,9 @@ def solved_notebook(lesson: str | os.PathLike[str], target: str | os.PathLike[st
     cells, count = [], 0
     for cell in notebook.cells:
         cells.append(cell)
-        found = _STUB.findall(cell.source) if cell.cell_type == "code" else []
-        if found:
+        if cell.cell_type == "code" and (found := len(_STUB.findall(cell.source))):
             cells.append(nbformat.v4.new_code_cell(solved(cell.source)))  # type: ignore[no-untyped-call]
-            count += len(found)
+            count += found
     notebook.cells = cells
     Path(target).write_text(nbformat.writes(notebook), encoding="utf-8")  # type: ignore[no-untyped-call]
     return count

@@ -18,7 +18,7 @@ from typing import Any
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.files import writable_folder
 from gluontune.course.lessons import Lesson
-from gluontune.course.running import need, solution_of
+from gluontune.course.running import need, solved
 
 _ASSETS = ("site.css", "iframe-worker.js")  # in templates/; the second lets the search run in a page from a file
 _PALETTE = [
@@ -118,7 +118,7 @@ def _shown(cells: Sequence[Any], path: Path) -> Iterator[Any]:
             yield cell
             continue
         after = cells[number].source if number < len(cells) else ""
-        if "injected-parameters" in cell.metadata.get("tags", []) or solution_of(cell.source) == after != cell.source:
+        if "injected-parameters" in cell.metadata.get("tags", []) or solved(cell.source) == after != cell.source:
             continue
         kept = []
         for output in cell.get("outputs", []):
@@ -163,8 +163,7 @@ def with_formulas(text: str) -> str:
     """
 
     def draw(found: re.Match[str]) -> str:
-        latex = found["own"] or found["within"]
-        if latex is None:
+        if (latex := found["own"] or found["within"]) is None:
             return found[0]
         try:
             image = _drawn(" ".join(latex.split()))

@@ -26,15 +26,16 @@ _HIDDEN = {"name", "part", "peer", "status", "reason", "note", "info", "sizes", 
 class Kind:
     """A kind of document, written by ``command``.
 
-    ``mark``: whether a document is of this kind; ``view``: its study, by a key; ``schema``: the supported version, if
-    its documents have one; ``folder``: whether NAME.json represents its folder, whose other files are its runs.
+    ``view``: its study, by a key; ``schema``: the supported version, if its documents have one; ``folder``: whether
+    NAME.json represents its folder, whose other files are its runs; ``mark``: whether a document is of this kind; None:
+    its ``kind`` is the name in :data:`KINDS`.
     """
 
     command: str
-    mark: Callable[[Mapping[str, Any]], bool]
     view: Callable[[Mapping[str, Any], str], dict[str, Any]]
     schema: int | None = 1
     folder: bool = False
+    mark: Callable[[Mapping[str, Any]], bool] | None = None
 
 
 def tune_table(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def _fitness(document: Mapping[str, Any]) -> str | None:
     return draw("fitness", (4.8, 3.4), plot, text)
 
 
-def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark") -> dict[str, Any]:
+def benchmark_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The study of a document of ``gluontune bench``."""
     tables: list[dict[str, Any]] = []
     figures: list[dict[str, Any]] = []
@@ -160,8 +161,7 @@ def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark
     parts = document.get("parts") or {}
     for title, rows in (groups or {name: list(part["rows"]) for name, part in document["parts"].items()}).items():
         tables.append(_table(title, rows))
-        unit = next((k for k in rows[0] if k in _UNITS), None) if rows else None
-        if unit is not None:
+        if rows and (unit := next((k for k in rows[0] if k in _UNITS), None)) is not None:
             values = [
                 {"name": str(r["name"]), "part": "cumulative" if r.get("peer") in (None, "gluontune") else "other",
                  "value": r.get(unit), "lost": "" if r.get(unit) else str(r.get("status"))} for r in rows
@@ -174,7 +174,7 @@ def benchmark_view(document: Mapping[str, Any], key: str, name: str = "benchmark
     notes = {(r.get("peer"), r["note"]) for r in document.get("rows") or () if r.get("note")}
     return study(
         key=key,
-        headline=document.get("headline") or _headline(document, name),
+        headline=document.get("headline") or _headline(document),
         over=" · ".join(f"{name} {value}" for name, value in fmt.fact_pairs(document.get("conditions") or {})),
         warn=document.get("warn") or "",
         remarks=remarks + [f"{peer}: {note}" for peer, note in sorted(notes, key=str)],
@@ -190,13 +190,13 @@ def _part(r: Mapping[str, Any]) -> str:
     return str(r.get("part") or "")
 
 
-def _headline(document: Mapping[str, Any], name: str) -> str:
+def _headline(document: Mapping[str, Any]) -> str:
     ours, best = (document.get(name) or {} for name in ("ours", "best"))
     if texts := [f"{fmt.ratio(ratio['median'])} {peer}" for peer, ratio in ours.get("ratio_to", {}).items()]:
         return f"{ours['name']}: {', '.join(texts)}"
     if best.get("ratio_to_hybridized"):
         return f"{best['name']}: {fmt.ratio(best['ratio_to_hybridized']['median'])} hybridized float32"
-    return name if name == "benchmark" else f"benchmark {name}"
+    return "benchmark"
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -234,19 +234,14 @@ def _cell(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else fmt.value_text(value)
 
 
-def named(name: str) -> Callable[[Mapping[str, Any]], bool]:
-    """A function: whether a document's ``kind`` is ``name``."""
-    return lambda document: document.get("kind") == name
-
-
 KINDS = {
-    "tta": Kind("gluontune tta", named("tta"), tta_view, folder=True),
-    "factors": Kind("gluontune factors", named("factors"), factors_view, folder=True),
-    "esgd": Kind("gluontune esgd", named("esgd"), esgd_view, folder=True),
-    "tune": Kind("gluontune tune", lambda document: {"heats", "tried"} <= set(document), tune_view, folder=True),
+    "tta": Kind("gluontune tta", tta_view, folder=True),
+    "factors": Kind("gluontune factors", factors_view, folder=True),
+    "esgd": Kind("gluontune esgd", esgd_view, folder=True),
+    "tune": Kind("gluontune tune", tune_view, folder=True, mark=lambda document: {"heats", "tried"} <= set(document)),
     "bench": Kind(
-        "gluontune bench", lambda document: "conditions" in document and bool({"rows", "parts"} & set(document)),
-        benchmark_view, None,
+        "gluontune bench", benchmark_view, None,
+        mark=lambda document: "conditions" in document and bool({"rows", "parts"} & set(document)),
     ),
 }  # fmt: skip
 
@@ -257,15 +252,12 @@ def kind_of(document: Mapping[str, Any]) -> str | None:
     >>> kind_of({"kind": "tta"}), kind_of({"rows": [], "conditions": {}}), kind_of({"recipe": {}})
     ('tta', 'bench', None)
     """
-    return next((name for name, kind in KINDS.items() if kind.mark(document)), None)
+    marks = {name: kind.mark(document) if kind.mark else document.get("kind") == name for name, kind in KINDS.items()}
+    return next((name for name, fits in marks.items() if fits), None)
 
 
 def view(document: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The study of a document, for the page.
-
-    Raises:
-        GluontuneError: another schema version, or a missing value: it is damaged or was never finished.
-    """
+    """The study of a document, for the page; a GluontuneError for another schema version, or a missing value."""
     if (name := kind_of(document)) is None:
         raise GluontuneError(f"{source}: not a study or a benchmark of gluontune's")
     kind = KINDS[name]

@@ -21,14 +21,12 @@ def factors_sentence(document: Mapping[str, Any]) -> str:
     parts = []
     if names and whole.get("ratio"):
         parts.append(f"all {len(names)} factors: {fmt.gain(whole['ratio'])} the base's throughput")
-    hurts = [r["factor"] for r in document["leave_one_out"].get("throughput", ()) if r["verdict"] == "hurts"]
-    if hurts:
+    if hurts := [r["factor"] for r in document["leave_one_out"].get("throughput", ()) if r["verdict"] == "hurts"]:
         parts.append(f"faster without {', '.join(hurts)}")
     together = next((r for r in document["interactions"].get("throughput", ()) if len(r["factors"]) > 2), None)
     if together and together["promised"]:
         parts.append(f"their gains alone promised {fmt.ratio(together['promised']['median'])}")
-    lost = [s["name"] for s in document["sets"] for t in s["tta"] if not t["converged"]]
-    if lost:
+    if lost := [s["name"] for s in document["sets"] for t in s["tta"] if not t["converged"]]:
         parts.append(f"{len(set(lost))} sets did not converge to a target")
     return "; ".join(parts) or "nothing was measured"
 
@@ -38,13 +36,11 @@ def _methods_sentence(document: Mapping[str, Any]) -> str:
     target = fmt.accuracy(document["given"]["targets"][0])
     pays = [f"{r['name']} {fmt.ratio(r['ratio']['median'])}" for r in rows if r["verdict"] == "pays"]
     parts = [f"{len(pays)} of {len(rows)} methods pay to {target}" + (f": {', '.join(pays)}" if pays else "")]
-    better = [f"{r['name']} {_points(r['points'])}" for r in rows if r["verdict"] == "more accurate"]
-    if better:
+    if better := [f"{r['name']} {_points(r['points'])}" for r in rows if r["verdict"] == "more accurate"]:
         parts.append(f"more accurate in the same epochs: {', '.join(better)}")
     if together["ratio"]:
         parts.append(f"{' + '.join(together['methods'])} together: {fmt.gain(together['ratio'])}")
-    lost = [r["name"] for r in rows if r["verdict"] in ("did not converge", "failed")]
-    if lost:
+    if lost := [r["name"] for r in rows if r["verdict"] in ("did not converge", "failed")]:
         parts.append(f"not there: {', '.join(lost)}")
     return "; ".join(parts)
 

@@ -76,8 +76,7 @@ def gains(name: str, rows: Sequence[Row]) -> str | None:
 
 def phases(name: str, rows: Sequence[Row]) -> str | None:
     """Stacked bars: the share of each phase in the training step."""
-    shown = [row for row in rows if sum(row["phases_pct"].values()) > 0]
-    if not shown:
+    if not (shown := [row for row in rows if sum(row["phases_pct"].values()) > 0]):
         return None
     texts = []
     for row in shown:
@@ -146,8 +145,7 @@ def curve_axes(figure: Any, place: tuple[float, float, float, float]) -> Any:
 
 def utilization(name: str, row: Row, wide: bool = False) -> str | None:
     """Utilization over time of CPU and GPUs; the computing device is filled. ``wide``: for a single figure."""
-    series = _series(row["utilization"])
-    if not series:
+    if not (series := _series(row["utilization"])):
         return None
     device = str(row["utilization"].get("device", "")).lower()
     mine = [title for title, *_ in series if len(series) == 1 or title.lower().startswith(device or "gpu")]

@@ -159,8 +159,7 @@ def reached(row: Mapping[str, Any], named: bool = False) -> str:
     >>> reached({"val_accuracy": [], "val_metric": {"name": "rmse", "mode": "min", "values": [2.0, 1.25]}})
     'rmse 1.25'
     """
-    shares = [value for value in row["val_accuracy"] if value is not None]
-    if shares:
+    if shares := [value for value in row["val_accuracy"] if value is not None]:
         return ("accuracy " if named else "") + accuracy(shares[-1])
     metric = row.get("val_metric") or {}
     values = [number(value) for value in metric.get("values", ())]

@@ -119,8 +119,7 @@ class LiveLadder:
             parts.append(f"{fmt.rate(speed)} {self._unit}")
         if reached is not None:
             parts.append(f"accuracy {fmt.accuracy(reached)}")
-        left = fmt.number(current.get("seconds_left"))
-        if left is not None:  # of this stage
+        if (left := fmt.number(current.get("seconds_left"))) is not None:  # of this stage
             left -= self._clock() - current.get("at", self._clock())
             parts.append(f"{fmt.duration(left)} to go" if left >= 1 else "nearly done")
         return " · ".join(parts)
@@ -144,8 +143,7 @@ class LiveLadder:
             self.console.print(shown)
 
     def _known(self, event: Mapping[str, Any]) -> str:
-        name = str(event.get("name"))
-        if name not in self._order:
+        if (name := str(event.get("name"))) not in self._order:
             self._order.append(name)
         return name
 

@@ -109,11 +109,9 @@ def write_svg(sources: Sequence[Source], path: str | os.PathLike[str]) -> None:
     >>> "<svg" in (folder / "ladder.svg").read_text(encoding="utf-8")
     True
     """
+    ladders = [s.ladder["rungs"] for s in sources if s.ladder is not None]
     pictures = [f["svg"] for s in sources for f in (s.study or {}).get("figures", ())]
-    for source in sources:
-        if source.ladder is not None:
-            drawn = figures.throughput("ladder", source.ladder["rungs"], "samples a second")
-            pictures += [drawn] if drawn else []
+    pictures += filter(None, [figures.throughput("ladder", rungs, "samples a second") for rungs in ladders])
     if not pictures:
         raise UsageError(f"{sources[0].path}: it has no figure to write as SVG; give a ladder or a benchmark")
     with atomic_write(path) as file:

@@ -112,8 +112,7 @@ def collect(paths: Sequence[str | Path]) -> Collected:
 def _results_below(folder: Path) -> Iterator[Path]:
     """The ladder and studies of a folder, whose other files are their runs; else all JSON files below it."""
     named = ("ladder", *(name for name, kind in documents.KINDS.items() if kind.folder))
-    heads = [path for path in (folder / f"{name}.json" for name in named) if path.is_file()]
-    if heads:
+    if heads := [path for path in (folder / f"{name}.json" for name in named) if path.is_file()]:
         yield from heads
         return
     try:
@@ -154,8 +153,7 @@ def check_ladder(document: Mapping[str, Any], source: str = "ladder") -> dict[st
         ...
     gluontune.errors.GluontuneError: old.json: schema_version 7, but this gluontune reads 1; ...
     """
-    version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if (version := document.get("schema_version")) != SCHEMA_VERSION:
         raise GluontuneError(
             f"{source}: schema_version {version!r}, but this gluontune reads {SCHEMA_VERSION}; "
             "read it with the version that wrote it, or climb again"
@@ -243,12 +241,8 @@ def reason_of(row: Mapping[str, Any]) -> str:
 def _variant(variant: Any, where: str) -> dict[str, Any]:
     found = _shaped(variant, dict, where) or {}
     changes = _shaped(found.get("changes"), dict, f"{where}.changes") or {}
-    checked = {
-        **found,
-        "label": str(found.get("label", "?")),
-        "changes": changes,
-        "chosen": found.get("chosen") is True,
-    }
+    label, chosen = str(found.get("label", "?")), found.get("chosen") is True
+    checked = {**found, "label": label, "changes": changes, "chosen": chosen}
     _check_measured(checked, where)
     return checked
 

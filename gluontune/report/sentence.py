@@ -52,8 +52,7 @@ def sentence_parts(ladder: Mapping[str, Any]) -> list[str]:
     rows = ladder["rungs"]
     measured = [row for row in rows if row["status"] == "ran" and row["samples_per_sec"]]
     if not measured:
-        failed = next((row for row in rows if row["status"] == "failed"), None)
-        if failed is not None:
+        if (failed := next((row for row in rows if row["status"] == "failed"), None)) is not None:
             return [f"no rung could be measured: {fmt.clean(failed['name'], 60)} failed{_why(failed)}"]
         return ["no rung was measured" if ladder["complete"] else "interrupted before the first rung was measured"]
     naive = next((row for row in measured if row["name"] == "naive"), None)
@@ -124,8 +123,7 @@ def _accuracy_lost(naive: dict[str, Any], best: dict[str, Any]) -> list[str]:
     before, after = naive["val_accuracy"], best["val_accuracy"]
     if not before or len(before) != len(after) or before[-1] is None or after[-1] is None:
         return []
-    fall = before[-1] - after[-1]
-    if fall <= PARITY:
+    if (fall := before[-1] - after[-1]) <= PARITY:
         return []
     return [f"but its accuracy is {100 * fall:.1f} points below naive's ({fmt.accuracy(after[-1])})"]
 
@@ -139,8 +137,7 @@ def _held_back(ladder: dict[str, Any], naive: dict[str, Any], best: dict[str, An
         text = text.partition(": ")[0].partition("; try ")[0]
     if text:
         return [f"{intro}: {text}"]
-    phases = {name: share for name, share in naive["phases_pct"].items() if name != "rest"}
-    if not phases:
+    if not (phases := {name: share for name, share in naive["phases_pct"].items() if name != "rest"}):
         return []
     longest = max(phases, key=lambda name: phases[name])
     phase = fmt.PHASES.get(longest, fmt.clean(longest, 60))

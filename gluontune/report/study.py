@@ -13,6 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from gluontune.core.files import atomic_write, write_json
 from gluontune.report import formatting as fmt
 
@@ -119,8 +122,6 @@ def keyed(view: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def text_table(headings: str, rows: Iterable[Iterable[Any]] = (), **options: Any) -> Any:
     """A table for a terminal; headings are separated by ``|``, and ``>`` before one aligns its column to the right."""
-    from rich.table import Table
-
     shown = Table(box=None, pad_edge=False, header_style="bold", **options)
     for heading in headings.split("|"):
         right = heading.startswith(">")
@@ -132,8 +133,6 @@ def text_table(headings: str, rows: Iterable[Iterable[Any]] = (), **options: Any
 
 def text_tables(tables: Iterable[Mapping[str, Any]]) -> list[Any]:
     """The tables of a study for a terminal."""
-    from rich.text import Text
-
     shown = []
     for found in tables:
         lines = text_table("|>".join(found["head"]), title=found["title"], title_justify="left")
@@ -148,17 +147,16 @@ def text_tables(tables: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 
 def finish(
-    document: dict[str, Any], folder: str | os.PathLike[str] | None, name: str,
+    document: dict[str, Any], folder: str | os.PathLike[str], name: str,
     sentence: Callable[[Mapping[str, Any]], str], view: Callable[[Mapping[str, Any], str], Mapping[str, Any]],
 ) -> None:  # fmt: skip
-    """Add a document's sentence; write ``NAME.json`` and then ``NAME.html`` if there is a folder.
+    """Add a document's sentence; write ``NAME.json`` and then ``NAME.html``.
 
     The page comes last, so that the measurements are on disk if a figure fails.
     """
     document["sentence"] = sentence(document)
-    if folder is not None:
-        write_json(Path(folder) / f"{name}.json", fmt.finite(document))
-        write_study(Path(folder) / f"{name}.html", view(document, name), document)
+    write_json(Path(folder) / f"{name}.json", fmt.finite(document))
+    write_study(Path(folder) / f"{name}.html", view(document, name), document)
 
 
 def page(title: str, data: Any, views: Sequence[Mapping[str, Any]]) -> str:

@@ -54,8 +54,7 @@ def _text(entry: Mapping[str, Any]) -> str:
 
 def interaction_dots(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Measured ÷ promised gain of each pair of factors, with its interval: 1 if the gains multiply."""
-    shown = [r for r in rows if r["ratio"]]
-    if not shown:
+    if not (shown := [r for r in rows if r["ratio"]]):
         return None
     titles = [" × ".join(r["factors"]) if len(r["factors"]) == 2 else "all of them" for r in shown]
     texts = [f"{t} {fmt.gain(r['ratio'])}" for t, r in zip(titles, shown)]

@@ -69,7 +69,7 @@ def draw(name: str, size: tuple[float, float], plot: Callable[[Any], None], alt:
         FigureCanvasSVG(figure)
         plot(figure)
         _fit_ticks(figure)
-        figure.savefig(out, format="svg", metadata={"Date": None})
+        figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return _themed(out.getvalue(), name, alt)
 
 
@@ -161,10 +161,6 @@ def _themed(document: str, name: str, alt: str) -> str:
     """Reduce matplotlib's document to an element for an HTML page with other figures."""
     root = ET.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", document))
     # HTML implies 'xlink:href' and the SVG namespace.
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag.endswith("metadata"):
-                parent.remove(child)
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}

@@ -90,21 +90,16 @@ def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Any:
 
 def rung_cells(row: Mapping[str, Any], wide: bool) -> list[str]:
     """The figures of a rung in the order of the table's columns."""
-    speed = row["samples_per_sec"] or {}
+    speed, gain = row["samples_per_sec"] or {}, row["speedup_vs_naive"]
     previous: Mapping[str, Any] = deciding(row) or {}
-    gain = row["speedup_vs_naive"]
-    cells = [fmt.rate(speed.get("median"))]
+    gains = [fmt.ratio(gain)]
     if wide:
-        bounds = speed.get("ci95")
-        cells.append(fmt.rates(bounds) if bounds else "")
-        cells.append(fmt.ratio_with_interval(gain, row["speedup_ci95"]).replace("95 %: ", ""))
-        cells.append(fmt.ratio(previous.get("median")))
-    else:
-        cells.append(fmt.ratio(gain))
+        around = fmt.rates(speed["ci95"]) if speed.get("ci95") else ""
+        with_interval = fmt.ratio_with_interval(gain, row["speedup_ci95"]).replace("95 %: ", "")
+        gains = [around, with_interval, fmt.ratio(previous.get("median"))]
     busy = fmt.number(row["steadiness"].get("mean_pct"))
-    cells.append(fmt.reached(row) or fmt.accuracy(None))
-    cells.append("—" if busy is None else f"{busy:.0f} %")
-    return cells
+    reached = fmt.reached(row) or fmt.accuracy(None)
+    return [fmt.rate(speed.get("median")), *gains, reached, "—" if busy is None else f"{busy:.0f} %"]
 
 
 def verdict_text(row: Mapping[str, Any]) -> Text:
@@ -137,19 +132,14 @@ def log_line(row: Mapping[str, Any], unit: str) -> str:
     """
     row = check_row(row)
     parts = [str(verdict_text(row))]
-    speed = row["samples_per_sec"]
-    if speed:
-        bounds = speed["ci95"]
-        around = f" (95 %: {fmt.rates(bounds)})" if bounds else ""
+    if speed := row["samples_per_sec"]:
+        around = f" (95 %: {fmt.rates(speed['ci95'])})" if speed["ci95"] else ""
         parts.append(f"{fmt.rate(speed['median'])} {unit}{around}")
         if row["predicted"]:
             parts.append(f"predicted {fmt.prediction(row)}")
     if row["speedup_vs_naive"] is not None and row["name"] != "naive":
         parts.append(f"{fmt.ratio(row['speedup_vs_naive'])} naive")
-    if fmt.reached(row):
-        parts.append(fmt.reached(row, named=True))
-    if reason_of(row):
-        parts.append(reason_of(row))
+    parts += filter(None, [fmt.reached(row, named=True), reason_of(row)])
     return f"{fmt.clean(row['name'], 24)}: " + "; ".join(parts)
 
 
@@ -177,8 +167,7 @@ def print_sources(console: Console, sources: Sequence[Source]) -> None:
         if source.ladder is not None:
             console.print(ladder_table(source.ladder))
             console.print(Text(f"\n{ladder_sentence(source.ladder)}\n", style="bold"))
-    runs = {s.label: row_of(s.run, s.label, str(s.path)) for s in sources if s.run is not None}
-    if runs:
+    if runs := {s.label: row_of(s.run, s.label, str(s.path)) for s in sources if s.run is not None}:
         console.print(runs_table(runs))
     for source in sources:
         if source.study is not None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from gluontune.core.errors import GluontuneError, UsageError
 from gluontune.core.reading import read_json
 from gluontune.report import formatting as fmt, study_figures as figures
 from gluontune.report.study import figure, finish, row, study, table, text_table
-
-TITLES = {"this": "this recipe", "against": "the other recipe"}
 
 
 def titles(document: Mapping[str, Any]) -> dict[str, str]:
@@ -20,7 +20,7 @@ def titles(document: Mapping[str, Any]) -> dict[str, str]:
     >>> titles({"given": {"trainers": {"against": "PyTorch compile"}}})["against"]
     'PyTorch compile'
     """
-    return {**TITLES, **document["given"].get("trainers", {})}
+    return {"this": "this recipe", "against": "the other recipe", **document["given"].get("trainers", {})}
 
 
 def load_tta(path: str | Path) -> dict[str, Any]:
@@ -88,8 +88,7 @@ def tta_sentence(document: Mapping[str, Any]) -> str:
     if times["cv_pct"] is not None:
         text += f", varying by {times['cv_pct']:.1f} %"
     text += f"; {times['reached']} of {times['repeats']} repeats reached it"
-    ratio = (document["ratio"] or {}).get("train_seconds")
-    if ratio:
+    if ratio := (document["ratio"] or {}).get("train_seconds"):
         compared = "the speed of" if ratio["median"] < 1 else "faster than"
         text += f"; {fmt.gain(ratio)} {compared} {titles(document)['against']}"
     return text
@@ -117,8 +116,6 @@ def tta_table(document: Mapping[str, Any]) -> Any:
     recipe       seed  status  epochs  training s  sustained s  all s   final
     this recipe     0  ok           —           —            —      —  71.0 %
     """
-    from rich.text import Text
-
     shown = text_table("recipe|>seed|status|>epochs|>training s|>sustained s|>all s|>final")
     shown.columns[0].max_width, shown.columns[0].overflow, shown.columns[2].no_wrap = 20, "fold", True
     for r in document["done"]:
@@ -153,7 +150,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     >>> summary_lines(document)
     ['this recipe: 0 of 3 reached the target; 3 did not']
     """
-    lines = []
+    named, lines = titles(document), []
     for name, found in document["summary"].items():
         times, wall = found["train_seconds"], found["wall_seconds"]
         parts = [f"{times['reached']} of {times['repeats']} reached the target"]
@@ -165,27 +162,24 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
             parts.append(f"mean {_seconds(times['mean'], times['mean_ci95'])}")
             parts += [f"coefficient of variation {times['cv_pct']:.1f} %"] if times["cv_pct"] is not None else []
             held = found["sustained_train_seconds"]
-            if held["median"] is not None:
-                parts.append(f"sustained: median {_seconds(held['median'], held['ci95'])}")
+            spread = _seconds(held["median"], held["ci95"])
+            parts += [f"sustained: median {spread}"] if held["median"] is not None else []
             parts.append(f"all included: median {_seconds(wall['median'], wall['ci95'])}")
-        if times["failed"] and times["reached"]:
-            parts.append(f"with failed runs started over {times['expected_seconds']:.1f} s")
-        for key, what in (("accuracy", "accuracy at the end"), ("flipped", "with test-time flips")):
-            if found.get(key):
-                parts.append(f"{what}: mean {100 * found[key]['mean']:.2f} %")
+            parts += [f"with failed runs started over {times['expected_seconds']:.1f} s"] if times["failed"] else []
+        ends = (("accuracy", "accuracy at the end"), ("flipped", "with test-time flips"))
+        parts += [f"{what}: mean {100 * found[key]['mean']:.2f} %" for key, what in ends if found.get(key)]
         if found["usd"] is not None:
             price = document["price"]
             parts.append(
                 f"${found['usd']:.4f} at ${price['usd_per_hour']:g} an hour ({price['machine']}, {price['date']}, "
                 f"{price['source']})"
             )
-        if found["joules"]:
-            parts.append(f"{found['joules']['median']:,.0f} J")
-        lines.append(f"{titles(document)[name]}: {'; '.join(parts)}")
+        parts += [f"{found['joules']['median']:,.0f} J"] if found["joules"] else []
+        lines.append(f"{named[name]}: {'; '.join(parts)}")
     ratio = document["ratio"]
     if ratio and ratio["train_seconds"]:
         texts = f"{fmt.gain(ratio['train_seconds'])} in training time; {fmt.gain(ratio['wall_seconds'])} all included"
-        lines.append(f"{titles(document)['against']} ÷ this recipe, within each repeat: {texts}")
+        lines.append(f"{named['against']} ÷ this recipe, within each repeat: {texts}")
     if ratio and ratio["pairs_without_a_time"]:
         lines.append(f"{ratio['pairs_without_a_time']} of {ratio['pairs']} pairs have no ratio: a run of them failed")
     if document["parity"] and document["parity"]["verdict"] != "too few repeats":
@@ -195,9 +189,9 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def finish_tta(
-    document: dict[str, Any], folder: str | Path | None, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    document: dict[str, Any], folder: str | Path, beside: Sequence[tuple[str, Mapping[str, Any]]] = ()
 ) -> None:
-    """Add the document's sentence; write ``tta.json`` and ``tta.html`` if there is a folder.
+    """Add the document's sentence; write ``tta.json`` and ``tta.html``.
 
     ``beside`` are ``(label, document)`` of other results to show on the cost plot.
     """

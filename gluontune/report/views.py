@@ -115,20 +115,15 @@ def runs_view(runs: Mapping[str, RunResult]) -> dict[str, Any]:
 
 def _facts_line(ladder: Mapping[str, Any]) -> str:
     data = ladder["dataset"]
-    parts = []
-    if data.get("name"):
-        parts.append(f"{'script' if ladder.get('script') else 'data set'} {data['name']}")
+    parts = [f"{'script' if ladder.get('script') else 'data set'} {data['name']}"] if data.get("name") else []
     images, classes = data.get("num_train"), data.get("classes")
     classes = len(classes) if isinstance(classes, list) else classes
     for count, what in ((images, "training images"), (classes, "classes")):
         if fmt.number(count) is not None:
             parts.append(f"{count:,.0f} {what}")
-    if ladder.get("mode"):
-        parts.append(f"{ladder['mode']} ladder")
-    if ladder.get("created"):
-        parts.append(_moment(str(ladder["created"])))
-    if ladder.get("gluontune"):
-        parts.append(f"gluontune {ladder['gluontune']}")
+    parts += [f"{ladder['mode']} ladder"] if ladder.get("mode") else []
+    parts += [_moment(str(ladder["created"]))] if ladder.get("created") else []
+    parts += [f"gluontune {ladder['gluontune']}"] if ladder.get("gluontune") else []
     return " · ".join(fmt.clean(part, 80) for part in parts)
 
 

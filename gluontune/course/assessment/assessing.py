@@ -25,7 +25,7 @@ from gluontune.core.files import read_sealed, writable_folder, write_json, write
 from gluontune.core.reading import parse_json
 from gluontune.course.assessment.dice import luck, remembered
 from gluontune.course.assessment.examine import examine
-from gluontune.course.assessment.fresh import FreshTask, Scale
+from gluontune.course.assessment.fresh import PARTS, FreshTask, Scale
 from gluontune.course.assessment.grading import Goal, Part, grade
 from gluontune.course.assessment.limits import landlock_version
 from gluontune.course.assessment.supervise import run_script
@@ -101,11 +101,7 @@ class Assessment:
 
 
 def new_script(path: str | Path) -> Path:
-    """Write the learner's initial script, the naive one.
-
-    Raises:
-        UsageError: the file exists.
-    """
+    """Write the learner's initial script, the naive one; a UsageError if the file exists."""
     target = Path(path)
     if target.exists():
         raise UsageError(f"{target}: exists already; give the name of a new file")
@@ -253,8 +249,7 @@ def _run(
         outs.append(Path(places["taken"]))
         given = {"data": str(data / f"rank-{rank}"), "out": places["out"], "rank": rank, "ranks": ranks}
         tasks.append({**places, "data": given["data"], "env": {VARIABLE: json.dumps(given)}})
-    copy = place / script.name
-    shutil.copyfile(script, copy)
+    copy = shutil.copyfile(script, place / script.name)
     limits = {"engine": how["engine"], "seconds": how["seconds"], "memory_mib": how["memory"]}
     spec = {**limits, "command": [sys.executable, str(copy)], "tasks": tasks, "read": [str(copy)]}
     env = {**runtime.child_env(how["settings"], processes=ranks), "PYTHONPATH": _search_path(script.parent)}
@@ -276,7 +271,7 @@ def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[
     needed = ("net-symbol.json", "net-0000.params")
     if missing := [rank for rank, out in enumerate(outs) if not all((out / name).is_file() for name in needed)]:
         return {"missing": missing}
-    probes = {"test": task.test(), **{part: task.probe(part) for part in task.parts}}
+    probes = {"test": task.test(), **{part: task.probe(part) for part in PARTS}}
     dice = task.dice()
     images = {**{name: probe.images for name, probe in probes.items()}, "val": dice.views()}
     seen = examine(outs, images, facts)
@@ -284,7 +279,7 @@ def _found(task: FreshTask, outs: list[Path], facts: Mapping[str, Any]) -> dict[
         return seen
     scores = seen["scores"]
     predicted = {name: answers.argmax(1) for name, answers in scores.items()}
-    traces = {part: luck(predicted[part], probes[part], facts["classes"]) for part in task.parts}
+    traces = {part: luck(predicted[part], probes[part], facts["classes"]) for part in PARTS}
     traces["val"] = remembered(scores["val"], dice, dice.usual(scores["test"], probes["test"]))
     return {
         "accuracy": float(np.mean(predicted["test"] == probes["test"].labels)), "traces": traces,

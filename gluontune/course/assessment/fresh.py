@@ -70,8 +70,6 @@ class FreshTask:
         self._painter = Painter(options)
         self._dice: list[tuple[bytes, np.ndarray, int, bool, int]] = []
 
-    parts = PARTS
-
     def _styles(self, part: str, count: int, share: float) -> np.ndarray:
         own = np.resize(self._own[part], round(share * count))
         return np.concatenate([own, np.resize(np.arange(self.scale.styles), count - len(own))])

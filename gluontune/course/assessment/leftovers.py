@@ -31,8 +31,7 @@ class Leftovers:
     def end(self, grace_s: float) -> None:
         """End the script's processes, until no descendant is left; for ``grace_s`` seconds they may end by themselves.
 
-        Raises:
-            GluontuneError: a process cannot be ended.
+        A GluontuneError if one cannot be ended.
         """
         deadline = time.monotonic() + grace_s
         last = deadline + _STUBBORN_S

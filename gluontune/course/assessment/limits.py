@@ -80,8 +80,7 @@ def restrict_calls() -> bool:
     process. The kernel's keyrings, which would outlive the script, are closed. Returns whether the kernel supports it.
     Source: https://docs.kernel.org/userspace-api/seccomp_filter.html.
     """
-    known = _CALLS.get(platform.machine())
-    if known is None:
+    if (known := _CALLS.get(platform.machine())) is None:
         return False
     machine, by_process, by_thread, by_kind, keyrings = known
     ancestors = [process.pid for process in psutil.Process().parents()][:64]
@@ -115,8 +114,7 @@ def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
     By Linux's Landlock (from 5.13 on), which needs no privilege. They inspect no process outside either and, from 6.12
     on, signal none. Source: https://docs.kernel.org/userspace-api/landlock.html.
     """
-    version = landlock_version()
-    if not version:
+    if not (version := landlock_version()):
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     handled = (1 << (13 + (version >= 2) + (version >= 3))) - 1  # each version added a right over files
@@ -139,9 +137,7 @@ def restrict_files(read: Iterable[str], write: Iterable[str]) -> bool:
                         libc.syscall(_ADD, ruleset, 1, rule, 0)
                     finally:
                         os.close(handle)
-        if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-            return False
-        return libc.syscall(_RESTRICT, ruleset, 0) == 0
+        return libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 and libc.syscall(_RESTRICT, ruleset, 0) == 0
     finally:
         os.close(ruleset)
 

@@ -46,8 +46,7 @@ def check(exercise: str, answer: Any, **given: Any) -> Passed:
     if answer is ...:
         print(f"{exercise}: not answered yet. Put your answer in place of the three dots.")
         return Passed(False)
-    refusal = _refused(answer, entry.takes)
-    if refusal:
+    if refusal := _refused(answer, entry.takes):
         print(f"{exercise}: {refusal}")
         return Passed(False)
     hint = entry.checker(float(answer) if entry.takes == "number" else answer, **given)

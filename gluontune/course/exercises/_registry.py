@@ -22,8 +22,8 @@ class Exercise:
     """One exercise."""
 
     checker: Checker  # takes the answer and the arguments; returns None if it is right, else a hint
-    takes: str = "number"  # or text, or function
-    solution: str = ""  # a right answer, as an expression of a learner; lines above it define its names
+    takes: str  # number, text or function
+    solution: str  # a right answer, as an expression of a learner; lines above it define its names
 
 
 EXERCISES: Registry[Exercise] = Registry("exercise")
@@ -80,11 +80,10 @@ def number(
     ``within``: relative tolerance of the answer; 0 requires the exact number, also for mistakes.
     """
 
+    @exercise(name, solution, "number")
     def checker(answer: float) -> str | None:
         right = close(answer, truth, within) if within else answer == truth
         return None if right else hint_for(answer, *known, otherwise=otherwise, within=0.03 if within else 0.0)
-
-    EXERCISES.add(name, Exercise(checker, solution=solution))
 
 
 def close(answer: float, truth: float, share: float = 0.03) -> bool:
