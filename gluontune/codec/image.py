@@ -6,7 +6,6 @@ Raw pixels in a record's payload are a standard ``.npy`` of (H, W, C) uint8, rea
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import io
 import struct
@@ -105,9 +104,9 @@ def decode(data: Any, channels: int = 0) -> np.ndarray | None:
     if not len(buffer):
         return None
     kind = kind_of(data[:16])
-    if kind == "npy":
-        return _raw(data, channels)
     try:
+        if kind == "npy":
+            return in_channels(raw_to_pixels(data), channels)
         check_size(memoryview(data).cast("B"), kind)
         pixels = cv2.imdecode(buffer, flag)
     except (cv2.error, ImageError):
@@ -117,18 +116,20 @@ def decode(data: Any, channels: int = 0) -> np.ndarray | None:
     return pixels[:, :, None] if pixels.ndim == 2 else pixels[:, :, ::-1]
 
 
-def _raw(data: Any, channels: int) -> np.ndarray | None:
-    """Raw pixels with ``channels`` channels (0: unchanged), or None."""
+def in_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """Raw pixels (H, W, C), RGB or grey, with 3 or 1 ``channels`` (0: unchanged).
+
+    Raises:
+        ImageError: they have neither 3 channels nor 1.
+    """
     import cv2
 
-    with contextlib.suppress(ImageError):
-        pixels = raw_to_pixels(data)
-        if channels in (0, pixels.shape[2]):
-            return pixels
-        return cv2.cvtColor(pixels, cv2.COLOR_GRAY2RGB if channels == 3 else cv2.COLOR_RGB2GRAY).reshape(
-            *pixels.shape[:2], channels
-        )
-    return None
+    if channels in (0, pixels.shape[2]):
+        return pixels
+    if pixels.shape[2] not in (1, 3):
+        raise ImageError(f"raw pixels with {pixels.shape[2]} channels cannot become {channels}: pack 3 or 1")
+    code = cv2.COLOR_GRAY2RGB if channels == 3 else cv2.COLOR_RGB2GRAY
+    return cv2.cvtColor(pixels, code).reshape(*pixels.shape[:2], channels)
 
 
 def decode_image(data: bytes, info: ImageInfo, at_least: int | None = None) -> np.ndarray:
@@ -147,7 +148,7 @@ def decode_image(data: bytes, info: ImageInfo, at_least: int | None = None) -> n
 
     if info.kind == "npy":
         pixels = raw_to_pixels(data)
-        return pixels[..., 0] if pixels.shape[2] == 1 else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+        return pixels[..., 0] if pixels.shape[2] == 1 else in_channels(pixels, 3)[:, :, ::-1]
     flags = cv2.IMREAD_UNCHANGED
     if info.kind == "jpg":
         factor = next((f for f in (8, 4, 2) if at_least and min(info.width, info.height) >= f * at_least), 1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gluontune.codec import native
 from gluontune.codec.header import ImageError, check_size, jpeg_header, jpeg_is_whole, kind_of, png_is_whole
-from gluontune.codec.image import raw_to_pixels
+from gluontune.codec.image import in_channels, raw_to_pixels
 from gluontune.core.errors import GluontuneError
 from gluontune.loading.augment import Augment, Box, Draws
 
@@ -116,15 +116,13 @@ class Decoder:
 
     def _raw(self, out: np.ndarray, data: memoryview, draws: Draws, i: int) -> None:
         """Crop, resize and flip raw pixels."""
+        height, width, channels = self.shape
         try:
             pixels = raw_to_pixels(data)
+            top, left, box_h, box_w = self.augment.box(draws, i, pixels.shape[0], pixels.shape[1], self.shape)
+            part = in_channels(pixels[top : top + box_h, left : left + box_w], channels)
         except ImageError as error:
             raise GluontuneError(str(error)) from error
-        height, width, channels = self.shape
-        top, left, box_h, box_w = self.augment.box(draws, i, pixels.shape[0], pixels.shape[1], self.shape)
-        part = pixels[top : top + box_h, left : left + box_w]
-        if pixels.shape[2] != channels:
-            part = cv2.cvtColor(part, cv2.COLOR_GRAY2RGB if channels == 3 else cv2.COLOR_RGB2GRAY)
         place = out[:, :, 0] if channels == 1 else out
         if draws.offsets is not None:
             self._pad_crop_flip(out, fit(part, width, height), draws, i)

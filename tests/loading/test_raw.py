@@ -6,6 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
+from gluontune.codec.header import ImageError, inspect
+from gluontune.codec.image import decode, decode_image
 from gluontune.core.errors import GluontuneError
 from gluontune.loading import AUGMENTS, ResidentLoader, ThreadedLoader, from_records
 from gluontune.loading.augment import Draws
@@ -44,6 +46,18 @@ def test_raw_pixels_give_the_images_of_a_lossless_file(name, stored, channels):
             else:
                 assert difference.max() <= (4 if stored != channels else 0), (size, i)
             assert raw.std() > 5
+
+
+@pytest.mark.parametrize("stored", [2, 4])
+def test_pixels_of_other_channels_are_refused_by_name(stored):
+    raw = pixels_to_raw(np.zeros((8, 8, stored), np.uint8))
+    assert decode(raw, 0).shape == (8, 8, stored)
+    for channels in (1, 3):
+        assert decode(raw, channels) is None
+        with pytest.raises(GluontuneError, match=f"{stored} channels cannot become {channels}: pack 3 or 1"):
+            Decoder((8, 8, channels), AUGMENTS["none"]).into(np.zeros((8, 8, channels), np.uint8), raw, Draws(), 0)
+    with pytest.raises(ImageError, match=f"{stored} channels"):
+        decode_image(raw, inspect(raw))
 
 
 def test_loaders_read_raw_records(tmp_path):
