@@ -84,9 +84,7 @@ def run_command(
     failed = [outcome for outcome in outcomes if outcome.status != "passed"]
     counts = {"passed": len(outcomes) - len(failed), "failed": len(failed)}
     deliver({"lessons": [vars(o) for o in outcomes], **counts}, as_json, lambda: _show(outcomes, out))
-    if any(outcome.status == "interrupted" for outcome in failed):
-        raise typer.Exit(130)
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(_exit_code(outcomes))
 
 
 def export_command(
@@ -107,7 +105,7 @@ def export_command(
     outcomes = _execute(names or [], folder, out, settings, solved=solved, time_limit=time_limit)
     if any(outcome.status != "passed" for outcome in outcomes):
         _show(outcomes, out, console=stderr)
-        raise typer.Exit(1)
+        raise typer.Exit(_exit_code(outcomes))
     written, broken = write_site(pick(find_lessons(folder), names or []), out, site)
 
     def show() -> None:
@@ -133,6 +131,11 @@ def _execute(names: list[str], folder: Path | None, out: Path, settings: list[st
             say(f"{name}: {outcome.status}, {outcome.seconds:.0f} s{again}", to=stderr)
 
     return run_lessons(lessons, out, parameters=parse_settings(settings), on_event=tell, **how)
+
+
+def _exit_code(outcomes: list[Any]) -> int:
+    found = {outcome.status for outcome in outcomes}
+    return 130 if "interrupted" in found else int(found != {"passed"})
 
 
 def _show(outcomes: list[Any], out: Path, console: Any = stdout) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import sys
@@ -214,6 +215,15 @@ def test_a_lesson_that_takes_too_long_is_ended(folder, tmp_path):
     write(folder, "01_second", "import time\ntime.sleep(60)", "00_first")
     late = run_lessons(pick(find_lessons(folder), ["01"]), tmp_path / "out", time_limit=4)
     assert [(x.status, x.error) for x in late] == [("timed out", "took longer than 4 s")]
+
+
+@pytest.mark.parametrize("command", ["run", "export"])
+def test_an_interruption_ends_the_command_with_its_own_code(command, folder, tmp_path):
+    write(folder, "00_first", f"import os, time\nos.kill({os.getpid()}, 2)\ntime.sleep(60)", "01_second")
+    where = ["--folder", str(folder), "--out", str(tmp_path / "out")]
+    site = ["--site", str(tmp_path / "site")] if command == "export" else []
+    assert main(["course", command, *where, *site]) == 130
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["lessons"][0]["status"] == "interrupted"
 
 
 def test_a_parameter_that_no_lesson_has_is_refused(folder, tmp_path, capfd):

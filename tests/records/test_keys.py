@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gluontune.records import RecordWriter
+from gluontune.records import RecordWriter, repair
 from gluontune.records.side_files import head
 from gluontune.records.verifier import survey
 
@@ -95,3 +95,10 @@ def test_an_id_that_two_records_carry_is_no_key(tmp_path):
     path.write_bytes(path.read_bytes() + path.read_bytes()[36:])
     with survey(path) as found:
         assert found.keys.true == {0: 30}
+
+
+def test_a_new_key_follows_those_that_are_in_use_but_no_odd_one(tmp_path):
+    path = tmp_path / "a.rec"
+    write(path, [3, (1 << 62) + 7], [])
+    path.write_bytes(path.read_bytes() + path.read_bytes()[:36])  # a key that is there already
+    assert repair(path, tmp_path / "b.rec").uncertain == [4]

@@ -86,7 +86,7 @@ def distance(module: str, test: str) -> int:
 
 
 def trial(place: Path, python: str, room: str, mutant: Mutant, seconds: float) -> str:
-    """``killed``, or what survived: the diff."""
+    """``killed``, ``killed by time`` (the tests never ended, or this machine is slow), or what survived: the diff."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
@@ -107,7 +107,7 @@ def trial(place: Path, python: str, room: str, mutant: Mutant, seconds: float) -
         if run.returncode:
             return "killed"
     except subprocess.TimeoutExpired:
-        return "killed"
+        return "killed by time"
     finally:
         path.write_text(source, encoding="utf-8")
     lines = difflib.unified_diff(source.splitlines(), changed.splitlines(), module, module, lineterm="", n=1)
@@ -154,7 +154,7 @@ def main() -> int:
                 outcome = trial(place, asked.python, room, mutant, asked.seconds)
                 if outcome:
                     told.append((room, outcome))
-                    print(f"{room}: {outcome if outcome != 'killed' else 'killed ' + str(mutant[:3])}", flush=True)
+                    print(f"{room}: {outcome}", *[mutant[:3]] * outcome.startswith("killed"), flush=True)
 
     workers = [threading.Thread(target=worker) for _ in range(asked.jobs)]
     for thread in workers:
@@ -164,11 +164,13 @@ def main() -> int:
     from scipy.stats import binomtest
 
     for room in (*asked.rooms.split(","), None):
-        mine = [outcome == "killed" for r, outcome in told if room in (r, None)]
+        mine = [outcome for r, outcome in told if room in (r, None)]
         if mine:
-            low, high = binomtest(sum(mine), len(mine)).proportion_ci(method="wilson")
-            share = f"{100 * sum(mine) / len(mine):.0f} % ({100 * low:.0f}-{100 * high:.0f})"
-            print(f"{room or 'all'}: killed {sum(mine)} of {len(mine)}, {share}")
+            killed, late = sum(o.startswith("killed") for o in mine), mine.count("killed by time")
+            low, high = binomtest(killed, len(mine)).proportion_ci(method="wilson")
+            share = f"{100 * killed / len(mine):.0f} % ({100 * low:.0f}-{100 * high:.0f})"
+            late_ones = f", {late} of them by time" if late else ""
+            print(f"{room or 'all'}: killed {killed} of {len(mine)}, {share}{late_ones}")
     return 0
 
 
