@@ -101,4 +101,6 @@ def test_a_new_key_follows_those_that_are_in_use_but_no_odd_one(tmp_path):
     path = tmp_path / "a.rec"
     write(path, [3, (1 << 62) + 7], [])
     path.write_bytes(path.read_bytes() + path.read_bytes()[:36])  # a key that is there already
-    assert repair(path, tmp_path / "b.rec").uncertain == [4]
+    done = repair(path, tmp_path / "b.rec")
+    assert done.uncertain == [4]
+    assert (done.verified.whole, done.verified.unchecked) == (0, 3)  # there are no checksums
