@@ -107,6 +107,8 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
 
     def __init__(self, exempt_indices: frozenset[int] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
+        if self.clip_gradient is not None and self.clip_gradient <= 0:  # no clipping, as in MXNet's kernels
+            self.clip_gradient = None
         self.exempt_indices = exempt_indices
         self.aggregate_num = 100_000  # the updater's limit; the kernels' is CHUNK
         self._tables: dict[Any, Any] = {}
@@ -150,7 +152,7 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
 
     def clipped(self, grads: list[Any]) -> tuple[list[Any], float]:
         """Gradients, clipped with ``clip_gradient``, and the remaining factor on them."""
-        if not self.clip_gradient or self.clip_gradient < 0:  # below 0: no clipping, as in MXNet's kernels
+        if not self.clip_gradient:
             return grads, self.rescale_grad
         limit = self.clip_gradient
         return [nd.clip(g * self.rescale_grad, -limit, limit) for g in grads], 1.0

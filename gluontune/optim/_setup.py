@@ -206,6 +206,8 @@ def create(
             param.wd_mult = 0.0
     adapter = to_mxnet(schedule)
     options = {**card.defaults, **optimizer_params}
+    if options.get("clip_gradient") == 0:  # no clipping to all others; MXNet's AdaGrad would train nothing
+        options["clip_gradient"] = None
     if card.momentum:
         options["momentum"] = momentum
     optimizer = resolve(card.path)(

@@ -533,3 +533,24 @@ def test_both_engines_warm_lbsgd_up_alike(strategy):
     trainer = optim.setup_recipe(recipe, net, steps=30, steps_per_epoch=10)
     rates = rates_of(recipe, steps=30, steps_per_epoch=10)
     assert [rates(n) for n in range(1, 31)] == [trainer.schedule(n) for n in range(1, 31)]
+
+
+@pytest.mark.parametrize("name", [n for n, card in optim.OPTIMIZERS.items() if "clip_gradient" in card.defaults])
+def test_gradients_are_clipped_above_zero_and_nowhere_else(name):
+    def weights(kind, **options):
+        rng = np.random.RandomState(0)
+        weight = mx.nd.array(rng.uniform(0.5, 1, size=(3, 4)))
+        updater = mx.optimizer.get_updater(kind(**options))
+        for _ in range(3):
+            updater(0, mx.nd.array(rng.normal(size=(3, 4))), weight)
+        return weight.asnumpy()
+
+    layer = nn.Dense(3, in_units=4)
+    layer.initialize()
+    create = functools.partial(_setup.create, name, [layer.weight], schedule=lambda n: 0.1, wd=0.01)
+    free, zero, small = (weights(create, clip_gradient=clip) for clip in (None, 0.0, 0.05))
+    assert np.isfinite(free).all() and np.array_equal(free, zero)
+    assert not np.allclose(free, small, rtol=1e-6)
+    kind = resolve(optim.OPTIMIZERS[name].path)
+    if not kind.__module__.startswith("mxnet"):  # which a user may call by himself; setup refuses it
+        assert np.array_equal(weights(kind), weights(kind, clip_gradient=-1.0))
