@@ -105,10 +105,9 @@ class TunedOptimizer(mx.optimizer.Optimizer, abc.ABC):
     #: Attributes besides the states that a resumed run needs; see :mod:`gluontune.optim.trainer`.
     progress: tuple[str, ...] = ()
 
-    def __init__(self, exempt_indices: frozenset[int] | None = None, **kwargs: Any):
-        super().__init__(**kwargs)
-        if self.clip_gradient is not None and self.clip_gradient <= 0:  # no clipping, as in MXNet's kernels
-            self.clip_gradient = None
+    def __init__(self, exempt_indices: frozenset[int] | None = None, clip_gradient: float | None = None, **kwargs: Any):
+        limit = clip_gradient if clip_gradient and clip_gradient > 0 else None  # as in MXNet's kernels
+        super().__init__(clip_gradient=limit, **kwargs)
         self.exempt_indices = exempt_indices
         self.aggregate_num = 100_000  # the updater's limit; the kernels' is CHUNK
         self._tables: dict[Any, Any] = {}
