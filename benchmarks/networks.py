@@ -83,7 +83,7 @@ class Pace(NamedTuple):
 
 #: Makes the row of a network; takes its name, the pace, the time limit and a function for lines of progress.
 Measure = Callable[[str, Pace, float, Callable[[str], None]], "dict[str, Any]"]
-QUICK, FULL = Pace(3, 2.0, 15, 0.05), Pace(7, 30.0, 15, 0.5)
+QUICK, FULL = Pace(3, 15.0, 15, 0.05), Pace(7, 30.0, 15, 0.5)
 
 
 def run(
@@ -100,7 +100,7 @@ def run(
 
     Args:
         nets: names of :data:`NETWORKS`; default all.
-        pace: ``FULL``, or ``QUICK``: about 15 seconds a network on two cores.
+        pace: ``FULL``, or ``QUICK``: about 40 seconds a network on two cores.
         out: the JSON file; an earlier one is kept as ``NAME.previous.json``. resume: keep its finished rows, which must
             have been measured at the same pace.
         time_limit: seconds that one part of a network's work may take.

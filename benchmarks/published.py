@@ -56,16 +56,45 @@ def cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, (int, float)) else str(value)
 
 
+def parts(
+    document: Mapping[str, Any], columns: Sequence[str] | None = None, rows: Sequence[int] | None = None
+) -> list[tuple[str, list[str], list[list[Any]]]]:
+    """Title, column names and rows of each table of a figure: one for each ``part``, without the columns empty there.
+
+    Args:
+        columns, rows: to take, rows counted from 1; all if None.
+
+    >>> parts({"columns": ["part", "net", "gain"], "rows": [["Speed", "vgg", 2.0], ["Size", "vgg", ""]]})
+    [('Speed', ['net', 'gain'], [['vgg', 2.0]]), ('Size', ['net'], [['vgg']])]
+    """
+    names = document["columns"]
+    plain = [name.replace("**", "") for name in names]
+    places = [plain.index(name) for name in columns] if columns else list(range(len(names)))
+    kept = [document["rows"][number - 1] for number in rows] if rows else document["rows"]
+    if plain[places[0]] != "part":
+        return [("", [names[place] for place in places], [[values[place] for place in places] for values in kept])]
+    found = []
+    for title in dict.fromkeys(values[places[0]] for values in kept):
+        own = [values for values in kept if values[places[0]] == title]
+        shown = [place for place in places[1:] if any(cell(values[place]) for values in own)]
+        found.append((title, [names[place] for place in shown], [[values[place] for place in shown] for values in own]))
+    return found
+
+
 def published_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The study of a published figure: its table, its picture if it has one, its conditions."""
     check_published(document, key)
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
-    found = {
-        "title": document["title"],
-        "head": [name.replace("**", "") for name in document["columns"]],
-        "rows": [row(*(cell(value).replace("**", "") for value in values)) for values in document["rows"]],
-        "caption": f"{document['command']}; n: {document['n']}; {document['provenance']}.",
-    }
+    conditions = f"{document['command']}; n: {document['n']}; {document['provenance']}."
+    tables = [
+        {
+            "title": part or document["title"],
+            "head": [name.replace("**", "") for name in names],
+            "rows": [row(*(cell(value).replace("**", "") for value in values)) for values in cells],
+            "caption": conditions,
+        }
+        for part, names, cells in parts(document)
+    ]
     drawn = chart(document)
     pictures: Sequence[Mapping[str, Any]] = [{"title": document["title"], "svg": drawn, "caption": ""}]
     return study(
@@ -74,7 +103,7 @@ def published_view(document: Mapping[str, Any], key: str) -> dict[str, Any]:
         over=f"{document['date']} · {document['machine']} · {versions}",
         remarks=document.get("notes") or (),
         figures=pictures if drawn else (),
-        tables=[found],
+        tables=tables,
     )
 
 

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import cell, chart, check_published
+from benchmarks.published import cell, chart, check_published, parts
 from gluontune.report.svg import standalone
 
 __all__ = ["PICTURES", "filled", "load", "main", "table", "texts"]
@@ -40,17 +40,16 @@ def load(name: str) -> dict[str, Any]:
 
 
 def table(document: dict[str, Any], columns: list[str] | None = None, rows: list[int] | None = None) -> str:
-    """The Markdown table of a document, and one line with its conditions."""
-    names = document["columns"]
-    plain = [name.replace("**", "") for name in names]
-    places = [plain.index(c) for c in columns] if columns else list(range(len(names)))
-    kept = [document["rows"][r - 1] for r in rows] if rows else document["rows"]
-    lines = ["| " + " | ".join(names[p] for p in places) + " |", "|" + "---|" * len(places)]
-    lines += ["| " + " | ".join(cell(row[p]) for p in places) + " |" for row in kept]
+    """The Markdown tables of a document, and one line with its conditions."""
+    lines: list[str] = []
+    for part, names, cells in parts(document, columns, rows):
+        lines += [f"**{part}**", ""] if part else []
+        lines += ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+        lines += ["| " + " | ".join(map(cell, row)) + " |" for row in cells] + [""]
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     when = f"{document['date']}, commit {document['commit']}" if document.get("commit") else document["date"]
     conditions = f"`{document['command']}`, n: {document['n']}; {document['machine']}; {versions}; {when}"
-    return "\n".join([*lines, "", f"<sub>{conditions}.</sub>", ""])
+    return "\n".join([*lines, f"<sub>{conditions}.</sub>", ""])
 
 
 def filled(text: str) -> str:
