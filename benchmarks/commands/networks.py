@@ -28,7 +28,7 @@ def networks(
 ) -> None:
     """Networks of every family: speed and results of hybridize's choice against MXNet's modes.
 
-    Exits with 1 if a network is made slower, disagrees, or fails.
+    Exits with 1 if a network disagrees or fails; one that is slower is a figure.
     """
     from benchmarks import networks as benchmark
 
@@ -39,5 +39,5 @@ def networks(
         as_json,
         out,
         benchmark.show,
-        holds=lambda found: not any(found["figures"][name] for name in ("made_slower", "disagree", "failed")),
+        holds=lambda found: not any(found["figures"][name] for name in ("disagree", "failed")),
     )

@@ -6,6 +6,7 @@ What imports numpy comes after the script's begin, which may set variables that 
 from __future__ import annotations
 
 import atexit
+import gc
 import math
 import os
 import sys
@@ -106,6 +107,7 @@ class ChangesAccount(Account):
             self.helpers.append(helper)
         self._contest = Contest(self.helpers)
         self._contest.install(mx)
+        gc.freeze()  # the modules imported so far: Python would go through them again and again
 
     def document(self) -> dict[str, Any]:
         measured = self._contest.saved() if self._contest else {}
@@ -198,6 +200,7 @@ class InForce:
 
             self.contest = Contest(self.helpers, kept=options.get("contest"))
             self.contest.time_by(mx.nd.waitall)
+            gc.freeze()  # as the running script does
         if options["backend"] == "torch":
             from gluontune.capture.helpers.samples import Samples
             from gluontune.capture.on_torch import OnTorch

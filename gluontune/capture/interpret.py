@@ -116,8 +116,11 @@ class Interpreter:
         """What an operator returns: a tensor or several."""
         if op.mask is not None:
             return env[op.inputs[0]] * self.tensor(op.mask)
-        with self.torch.enable_grad() if op.recording else self.torch.no_grad():
-            return self.function(op)(*[env[number] for number in op.inputs])
+        function, given = self.function(op), [env[number] for number in op.inputs]
+        if self.torch.is_grad_enabled() == op.recording:
+            return function(*given)
+        with self.torch.set_grad_enabled(op.recording):
+            return function(*given)
 
     def function(self, op: Op) -> Callable[..., Any]:
         """What computes the operator; kept."""
@@ -175,8 +178,13 @@ def as_declared(tensor: Any, value: Value) -> Any:
         if tensor.numel() != math.prod(value.shape):
             raise GluontuneError(f"a result has the shape {tuple(tensor.shape)}, MXNet's has {value.shape}")
         tensor = tensor.reshape(value.shape)
-    dtype = getattr(torch(), value.dtype)
+    dtype = _type(value.dtype)
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+@functools.cache
+def _type(name: str) -> Any:
+    return getattr(torch(), name)
 
 
 def _together(event: Op | Backward) -> Any:

@@ -16,7 +16,7 @@ from gluontune.capture.template import Entry, Leaf, Template, form_of, given_as,
 _TEMPLATES = 96  # at most; the least used goes
 _UNTRIED = 8  # templates of steps that came once, of which none came again, until each must come twice
 _WATCHED = 64  # structures seen once that are remembered
-_FRUITLESS = 200  # steps without a known structure, after which nothing is logged
+_FRUITLESS = 200, 50_000  # steps without a known structure, and their hooks, after which nothing is logged
 
 
 class LearningTorch(EarlierTorch):
@@ -29,7 +29,7 @@ class LearningTorch(EarlierTorch):
         self.placed: dict[int, Leaf | None] = {}  # arrays by id in the order of their appearance, with their leaves
         self.changes = (-1, -1)  # of what templates hold for
         self._seen: dict[Any, list[int]] = {}  # ids of arrays by place, by signature
-        self._fruitless, self._untried = 0, 0
+        self._fruitless, self._fruitless_hooks, self._untried = 0, 0, 0
         self._fresh: list[int] = []  # variables that a backward pass reached
         self._new_leaves: list[Leaf] = []  # since a hook began
         self._before, self._touched = 0, dict[int, None]()  # arrays placed before it, and those with a new value since
@@ -43,7 +43,8 @@ class LearningTorch(EarlierTorch):
     def _begin(self) -> None:
         self.base, self.placed, self._events_then = self.number, {}, 0
         self._is_piece, self._has_batch = False, False
-        self.log = [] if self.lazy and self._fruitless < _FRUITLESS else None
+        hopeless = self._fruitless >= _FRUITLESS[0] or self._fruitless_hooks >= _FRUITLESS[1]
+        self.log = [] if self.lazy and not hopeless else None
         self.calls = []
 
     def end(self) -> None:
@@ -128,7 +129,7 @@ class LearningTorch(EarlierTorch):
         signatures = [entry.signature(places) for entry in log]
         key, ids = tuple(signatures), list(places)
         earlier = self._seen.pop(key, None)
-        self._fruitless += 1
+        self._fruitless, self._fruitless_hooks = self._fruitless + 1, self._fruitless_hooks + len(log)
         changes = self.hooks.changes, self.marked
         if changes != self.changes:
             self.templates.clear()
@@ -150,7 +151,7 @@ class LearningTorch(EarlierTorch):
             if call.settle(template, places):
                 template.entries[call.begin].calls.append(call)
                 self.spanned[id(call.block)] = True
-        self._fruitless, template.untried = 0, earlier is None
+        self._fruitless, self._fruitless_hooks, template.untried = 0, 0, earlier is None
         self.templates.insert(0, template)
         del self.templates[_TEMPLATES:]
 

@@ -75,7 +75,7 @@ class RepeatingTorch(LearningTorch):
         self.follow = None
         self.templates.remove(template)
         self.templates.insert(0, template)
-        self.followed, self._fruitless = self.followed + 1, 0
+        self.followed, self._fruitless, self._fruitless_hooks = self.followed + 1, 0, 0
         if template.untried:
             template.untried, self._untried = False, 0
         if self.followed % 16 == 0:

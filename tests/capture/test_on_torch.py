@@ -256,6 +256,21 @@ def test_a_step_of_another_length_is_followed_when_it_comes_again(tmp_path):
     assert found["steps_followed"] >= 5  # two of those that come often, and the second of each other
 
 
+ALL_NEW = LENGTHS.replace("[8] * 8 + [6, 5, 7, 4] * 2 + [6]", "[*range(1, 16), *range(1, 16)]")
+
+
+def test_steps_that_never_come_again_are_no_longer_remembered(tmp_path):
+    """Of the fifteen lengths those that come before the patience is over are known when they come again."""
+    few = "import gluontune.capture.learning as learning\nlearning._FRUITLESS = 200, 100\n"
+    followed = []
+    for text in (ALL_NEW, few + ALL_NEW):
+        printed, found, _ = run(tmp_path, text)
+        assert numbers(printed) == pytest.approx(numbers(as_it_is(tmp_path, ALL_NEW)), rel=1e-4)
+        assert found["why_not"] == "" and found["steps_on_torch"] == 27
+        followed.append(found["structures"])
+    assert followed[0] >= 10 and followed[1] == 0
+
+
 QUICK_CALLED = ("blocks that do the same", "a forward that counts its calls", "an attribute that is set",
                 "views in a call")  # fmt: skip
 

@@ -209,6 +209,20 @@ def test_mxnet_is_imported_once_by_every_way_of_importing_it(write, tmp_path):
     assert ours[:2] == plain[:2] and ours[0] == 0
 
 
+@pytest.mark.mxnet
+def test_modules_are_left_out_of_pythons_collections_and_the_scripts_garbage_is_not(write, tmp_path):
+    text = """
+        import gc, weakref, mxnet
+        class Node: pass
+        one = Node(); one.self = one
+        gone = weakref.ref(one); del one; gc.collect()
+        print(gc.isenabled(), gone() is None)
+        print(gc.get_freeze_count() > 50_000)
+    """
+    plain, ours = both(tmp_path, write(text))
+    assert plain[1].split() == [b"True", b"True", b"False"] and ours[1].split() == [b"True"] * 3
+
+
 def test_an_mxnet_that_is_missing_is_missing_as_it_is_to_python(write, tmp_path):
     write("raise ImportError('no module here')", "mxnet/__init__.py")
     plain, ours = both(tmp_path, write("try:\n    import mxnet\nexcept ImportError as e:\n    print('without')"))
