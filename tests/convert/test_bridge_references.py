@@ -344,6 +344,28 @@ def test_nets_of_set_np_are_checked():
                 assert max(found.output, found.gradient) < 1e-12
 
 
+class ReducesNothing(nn.HybridBlock):
+    """As L2Loss does in mx.np where an output has the batch's axis alone."""
+
+    def hybrid_forward(self, F, x):
+        y = x.sum(axis=2)
+        same = [getattr(F.np, name)(y, axis=()) for name in ("mean", "sum", "max", "min", "prod", "squeeze", "flip")]
+        spread = [F.np.var(y, axis=()), F.np.mean(y, axis=(), keepdims=True)]
+        truth = [F.np.where(getattr(F.np, name)(y, axis=()), y, y * 2) for name in ("any", "all")]
+        return F.np.concatenate([*same, *spread, *truth], axis=1) * F.np.mean(y)
+
+
+def test_no_axes_are_none_to_numpy(tmp_path):
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        net = ReducesNothing()
+        net.hybridize()
+        net(mx.np.array(x))
+        module = gt.bridge.to_torch(net)
+        found = gt.bridge.check(net, module, x, dtype="float64")
+        assert max(found.output, found.gradient) < 1e-12
+        assert gt.bridge.migrate(net, tmp_path / "out", mx.np.array(x)).agrees
+
+
 JOB = """
 import numpy as np
 from mxnet import gluon

@@ -239,6 +239,8 @@ def _short(op: str, args: Sequence[str], attrs: Mapping[str, Any]) -> str | None
         return found if op.startswith("_npi_") else f"{found}.to({args[0]}.dtype)"  # mx.np has truth values
     if op in _REDUCED and not attrs.get("exclude") and not attrs.get("dtype"):
         axes, keep = attrs.get("axis") or (), attrs.get("keepdims")
+        if op.startswith("_") and attrs.get("axis") == ():
+            return args[0]
         if axes or not keep:
             given = [literal(axes)] * bool(axes) + ["keepdim=True"] * bool(keep)
             found = f"{args[0]}.{_REDUCED[op]}({', '.join(given)})"

@@ -74,7 +74,7 @@ for _name, _run in {"sum": _sum, "mean": _mean, "prod": _prod, "max": _extreme(t
 
 def _numpy(run: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(x: Any, axis: Any = None, keepdims: bool = False, dtype: str | None = None) -> Any:
-        found = run(x, axis, keepdims)
+        found = x if axis == () else run(x, axis, keepdims)  # () is no axis to mx.np, and all to mx.nd
         return found.to(dtype_of(dtype)) if dtype else found
 
     return reduce
@@ -222,7 +222,10 @@ for _name, _run in {
 
 @operator("_npi_var")
 def np_var(x: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False, dtype: Any = None) -> Any:
-    return torch.var(x.to(dtype_of(dtype, x.dtype)), dims(x, axis), correction=ddof, keepdim=keepdims)
+    x = x.to(dtype_of(dtype, x.dtype))
+    if axis == ():
+        return (x - x) / (1 - ddof)
+    return torch.var(x, dims(x, axis), correction=ddof, keepdim=keepdims)
 
 
 @operator("_npi_norm")
@@ -260,8 +263,8 @@ operators(globals(), {
     "_npi_cbrt": lambda x: x.sign() * x.abs().pow(1 / 3),
     "_npi_rint": lambda x: x.round(),
     "_npi_around": lambda x, decimals=0: torch.round(x, decimals=decimals),
-    "_np_any": lambda x, axis=None, keepdims=False: (x != 0).sum(dims(x, axis), keepdim=keepdims) > 0,
-    "_np_all": lambda x, axis=None, keepdims=False: (x == 0).sum(dims(x, axis), keepdim=keepdims) == 0,
+    "_np_any": lambda x, axis=None, keepdims=False: _sum(x != 0, axis, keepdims) > 0 if axis != () else x != 0,
+    "_np_all": lambda x, axis=None, keepdims=False: _sum(x == 0, axis, keepdims) == 0 if axis != () else x != 0,
     "_npi_std": lambda x, axis=None, ddof=0, keepdims=False, dtype=None: np_var(x, axis, ddof, keepdims, dtype).sqrt(),
     "_npi_argmin": lambda x, axis=None, keepdims=False: torch.argmin(x, axis, keepdim=keepdims),
     "_np_moveaxis": lambda x, source, destination: x.movedim(tuple(source), tuple(destination)),
