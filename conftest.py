@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import re
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -89,6 +90,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--rooms"):
         sys.meta_path.insert(0, _Refuse)  # type: ignore[arg-type]
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
