@@ -228,7 +228,8 @@ class _Climber(Climber[Contender]):
         """Reserve time for the proof: three trainings of each, and some seconds between them."""
         assert self.best is not None
         needs = self.trainings.seconds_of(self.naive) + self.trainings.seconds_of(self.best)
-        self.budget.reserve(_PAIRS * (_SLOWER * needs + _BETWEEN_S))
+        starts = 2 * (_PAIRS - 1) * self.rounds.starts_s
+        self.budget.reserve(_PAIRS * (_SLOWER * needs + _BETWEEN_S) + starts)
 
     def _by_time_to_accuracy(self, row: RungRow, best: Contender, fastest: Contender) -> Contender:
         search = Batches(row, best, self.naive, self.field, self.trainings, self.rounds)

@@ -12,7 +12,7 @@ from gluontune.core import stats
 from gluontune.core.events import RungRow, VariantRow
 from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender
 from gluontune.search.rung import Variant
-from gluontune.search.sequential import Scatter, ratio_at_look
+from gluontune.search.sequential import Scatter, ratio_at_look, ratio_over_starts
 
 C = TypeVar("C", bound=Contender)
 _USUAL = 0.015  # standard deviation of the accuracy of a short training over its seeds
@@ -195,21 +195,32 @@ def compare(
         if contender.failure is None and contender.rates:
             entry["samples_per_sec"] = stats.interval(contender.rates)
             if best is not None and best.rates and best is not contender:
-                entry["ratio_to_previous"] = _against(contender, best, len(field), scatter)
+                entry["ratio_to_previous"] = against(contender, best, len(field), scatter)
         row["variants"].append(entry)
-    entries = zip(field, row["variants"])
-    ran = [(c, rate["median"], e["ratio_to_previous"]) for c, e in entries if (rate := e["samples_per_sec"])]
+    ran = [c for c in field if c.failure is None and c.rates]
     if not ran:
         return None
-    candidates = [each for each in ran if each[2] and helps(each[2])] or ran
-    fastest = max(median for _, median, _ in candidates)
-    chosen = next(c for c, median, _ in candidates if median * (1 + TIE) >= fastest)
+    chosen = (choice(field, best, scatter) if best is not None else None) or _first_of_fastest(ran)
     choose(row, chosen, field, naive)
     return chosen
 
 
-def _against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> stats.Interval:
+def choice(field: Sequence[C], best: Contender, scatter: Scatter | None) -> C | None:
+    """The contender that :func:`compare` chooses if it is certain to help; else None."""
+    ran = [c for c in field if c.failure is None and c.rates and c is not best]
+    helping = [c for c in ran if best.rates and helps(against(c, best, len(field), scatter))]
+    return _first_of_fastest(helping) if helping else None
+
+
+def _first_of_fastest(field: Sequence[C]) -> C:
+    medians = [stats.interval(c.rates)["median"] for c in field]
+    return next(c for c, median in zip(field, medians) if median * (1 + TIE) >= max(medians))
+
+
+def against(contender: Contender, best: Contender, many: int, scatter: Scatter | None) -> stats.Interval:
     """The ratio to the best; a variant cut off while warming up was twice below a quarter of it."""
+    if contender.beside:
+        return ratio_over_starts(contender.rates, contender.beside, contender.starts, scatter or Scatter(), many)
     if contender.cut and len(contender.rates) == 1:
         median = contender.rates[0] / stats.interval(best.rates)["median"]
         return {"median": median, "ci95": [0.0, max(median, CUT_OFF_BOUND)], "n": 1}
@@ -235,7 +246,8 @@ def choose(row: RungRow, chosen: Contender, field: Sequence[Contender], naive: C
     elif naive.rates and chosen.rates:
         together = min(len(chosen.rates), len(naive.rates))  # the naive script leaves a long contest early
         speedup, last = stats.ratio_interval(chosen.rates[:together], naive.rates[:together]), row["ratio_to_previous"]
-        if last and last["median"] == speedup["median"] and last["ci95"][0] > 0:
+        one = chosen.beside[:together] == naive.rates[:together] or (last and last["median"] == speedup["median"])
+        if last and one and last["ci95"][0] > 0:
             speedup = last  # the previous rung is naive: one ratio has one interval, that of all looks at it
         row["speedup_vs_naive"], row["speedup_ci95"] = speedup["median"], stats.bounds(speedup)
 

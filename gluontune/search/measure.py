@@ -47,11 +47,14 @@ class Contender:
         rates: images a second of each of its slices in the current comparison.
         failure: the reason why it could not be measured, or None.
         cut: the reason why it got no more slices, or None; it was measured until then.
+        starts: slices in ``rates`` of each start of its processes. beside: rates of the best beside them, if several.
     """
 
     def __init__(self, recipe: Recipe, label: str, time_limit: float = 600.0):
         self.recipe, self.label, self.time_limit = recipe, label, time_limit
         self.rates: list[float] = []
+        self.starts: list[int] = []
+        self.beside: list[float] = []
         self.failure: RunFailed | None = None
         self.cut: str | None = None
         self.group: Group | None = None

@@ -47,7 +47,7 @@ def finish(
                 contender.slice()
         if best.failure is not None or naive.failure is not None:
             break
-        proof = results.document["proof"] = prove(naive, best, trainings, tell)
+        proof = results.document["proof"] = prove(naive, best, trainings, tell, rounds)
         row, shown = _refuted(results.document["rungs"], proof, naive.recipe.epochs)
         if proof and row is not None and shown is not None:
             results.take_back_rung(row, shown, proof)
@@ -94,14 +94,15 @@ def _refuted(
 
 
 def prove(
-    naive: Contender, best: Contender, trainings: Trainings, tell: Callable[[str], None]
+    naive: Contender, best: Contender, trainings: Trainings, tell: Callable[[str], None], rounds: Rounds
 ) -> dict[str, Any] | None:
     """Train both in turn, as often as the budget allows; the document's ``proof``, or None if no pair could be trained.
 
-    The target is the lower of the climb's two accuracies, less two points. A shortened best recipe that misses it is
-    lengthened step by step (its first training was lucky), up to the length at which the rung that shortened it would
-    be no gain; if none reaches the target, one pair is enough. ``lost`` needs a collapse or several pairs: trainings
-    differ by their seeds, too. ``epochs`` is the best recipe's length, ``missed`` the shorter ones that missed it.
+    Each pair has processes of its own. The target is the lower of the climb's two accuracies, less two points. A
+    shortened best recipe that misses it is lengthened step by step (its first training was lucky), up to the length
+    at which the rung that shortened it would be no gain; if none reaches the target, one pair is enough. ``lost``
+    needs a collapse or several pairs: trainings differ by their seeds, too. ``epochs`` is the best recipe's length,
+    ``missed`` the shorter ones that missed it.
     """
     rows = trainings.results.document["rungs"]
     seen = [row["accuracy_runs"][-1] for row in rows if row["kept"] and row["accuracy_runs"]]
@@ -112,8 +113,11 @@ def prove(
     missed: list[dict[str, float]] = []
     given = best
     while len(pairs) < _MOST_PAIRS:
-        if not trainings.budget.affords(trainings.seconds_of(naive) + trainings.seconds_of(best)):
+        starting = 2 * rounds.starts_s if pairs else 0.0
+        if not trainings.budget.affords(starting + trainings.seconds_of(naive) + trainings.seconds_of(best)):
             break
+        if pairs:
+            _start_anew((naive, best), rounds.slice_s)
         order = {"naive": naive, "best": best}
         found: dict[str, RunResult] = {}
         for name in list(order)[:: -1 if len(pairs) % 2 else 1]:
@@ -133,6 +137,15 @@ def prove(
     if not pairs:
         return None
     return {**_conclude(target, pairs, trainings.num_val), "epochs": best.recipe.epochs, "missed": missed}
+
+
+def _start_anew(contenders: Sequence[Contender], slice_s: float) -> None:
+    """Fresh processes for each pair: where a start places its memory is a part of its speed."""
+    for contender in contenders:
+        contender.close()
+        contender.launch()
+    for contender in contenders:
+        contender.warm_up(slice_s)
 
 
 def _trained(trainings: Trainings, contender: Contender) -> RunResult | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import statistics
 import time
 from collections.abc import Sequence
 
@@ -9,9 +12,9 @@ from gluontune.core import stats
 from gluontune.core.events import OnProgress, RungRow, progress
 from gluontune.monitor.cpu import OtherLoad
 from gluontune.search.budget import Budget
-from gluontune.search.judge import LIKELY, MAYBE, TOLD, helps
+from gluontune.search.judge import LIKELY, MAYBE, TOLD, against, choice, helps
 from gluontune.search.measure import BACKGROUND, DISTURBED_PCT, Contender, interleave
-from gluontune.search.sequential import LOOKS, Scatter, futility_bound, ratio_at_look
+from gluontune.search.sequential import LOOKS, Scatter, futility_bound, logs_of_starts, ratio_at_look
 
 TOO_SLOW = 0.25  # of the best recipe's rate: twice below it in the warm-up ends a variant's measurement
 _NAIVE_ROUNDS = 4  # the naive rate gives the ladder's height only; verdicts are made against the best
@@ -24,6 +27,8 @@ _FAR = 0.7  # of the best: variants below it are reported as cut off
 _LOOK_S = 0.5  # of sampling the background load before measuring
 _HURRY_S = 60.0  # with less time, a contest ends as soon as a gain becomes unlikely
 _LONGER = 2.0  # times the time, if a gain is likely but not proven
+_STARTS = 4  # at most, from which a gain is measured
+_APART = 1.15  # times: a start that differs so much from those before it is measured for longer
 _STARTS_S = 1.0  # at least, for starting a process and warming it up
 _SHORTER = 0.6  # of the time, under background load: more slices would not make it certain
 
@@ -65,7 +70,7 @@ class Contest:
         naive = self.naive if self.beside_naive else None
         everyone = list({id(c): c for c in (self.best, naive, *self.field) if c is not None}.values())
         for contender in everyone:
-            contender.cut = None
+            contender.cut, contender.starts, contender.beside = None, [], []
         interleave(
             everyone, rounds=LOOKS[-1], slice_s=self.host.slice_s, on_round=self._is_over, warm_up=self._warm_up,
             playing=self._playing,
@@ -94,6 +99,8 @@ class Contest:
             if contender is self.naive:
                 self.host.scatter.add_single(contender.rates)
             elif contender.failure is None and self.best is not None:
+                if contender.beside:
+                    self.host.scatter.add_starts(logs_of_starts(contender.rates, contender.beside, contender.starts))
                 self.host.scatter.add(contender.rates, self.best.rates)
 
     def _likely(self) -> bool:
@@ -190,6 +197,8 @@ class Rounds:
             contest.seconds *= _SHORTER
         background = OtherLoad()
         contest.run()
+        if best is not None and races and not explains:
+            self._from_new_starts(contest, best, row)
         taken = background.read()
         row["contest_decided"] = contest.decided
         if contest.beside_naive:
@@ -197,6 +206,41 @@ class Rounds:
         if taken >= DISTURBED_PCT:
             row["notes"].append(f"{BACKGROUND} {taken:.0f} % of the cores meanwhile, which changes what threads gain")
         return taken
+
+    def _from_new_starts(self, contest: Contest, best: Contender, row: RungRow) -> None:
+        """Measure what would be kept from new starts of it and of the best, until it is certain or hopeless."""
+        while best.failure is None and (c := choice(contest.field, best, self.scatter)) is not None and not c.starts:
+            first = best.rates
+            rates, beside, c.starts = c.rates, first[: len(c.rates)], [len(c.rates)]
+            ratio = against(c, best, len(contest.field), self.scatter)
+            while len(c.starts) < _STARTS and (len(c.starts) == 1 or (not helps(ratio) and ratio["median"] >= LIKELY)):
+                needs = 2 * (self.starts_s + LOOKS[0] * max(c.slice_s, best.slice_s))
+                if self.budget.free_s < needs and not contest.even_late:
+                    row["notes"].append(f"{c.label}: no time to measure it from {len(c.starts) + 1} starts")
+                    break
+                self.progress(row["name"], "measuring", 1.0, f"{c.label}: start {len(c.starts) + 1}")
+                c.close()
+                best.close()
+                alike = functools.partial(self._like, ratio["median"], c, best)
+                interleave([best, c], rounds=LOOKS[2], slice_s=self.slice_s, on_round=alike)
+                if best.failure is not None or c.failure is not None:
+                    break
+                rates, beside = [*rates, *c.rates], [*beside, *best.rates]
+                c.starts.append(len(c.rates))
+                c.rates, c.beside = rates, beside
+                ratio = against(c, best, len(contest.field), self.scatter)
+            c.rates, best.rates = rates, first
+            if not helps(ratio):
+                each = (math.exp(statistics.median(logs)) for logs in logs_of_starts(rates, beside, c.starts))
+                row["notes"].append(f"{c.label}, start by start: {', '.join(f'{gain:.2f}×' for gain in each)}")
+
+    @staticmethod
+    def _like(before: float, contender: Contender, best: Contender, number: int, _: int) -> bool:
+        """Whether some slices of a new start say what the starts before it said; if not, it gets more of them."""
+        if number < LOOKS[0] or len(contender.rates) != len(best.rates):
+            return contender.failure is not None or best.failure is not None
+        now = statistics.median(a / b for a, b in zip(contender.rates, best.rates))
+        return max(now, before) <= _APART * min(now, before)
 
     def progress(self, name: str, stage: str, done: float, detail: str, rate: float | None = None) -> None:
         self.tell({**progress(stage, done, detail, samples_per_sec=rate), "name": name})

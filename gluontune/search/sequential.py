@@ -7,14 +7,21 @@ slices do not estimate their scatter well, so the variance of one look is *moder
 earlier contests. The interval is that of the trimmed mean of the logarithms of ratios: a fifth of the values at either
 end is left out, so that a disturbed slice does not decide.
 
+Slices of one process are not the whole story: memory is placed anew with each start, and the same recipe is faster or
+slower for as long as the process lives, by some per cent, or twice in small nets with MXNet as installed. The unit of
+repetition is the start. So a gain is measured from several starts, and their scatter is a part of its interval.
+
 Sources: Lan, DeMets, *Discrete sequential boundaries for clinical trials*, Biometrika 70 (1983); Smyth, *Linear models
 and empirical Bayes methods*, Statistical Applications in Genetics and Molecular Biology 3 (2004); Tukey, McLaughlin,
-*Less vulnerable confidence and significance procedures for location*, Sankhya A 25 (1963).
+*Less vulnerable confidence and significance procedures for location*, Sankhya A 25 (1963); Kalibera, Jones,
+*Rigorous benchmarking in reasonable time*, ISMM 2013 (starts as a level of repetition of its own).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Sequence
 
 from gluontune.core.stats import Interval
@@ -29,6 +36,8 @@ _FUTILE = 0.1
 _TRIM = 0.2
 _NOISIER = 2.5  # times the variance of earlier contests: the machine has changed, and they do not count
 _MOST = 8  # degrees of freedom that earlier contests count for at most: a machine can become noisier
+_OF_MEDIAN = 1.3  # variance of a median of few values, in variances of their mean
+_START, _SURE = 0.03, 4  # expected standard deviation of a ratio from start to start; what it counts for, in starts
 
 
 class Scatter:
@@ -42,6 +51,7 @@ class Scatter:
 
     def __init__(self) -> None:
         self._squares, self._seen = 0.0, 0
+        self._start_squares, self._starts = _SURE * _START**2, _SURE
 
     @property
     def freedom(self) -> int:
@@ -62,6 +72,27 @@ class Scatter:
 
     def add_single(self, rates: Sequence[float]) -> None:
         self.add(rates[0::2], rates[1::2])
+
+    def add_starts(self, blocks: Sequence[Sequence[float]]) -> None:
+        """Add a contest from several starts: the logarithms of the ratios of each."""
+        self._start_squares, self._starts = self.with_starts(blocks)
+
+    def with_starts(self, blocks: Sequence[Sequence[float]]) -> tuple[float, int]:
+        """Sum of squares from start to start, with those of earlier contests, and its degrees of freedom.
+
+        What the slices' own scatter explains is taken out.
+        """
+        medians = [statistics.median(block) for block in blocks]
+        mean, (inside, _) = math.fsum(medians) / len(medians), self.inside(blocks)
+        own = _OF_MEDIAN * inside * math.fsum((1 - 1 / len(blocks)) / len(block) for block in blocks)
+        squares = max(0.0, math.fsum((m - mean) ** 2 for m in medians) - own)
+        return self._start_squares + squares, self._starts + len(blocks) - 1
+
+    def inside(self, blocks: Sequence[Sequence[float]]) -> tuple[float, int]:
+        """Variance of a slice within its start, with that of earlier contests, and its degrees of freedom."""
+        _, variance, seen = _trimmed([value - statistics.median(block) for block in blocks for value in block])
+        freedom = seen - len(blocks) + 1 + self.freedom
+        return (seen * variance + self.freedom * self.variance) / freedom, freedom
 
 
 def ratio_at_look(
@@ -86,6 +117,42 @@ def ratio_at_look(
     spent = next((share for look, share in zip(LOOKS, _SPENT) if n <= look), _SPENT[-1])
     low, high = trimmed_interval([math.log(r) for r in ratios], ERROR / _CONTESTS * spent / contenders, scatter)
     return {"median": median, "ci95": [min(median, math.exp(low)), max(median, math.exp(high))], "n": n}
+
+
+def ratio_over_starts(
+    mine: Sequence[float], theirs: Sequence[float], starts: Sequence[int], scatter: Scatter, contenders: int = 1
+) -> Interval:
+    """Ratio of two series from several starts of both, of ``starts`` slices each, with the scatter of starts.
+
+    >>> same, other = [100.0, 101, 99, 100], [200.0, 202, 198, 200]
+    >>> ratio_over_starts([*other, *other], [*same, *same], [4, 4], Scatter())["ci95"][0] > 1.6
+    True
+    >>> ratio_over_starts([*other, *same], [*same, *same], [4, 4], Scatter())["ci95"][0] < 1  # the start decides
+    True
+    """
+    from scipy import stats
+
+    blocks = logs_of_starts(mine, theirs, starts)
+    logs = [value for block in blocks for value in block]
+    centre = math.fsum(statistics.median(block) for block in blocks) / len(blocks)
+    squares, freedom = scatter.with_starts(blocks)
+    inside, inside_freedom = scatter.inside(blocks)
+    of_starts = squares / freedom / len(blocks)
+    of_slices = _OF_MEDIAN * inside * math.fsum(1 / len(block) for block in blocks) / len(blocks) ** 2
+    variance = of_starts + of_slices
+    both = variance**2 / (of_starts**2 / freedom + of_slices**2 / inside_freedom)  # Welch, Satterthwaite
+    reach = float(stats.t.ppf(1 - ERROR / _CONTESTS / contenders / 2, both)) * math.sqrt(variance)
+    median = math.exp(statistics.median(logs))
+    return {
+        "median": median, "ci95": [min(median, math.exp(centre - reach)), max(median, math.exp(centre + reach))],
+        "n": len(logs),
+    }  # fmt: skip
+
+
+def logs_of_starts(mine: Sequence[float], theirs: Sequence[float], starts: Sequence[int]) -> list[list[float]]:
+    """The logarithms of the ratios, start by start."""
+    rest = iter([math.log(a / b) for a, b in zip(mine, theirs)])
+    return [list(itertools.islice(rest, count)) for count in starts]
 
 
 def futility_bound(mine: Sequence[float], theirs: Sequence[float], scatter: Scatter | None = None) -> float:

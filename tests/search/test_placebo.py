@@ -36,3 +36,16 @@ def test_a_slow_down_of_a_fifth_is_said_to_hurt_where_the_machine_is_quiet():
 @pytest.mark.parametrize(("gain", "kind"), [(1.5, "loud"), (1.2, "shared"), (1.1, "quiet")])
 def test_a_gain_is_kept(gain, kind):
     assert all(row["kept"] and row["verdict"] == "helped" for row in rows([gain], kind, 20))
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.95, 0.8])
+def test_a_lucky_start_is_no_gain(gain):
+    found = rows([gain], "starts", 40)
+    assert not any(row["kept"] for row in found)
+    assert gain < 1 or any("start by start" in note for row in found for note in row["notes"])  # lucky at first
+
+
+def test_a_gain_is_kept_from_several_starts():
+    quiet = contest([1.5], Machine(3, **NOISES["quiet"]))
+    assert quiet["kept"] and quiet["ratio_to_previous"]["n"] == 8  # two starts of four slices
+    assert sum(row["kept"] for row in rows([3.0], "starts", 20)) >= 17  # whatever the start, it is one

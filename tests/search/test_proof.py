@@ -279,3 +279,31 @@ def test_the_last_rung_that_chose_a_length_owns_it():
     )
     slower = {**first, "seconds_to_accuracy": {"ratio": {"median": 1.5, "ci95": [1.4, 1.6], "n": 9}}}
     assert refuted_verdict(slower, proof, longest=1.0)["verdict"] == "hurt"  # 0.75 times as fast is no tie
+
+
+def test_each_pair_of_the_proof_is_trained_from_a_start_of_its_own(machine):
+    trained, before = [], machine.train
+    machine.train = lambda group, *rest: (trained.append(group), before(group, *rest))
+    proving = []
+
+    def watch(event):
+        proving.extend([len(trained)] if event.get("stage") == "proof" else [])
+
+    found = ladder.climb(Recipe(), rungs=["environment"], on_event=watch)
+    pairs = found["proof"]["pairs"]
+    assert len(pairs) >= 3 and len({id(group) for group in trained[proving[0] :]}) == 2 * len(pairs)
+
+
+def test_a_naive_start_that_was_slow_by_chance_does_not_make_the_headline(machine):
+    machine.rate = lambda r: 100.0
+    first, usual = [], machine.group.steps
+
+    def steps(group, count):
+        first.extend([] if first else [group])  # naive's, which is the first to take a step
+        found = usual(group, count)
+        return {**found, "seconds": found["seconds"] * (2 if group is first[0] else 1)}
+
+    machine.group.steps = steps
+    found = ladder.climb(Recipe(), rungs=["environment", "multi-worker"])
+    assert [row["name"] for row in found["rungs"] if row["kept"]] == ["naive"] and found["best"]["name"] == "naive"
+    assert any("start by start: 1.98×, 0.99×" in note for note in rows(found)["environment"]["notes"])
