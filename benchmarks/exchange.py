@@ -15,7 +15,7 @@ from gluontune.core import stats
 from gluontune.core.errors import UsageError
 from gluontune.parallel import horovod
 from gluontune.recipe import Recipe
-from gluontune.search.measure import Contender, interleave
+from gluontune.search.measure import STARTS, Contender, interleave
 from gluontune.search.study import Study
 from gluontune.training.api import run as train
 
@@ -139,7 +139,11 @@ def _throughput(
     field = [Contender(r.override(epochs=1000), label) for label, r in recipes.items()]
     try:
         interleave(
-            field, rounds=rounds, slice_s=seconds, on_round=lambda done, of: say(f"round {done} of {of} is done")
+            field,
+            rounds=rounds,
+            slice_s=seconds,
+            starts=STARTS,
+            on_round=lambda done, of: say(f"round {done} of {of} is done"),
         )
         return {c.label: {"rates": c.rates, "failure": str(c.failure) if c.failure else None} for c in field}
     finally:

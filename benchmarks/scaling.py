@@ -22,7 +22,7 @@ from gluontune.core.journal import Journal
 from gluontune.parallel import horovod
 from gluontune.parallel.scaling import Parts, expected
 from gluontune.recipe import Recipe
-from gluontune.search.measure import Contender, interleave
+from gluontune.search.measure import STARTS, Contender, interleave
 from gluontune.search.parts_alone import measure_parts
 from gluontune.training.group import Group
 
@@ -103,7 +103,7 @@ def _one_net(
     ]
     say(f"{net}: measuring 1 and 2 ranks")
     try:
-        interleave(field, rounds=rounds, slice_s=seconds)
+        interleave(field, rounds=rounds, slice_s=seconds, starts=STARTS)
     finally:
         for contender in field:
             contender.close()

@@ -18,9 +18,11 @@ from gluontune.core.files import writable_folder
 from gluontune.core.processes import last_words
 from gluontune.core.reading import parse_json
 
+_QUICKLY = {"steps": 20, "seconds": 10.0}
+
 
 def capture(
-    words: Sequence[str], steps: int = 20, time_limit: float | None = None, cwd: str | None = None
+    words: Sequence[str], steps: int | None = None, time_limit: float | None = None, cwd: str | None = None
 ) -> dict[str, Any]:
     """Run a script until it has taken some training steps, and prove that PyTorch computes them.
 
@@ -30,7 +32,8 @@ def capture(
     takes longer and float32 shows no agreement, two steps are all.
 
     Args:
-        words: the script and its arguments, or ``-m``, a module and its arguments. steps: how many to look at.
+        words: the script and its arguments, or ``-m``, a module and its arguments.
+        steps: how many to look at. None: 20, or as many as there is time for in ten seconds, at least two.
         time_limit: seconds for the whole process. cwd: the folder in which the script runs.
 
     Returns:
@@ -65,7 +68,7 @@ def capture(
     program = Program.of(words)
     program.check()
     with tempfile.TemporaryDirectory(prefix="gluontune-capture-") as folder:
-        options = {"out": str(Path(folder, "capture.json")), "steps": steps}
+        options = {"out": str(Path(folder, "capture.json")), **(_QUICKLY if steps is None else {"steps": steps})}
         return _document_of(program, options, time_limit, cwd)
 
 

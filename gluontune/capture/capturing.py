@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -34,7 +35,10 @@ class _Enough(BaseException):
 
 
 class FirstSteps(ABC):
-    """A script that is run until ``options["steps"]`` of its steps are seen; ``out`` names the document's file."""
+    """A script that is run until ``options["steps"]`` of its steps are seen; ``out`` names the document's file.
+
+    ``seconds`` after MXNet is there, :class:`Capturing` leaves it with two steps, too.
+    """
 
     records: Any = Recorder
 
@@ -47,6 +51,7 @@ class FirstSteps(ABC):
         self.mx = mx
         self.recorder = self.records(mx, self.program.folder, self.finished)
         self.hooks = self.recorder.hooks
+        self.until = time.perf_counter() + self.options.get("seconds", math.inf)
         self.hooks.install()
 
     @abstractmethod
@@ -81,8 +86,9 @@ class Capturing(FirstSteps):
             raise _Enough
 
     def _has_enough(self) -> bool:
-        dear = self.exact_s > _EXACT_S and len(self.found) > 1 and not self.script[-1].agree()
-        return bool(self.refused) or dear or len(self.found) >= self.options["steps"]
+        dear = self.exact_s > _EXACT_S and not self.script[-1].agree() if self.script else False
+        late = len(self.found) > 1 and (dear or time.perf_counter() > self.until)
+        return bool(self.refused) or late or len(self.found) >= self.options["steps"]
 
     def _take(self, step: Step, after: Step | None) -> None:
         """Prove a step, whose states the next one shows."""

@@ -62,7 +62,9 @@ def run(
 def capture(
     words: list[str] = argument(..., "A Python file and its own words.", metavar="SCRIPT [ARGS…]"),
     module: bool = option(False, "SCRIPT is a module, as after python -m.", "-m"),
-    steps: int = option(20, "Training steps to look at; then the script is left.", min=2),
+    steps: Optional[int] = option(
+        None, "Training steps to look at; then the script is left. By default 20, fewer after ten seconds.", min=2
+    ),
     time_limit: Optional[float] = option(None, "Seconds for all of it.", min=1),
     as_json: bool = JSON_OPTION,
 ) -> int:

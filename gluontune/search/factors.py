@@ -19,7 +19,7 @@ from gluontune.recipe import Recipe
 from gluontune.search import factor_plan
 from gluontune.search.budget import QUICK, Pace
 from gluontune.search.factor_plan import EXTRA_FACTORS, Factor, FactorSet, plan, quotient, recipe_of, set_name
-from gluontune.search.measure import Contender, interleave
+from gluontune.search.measure import STARTS, Contender, interleave
 from gluontune.search.rung import Site
 from gluontune.search.rungs import RUNGS
 from gluontune.search.study import Part, Study, check_target, dataset_facts, train_once
@@ -158,7 +158,7 @@ class _Analysis:
 
             interleave(
                 [self.base, *self.field], rounds=self.pace.rounds, slice_s=self.pace.slice_s, on_round=on_round,
-                on_disturbed=on_disturbed,
+                on_disturbed=on_disturbed, starts=STARTS,
             )  # fmt: skip
             if self.base.failure is not None:
                 raise self.base.failure

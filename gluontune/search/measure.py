@@ -32,9 +32,12 @@ class Turns(Protocol):
 
     def slice(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 T = TypeVar("T", bound=Turns)
 A = TypeVar("A")
+STARTS = 3  # of each contender, in a comparison that has the time for them
 _LONG_STEP_S = 0.3
 DISTURBED_PCT = 10.0  # background load, of the usable cores: it halves the speed of two training threads on two cores
 BACKGROUND = "other programs took"  # the begin of each note about background load
@@ -210,7 +213,7 @@ class ScriptContender(Contender):
 def interleave(
     contenders: Iterable[T], *, rounds: int, slice_s: float, on_round: Callable[[int, int], object] | None = None,
     on_disturbed: Callable[[str], None] | None = None, warm_up: Callable[[list[T]], None] | None = None,
-    playing: Callable[[list[T]], list[T]] = lambda field: field,
+    playing: Callable[[list[T]], list[T]] = lambda field: field, starts: int = 1,
 ) -> list[T]:  # fmt: skip
     """Measure contenders in turn, ``rounds`` times; the order rotates with each round.
 
@@ -222,6 +225,7 @@ def interleave(
         on_disturbed: called at the end with a sentence if the background load was a tenth of the cores or more:
             threads that wait for each other lose much more than that.
         warm_up: warms all up after their start, in place of each by itself. playing: the contenders of the next round.
+        starts: of each contender's processes, over the rounds: where a start places its memory is a part of its speed.
     """
     field = list(contenders)
     for contender in field:
@@ -233,6 +237,8 @@ def interleave(
         contender.warm_up(slice_s)
     background = OtherLoad() if on_disturbed is not None else None
     for number in range(rounds):
+        if number and number * starts // rounds > (number - 1) * starts // rounds:
+            start_anew(playing(field), slice_s)
         for contender in in_turn(playing(field), number):
             contender.slice()
         if on_round is not None and on_round(number + 1, rounds) is True:
@@ -243,3 +249,13 @@ def interleave(
             "repeat it on a machine that does nothing else"
         )
     return [c for c in field if c.failure is None and len(c.rates) == rounds]
+
+
+def start_anew(field: Iterable[Turns], slice_s: float) -> None:
+    """Fresh processes for all that have not failed, warmed up."""
+    field = [contender for contender in field if contender.failure is None]
+    for contender in field:
+        contender.close()
+        contender.launch()
+    for contender in field:
+        contender.warm_up(slice_s)

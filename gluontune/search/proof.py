@@ -13,7 +13,7 @@ from gluontune.recipe import Recipe
 from gluontune.recipe.result import RunResult
 from gluontune.search.batches import SHORTER
 from gluontune.search.judge import PARITY_POINTS, loss_of, verdict_of
-from gluontune.search.measure import Contender
+from gluontune.search.measure import Contender, start_anew
 from gluontune.search.results_store import write_best
 from gluontune.search.revisit import revisit
 from gluontune.search.rung import Site
@@ -117,7 +117,7 @@ def prove(
         if not trainings.budget.affords(starting + trainings.seconds_of(naive) + trainings.seconds_of(best)):
             break
         if pairs:
-            _start_anew((naive, best), rounds.slice_s)
+            start_anew((naive, best), rounds.slice_s)
         order = {"naive": naive, "best": best}
         found: dict[str, RunResult] = {}
         for name in list(order)[:: -1 if len(pairs) % 2 else 1]:
@@ -137,15 +137,6 @@ def prove(
     if not pairs:
         return None
     return {**_conclude(target, pairs, trainings.num_val), "epochs": best.recipe.epochs, "missed": missed}
-
-
-def _start_anew(contenders: Sequence[Contender], slice_s: float) -> None:
-    """Fresh processes for each pair: where a start places its memory is a part of its speed."""
-    for contender in contenders:
-        contender.close()
-        contender.launch()
-    for contender in contenders:
-        contender.warm_up(slice_s)
 
 
 def _trained(trainings: Trainings, contender: Contender) -> RunResult | None:

@@ -15,11 +15,12 @@ from gluontune.core.files import atomic_write
 from gluontune.core.journal import Document
 from gluontune.recipe import Recipe
 from gluontune.search.budget import BudgetSpent
-from gluontune.search.measure import Contender, interleave
+from gluontune.search.measure import STARTS, Contender, interleave
 from gluontune.search.rung import Site, Variant, in_short
 from gluontune.search.study import dataset_facts
 
 TUNE_SCHEMA = 1
+_SEVERAL = 9  # rounds: a heat that decides is measured from several starts
 FEWEST_ALIVE, MOST_ALIVE = 3, 6  # contenders with processes at the same time
 
 
@@ -157,8 +158,10 @@ class Racing:
 
     def _race(self, stage: str, number: int, field_: list[Candidate], rounds: int) -> dict[str, Any]:
         starting = sum(c.group is None for c in field_)
+        starts = STARTS if rounds >= _SEVERAL else 1
+        launches = starting + (starts - 1) * len(field_)
         racing_s = len(field_) * rounds * self.slice_s * 1.2
-        if stage != "start" and self.spent_s + starting * self.launch_s + racing_s > self.budget_s:
+        if stage != "start" and self.spent_s + launches * self.launch_s + racing_s > self.budget_s:
             raise BudgetSpent
         began, document = time.monotonic(), self.results.document
         self.alive = field_
@@ -172,15 +175,17 @@ class Racing:
             document["notes"].append(f"{stage}, heat {number}: {text}")
 
         self._progress(stage, "starting " + ", ".join(c.label for c in field_), None)
-        interleave(field_, rounds=rounds, slice_s=self.slice_s, on_round=on_round, on_disturbed=on_disturbed)
+        interleave(
+            field_, rounds=rounds, slice_s=self.slice_s, on_round=on_round, on_disturbed=on_disturbed, starts=starts
+        )
         for reference in (self.start, self.best):
             if reference.failure is not None:
                 raise reference.failure  # nothing to compare with
         seconds = time.monotonic() - began
         if stage == "start":
             self._read_site()
-        if starting:
-            self.launch_s = max(self.launch_s, (seconds - racing_s) / starting)
+        if launches:
+            self.launch_s = max(self.launch_s, (seconds - racing_s) / launches)
         entries = [
             {"label": c.label, "changes": c.recipe.differences(self.start.recipe),
              "rates": [] if c.failure else list(c.rates), "failure": str(c.failure) if c.failure else None}

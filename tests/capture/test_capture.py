@@ -11,7 +11,7 @@ from small_scripts import SCRIPTS, script
 from warm_python import warm
 
 import gluontune as gt
-from gluontune.capture import capturing
+from gluontune.capture import api, capturing
 from gluontune.capture.api import summary
 from gluontune.capture.proof import Gaps
 from gluontune.capture.recorder import PATIENCE
@@ -74,6 +74,13 @@ def test_a_captured_script_has_the_arrays_of_a_step_at_a_time(tmp_path):
     taken, copies = json.loads((tmp_path / "taken.json").read_text())
     assert taken[PATIENCE - 1] - taken[0] < 100  # one step so far: nothing was proven
     assert copies[-1] - copies[PATIENCE + 3] < 200
+
+
+def test_where_no_number_of_steps_is_asked_for_two_are_enough_when_time_is_up(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(script("normalized"))
+    monkeypatch.setitem(api._QUICKLY, "seconds", 0.0)
+    found = gt.capture.capture([str(tmp_path / "train.py")])
+    assert found["refused"] is None and found["steps"] == 2
 
 
 def test_what_follows_from_a_tape_that_is_used_up_leaves_no_step_open(tmp_path):

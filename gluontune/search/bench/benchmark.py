@@ -32,7 +32,7 @@ from gluontune.core.errors import UsageError
 from gluontune.core.journal import Journal
 from gluontune.runtime import machine_facts
 from gluontune.search.bench.contender import LIMIT, OURS, Contender, ContenderFailed, Entrant
-from gluontune.search.measure import interleave
+from gluontune.search.measure import STARTS, interleave
 
 UNIT = "images_per_sec"
 
@@ -49,6 +49,8 @@ def hold(
     key: str = "",
 ) -> list[Contender]:
     """Measure all entrants in interleaved rounds, in rotating order; those that fail carry their ``failure``.
+
+    Each has three starts of its process, unless its slices are whole works of their own.
 
     Args:
         entrants: see :class:`Entrant`; the contenders that are returned have their order.
@@ -81,7 +83,8 @@ def hold(
         tell(f"round {len(kept) + done} of {len(kept) + of} is done")
 
     try:
-        interleave(field, rounds=max(0, rounds - len(kept)), slice_s=seconds, on_round=on_round)
+        starts = 1 if all(entrant.slices == "once" for entrant in entrants) else STARTS
+        interleave(field, rounds=max(0, rounds - len(kept)), slice_s=seconds, on_round=on_round, starts=starts)
         for contender in field:
             name = contender.entrant.name
             contender.rates[:0] = [r["rates"][name] for r in kept if name in r["rates"]]
