@@ -28,6 +28,7 @@ _LOOK_S = 0.5  # of sampling the background load before measuring
 _HURRY_S = 60.0  # with less time, a contest ends as soon as a gain becomes unlikely
 _LONGER = 2.0  # times the time, if a gain is likely but not proven
 _STARTS = 4  # at most, from which a gain is measured
+_FAR_FASTER = 2.5  # times: more than the best start of one recipe is faster than its worst
 _APART = 1.15  # times: a start that differs so much from those before it is measured for longer
 _STARTS_S = 1.0  # at least, for starting a process and warming it up
 _SHORTER = 0.6  # of the time, under background load: more slices would not make it certain
@@ -213,7 +214,10 @@ class Rounds:
             first = best.rates
             rates, beside, c.starts = c.rates, first[: len(c.rates)], [len(c.rates)]
             ratio = against(c, best, len(contest.field), self.scatter)
-            while len(c.starts) < _STARTS and (len(c.starts) == 1 or (not helps(ratio) and ratio["median"] >= LIKELY)):
+            least, gains = 2 if ratio["median"] >= _FAR_FASTER else 3, [ratio["median"]]
+            while len(c.starts) < _STARTS and (
+                len(c.starts) == 1 or (ratio["median"] >= LIKELY and (len(c.starts) < least or not helps(ratio)))
+            ):
                 needs = 2 * (self.starts_s + LOOKS[0] * max(c.slice_s, best.slice_s))
                 if self.budget.free_s < needs and not contest.even_late:
                     row["notes"].append(f"{c.label}: no time to measure it from {len(c.starts) + 1} starts")
@@ -229,10 +233,11 @@ class Rounds:
                 c.starts.append(len(c.rates))
                 c.rates, c.beside = rates, beside
                 ratio = against(c, best, len(contest.field), self.scatter)
+                gains = [math.exp(statistics.median(logs)) for logs in logs_of_starts(rates, beside, c.starts)]
+                least = _STARTS if max(gains) > _APART * min(gains) else least
             c.rates, best.rates = rates, first
             if not helps(ratio):
-                each = (math.exp(statistics.median(logs)) for logs in logs_of_starts(rates, beside, c.starts))
-                row["notes"].append(f"{c.label}, start by start: {', '.join(f'{gain:.2f}×' for gain in each)}")
+                row["notes"].append(f"{c.label}, start by start: {', '.join(f'{gain:.2f}×' for gain in gains)}")
 
     @staticmethod
     def _like(before: float, contender: Contender, best: Contender, number: int, _: int) -> bool:
