@@ -36,6 +36,7 @@ _FUTILE = 0.1
 _TRIM = 0.2
 _NOISIER = 2.5  # times the variance of earlier contests: the machine has changed, and they do not count
 _MOST = 8  # degrees of freedom that earlier contests count for at most: a machine can become noisier
+_OTHERWISE, _CLEARLY = math.log(1.3), math.log(1.15)  # starts that differ by so much; a gain that one start shows
 _OF_MEDIAN = 1.3  # variance of a median of few values, in variances of their mean
 _START, _SURE = 0.04, 4  # expected standard deviation of a ratio from start to start; what it counts for, in starts
 
@@ -137,7 +138,8 @@ def ratio_over_starts(
     everything = logs_of_starts(mine, theirs, starts)
     blocks = everything[1:]
     logs = [value for block in blocks for value in block]
-    centre = math.fsum(statistics.median(block) for block in blocks) / len(blocks)
+    medians = [statistics.median(block) for block in blocks]
+    centre = math.fsum(medians) / len(medians)
     squares, freedom = scatter.with_starts(everything)
     inside, inside_freedom = scatter.inside(everything)
     of_starts = squares / freedom / len(blocks)
@@ -145,11 +147,10 @@ def ratio_over_starts(
     variance = of_starts + of_slices
     both = variance**2 / (of_starts**2 / freedom + of_slices**2 / inside_freedom)  # Welch, Satterthwaite
     reach = float(stats.t.ppf(1 - ERROR / _CONTESTS / contenders / 2, both)) * math.sqrt(variance)
-    median = math.exp(statistics.median(logs))
-    return {
-        "median": median, "ci95": [min(median, math.exp(centre - reach)), max(median, math.exp(centre + reach))],
-        "n": len(logs),
-    }  # fmt: skip
+    median, low, high = math.exp(statistics.median(logs)), centre - reach, centre + reach
+    if max(medians) - min(medians) > _OTHERWISE:  # two kinds of starts, not a scatter: each has to show it
+        low, high = min(low, min(medians) - _CLEARLY), max(high, max(medians) + _CLEARLY)
+    return {"median": median, "ci95": [min(median, math.exp(low)), max(median, math.exp(high))], "n": len(logs)}
 
 
 def logs_of_starts(mine: Sequence[float], theirs: Sequence[float], starts: Sequence[int]) -> list[list[float]]:
