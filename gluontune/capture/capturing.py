@@ -44,7 +44,7 @@ class FirstSteps(ABC):
 
     def __init__(self, options: dict[str, Any], program: Program):
         self.options, self.program = options, program
-        self.seen, self.recorder = 0, cast(Any, None)
+        self.seen, self.recorder, self.until = 0, cast(Any, None), math.inf
 
     def begin(self, mx: Any) -> None:
         _give_back()

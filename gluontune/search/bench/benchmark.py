@@ -50,7 +50,7 @@ def hold(
 ) -> list[Contender]:
     """Measure all entrants in interleaved rounds, in rotating order; those that fail carry their ``failure``.
 
-    Each has three starts of its process, unless its slices are whole works of their own.
+    Each has a start of its process for three slices, three at most; one where slices are whole works of their own.
 
     Args:
         entrants: see :class:`Entrant`; the contenders that are returned have their order.
@@ -83,7 +83,7 @@ def hold(
         tell(f"round {len(kept) + done} of {len(kept) + of} is done")
 
     try:
-        starts = 1 if all(entrant.slices == "once" for entrant in entrants) else STARTS
+        starts = 1 if any(entrant.slices == "once" for entrant in entrants) else max(1, min(STARTS, rounds // 3))
         interleave(field, rounds=max(0, rounds - len(kept)), slice_s=seconds, on_round=on_round, starts=starts)
         for contender in field:
             name = contender.entrant.name
