@@ -237,6 +237,7 @@ class Rounds:
                 least = _STARTS if max(gains) > _APART * min(gains) else least
             c.rates, best.rates = rates, first
             if not helps(ratio):
+                contest.decided = ratio["median"] < LIKELY
                 row["notes"].append(f"{c.label}, start by start: {', '.join(f'{gain:.2f}×' for gain in gains)}")
 
     @staticmethod

@@ -13,6 +13,7 @@ from gluontune.recipe import Recipe
 from gluontune.report.page import finish_ladder
 from gluontune.report.sentence import sentence_parts
 from gluontune.report.table import ladder_table
+from gluontune.search import rung_contest
 from gluontune.search.proof import length_rung, ratio_at, refuted_verdict, still_helps
 
 DEVICES = ["environment", "large-batch", "multi-device"]
@@ -307,3 +308,11 @@ def test_a_naive_start_that_was_slow_by_chance_does_not_make_the_headline(machin
     found = ladder.climb(Recipe(), rungs=["environment", "multi-worker"])
     assert [row["name"] for row in found["rungs"] if row["kept"]] == ["naive"] and found["best"]["name"] == "naive"
     assert any("start by start: 1.98×, 0.99×" in note for note in rows(found)["environment"]["notes"])
+
+
+def test_a_gain_that_there_is_no_time_to_see_from_another_start_is_not_called_none(machine, monkeypatch):
+    machine.rate = lambda r: 115.0 if r.runtime == "tuned" else 100.0
+    monkeypatch.setattr(rung_contest, "_STARTS", 2)  # as when the budget ends
+    row = rows(ladder.climb(Recipe(), rungs=["environment"]))["environment"]
+    assert not row["kept"] and row["verdict"] == "n/a" and not row["measurable"]
+    assert "start by start" in row["notes"][0] and "no time for more" in row["reason"]
